@@ -1,0 +1,23 @@
+"""The numbers Whisper's front end is built on, each derived from the primitives above it.
+
+Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), section 2.2.
+"""
+
+
+def exact_div(numerator: int, denominator: int) -> int:
+    """Divide two integers that must divide without remainder."""
+    quotient, remainder = divmod(numerator, denominator)
+    assert remainder == 0, f"{numerator} is not a multiple of {denominator}"
+    return quotient
+
+
+SAMPLE_RATE = 16_000  # samples a second, everywhere past the audio sources
+N_FFT = 400  # samples in one analysis window: 25 ms
+HOP_LENGTH = 160  # samples from one mel frame to the next: 10 ms
+CHUNK_LENGTH_S = 30  # seconds of audio that Whisper's encoder sees at once
+
+N_SAMPLES = CHUNK_LENGTH_S * SAMPLE_RATE  # 480000 samples in a 30-second window
+N_FRAMES = exact_div(N_SAMPLES, HOP_LENGTH)  # 3000 mel frames in a 30-second window
+N_SAMPLES_PER_TOKEN = HOP_LENGTH * 2  # the second convolution has a stride of 2
+FRAMES_PER_SECOND = exact_div(SAMPLE_RATE, HOP_LENGTH)  # 100 mel frames a second, 10 ms each
+TOKENS_PER_SECOND = exact_div(SAMPLE_RATE, N_SAMPLES_PER_TOKEN)  # 50 encoder positions a second, 20 ms each

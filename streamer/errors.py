@@ -1,0 +1,119 @@
+"""The errors of streamer, one tree.
+
+    StreamerError                 it failed while running (exit code 1)
+    +-- UsageError                wrong usage or configuration (exit code 2)
+    |   +-- ConfigError           a setting: unknown, of the wrong type, out of range
+    |   +-- AudioFileError        an audio file that is missing, empty or not audio
+    |   +-- ModelError            a model directory with a missing or mismatched part
+    |   +-- ProtocolError         a message that breaks the wire protocol
+    |   +-- PortInUseError        the address to listen on is taken
+    +-- AudioDeviceError          no PortAudio, no microphone, or a microphone that went away
+    +-- TruncatedAudioError       an audio file that ends before its header says
+    +-- InferenceError            a device failed while it computed
+    +-- BusyError                 no room for another session
+    +-- PeerError                 another program (a daemon, a chat endpoint) cannot be reached or misbehaves
+
+Each message is one line: the fact, what was expected, and what to do about it.
+"""
+
+from typing import ClassVar
+
+
+class StreamerError(Exception):
+    """Anything that streamer reports in one line instead of with a traceback."""
+
+    # Exit code of the command that ends with this error.
+    exit_code: ClassVar[int] = 1
+
+    # Short machine-readable name, used as `code` of an `error` event.
+    code: ClassVar[str] = "failed"
+
+
+class UsageError(StreamerError):
+    """Wrong usage or configuration."""
+
+    exit_code: ClassVar[int] = 2
+    code: ClassVar[str] = "usage"
+
+
+class ConfigError(UsageError):
+    """A setting that is unknown, of the wrong type or out of range."""
+
+    code: ClassVar[str] = "config"
+
+
+class AudioFileError(UsageError):
+    """An audio file that is missing, empty or not audio."""
+
+    code: ClassVar[str] = "audio_file"
+
+
+class ModelError(UsageError):
+    """A model directory with a missing or mismatched part."""
+
+    code: ClassVar[str] = "model"
+
+
+class ProtocolError(UsageError):
+    """A message that breaks the wire protocol."""
+
+    code: ClassVar[str] = "bad_message"
+
+
+class PortInUseError(UsageError):
+    """The address to listen on is taken."""
+
+    code: ClassVar[str] = "port_in_use"
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__(host, port)
+        self.host = host
+        self.port = port
+
+    def __str__(self) -> str:
+        return (
+            f"port {self.port} on {self.host} is already in use: stop the program that holds it,"
+            " or choose another port with --port N (0 picks a free one)"
+        )
+
+
+class AudioDeviceError(StreamerError):
+    """No PortAudio library, no microphone, or a microphone that went away."""
+
+    code: ClassVar[str] = "audio_device"
+
+
+class TruncatedAudioError(StreamerError):
+    """An audio file that ends before its header says; what it held was still delivered."""
+
+    code: ClassVar[str] = "truncated"
+
+    def __init__(self, path: str, found_s: float, expected_s: float) -> None:
+        super().__init__(path, found_s, expected_s)
+        self.path = path
+        self.found_s = found_s
+        self.expected_s = expected_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path} ends after {self.found_s:.2f} s, its header announces {self.expected_s:.2f} s:"
+            " the file is truncated; what it holds was transcribed, copy it again for the rest"
+        )
+
+
+class InferenceError(StreamerError):
+    """A device failed while it computed."""
+
+    code: ClassVar[str] = "device"
+
+
+class BusyError(StreamerError):
+    """No room for another session."""
+
+    code: ClassVar[str] = "busy"
+
+
+class PeerError(StreamerError):
+    """Another program cannot be reached or does not speak as expected."""
+
+    code: ClassVar[str] = "peer"

@@ -1,0 +1,1 @@
+"""Where text goes besides the WebSocket: a terminal, subtitle files, a chatbot."""

@@ -1,0 +1,1 @@
+"""Whisper on static OpenVINO graphs: from weights on disk to words with times."""

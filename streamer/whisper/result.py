@@ -1,0 +1,38 @@
+"""What a decoder has to say about one window of audio."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class TimedWord:
+    """A word as Whisper writes it, with its tokens and its place in the window."""
+
+    # Text with its leading space, punctuation and case.
+    text: str
+
+    # The tokens that spell it.
+    tokens: tuple[int, ...]
+
+    # First and last sample, counted from the start of the window.
+    start_samples: int
+    end_samples: int
+
+    # Geometric mean of the tokens' probabilities, 0 to 1.
+    probability: float
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """The text of one window, as words."""
+
+    words: tuple[TimedWord, ...]
+    language: str
+
+    # Probability of the no-speech token at the start of the transcript, 0 to 1.
+    no_speech_prob: float
+
+    # Mean log-probability of the tokens that were decoded.
+    avg_logprob: float
+
+    # Whether decoding ran into a loop; the words are those before it.
+    looped: bool = False
