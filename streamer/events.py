@@ -158,9 +158,7 @@ class End(Event):
     type: ClassVar[str] = "end"
 
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    cls.type: cls for cls in (Ready, Speech, Partial, Final, Gap, Error, End)
-}
+EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in (Ready, Speech, Partial, Final, Gap, Error, End)}
 
 
 def from_json(text: str | bytes) -> Event:
@@ -178,9 +176,7 @@ def from_json(text: str | bytes) -> Event:
         raise ProtocolError(f"event is a JSON {type(data).__name__}: expected an object")
     cls = EVENT_TYPES.get(str(data.get("type")))
     if cls is None:
-        raise ProtocolError(
-            f"event type {data.get('type')!r} is unknown: expected one of {', '.join(EVENT_TYPES)}"
-        )
+        raise ProtocolError(f"event type {data.get('type')!r} is unknown: expected one of {', '.join(EVENT_TYPES)}")
     return cls(**_fields(cls, data, cls.type))
 
 
