@@ -1,0 +1,91 @@
+"""The ten integers that describe a Whisper model; every shape derives from them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from streamer.audio.constants import N_FRAMES, exact_div
+from streamer.errors import ModelError
+
+# Widest sizes that are accepted: twice large-v3's. A file that announces more is broken or hostile.
+_LIMITS = {
+    "n_mels": 256,
+    "n_audio_ctx": 1500,
+    "n_audio_state": 2560,
+    "n_audio_head": 40,
+    "n_audio_layer": 64,
+    "n_vocab": 131_072,
+    "n_text_ctx": 448,
+    "n_text_state": 2560,
+    "n_text_head": 40,
+    "n_text_layer": 64,
+}
+
+_HUGGINGFACE_NAMES = {
+    "n_mels": "num_mel_bins",
+    "n_audio_ctx": "max_source_positions",
+    "n_audio_state": "d_model",
+    "n_audio_head": "encoder_attention_heads",
+    "n_audio_layer": "encoder_layers",
+    "n_vocab": "vocab_size",
+    "n_text_ctx": "max_target_positions",
+    "n_text_state": "d_model",
+    "n_text_head": "decoder_attention_heads",
+    "n_text_layer": "decoder_layers",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDimensions:
+    """Sizes of a Whisper model, named as in openai-whisper's `ModelDimensions`."""
+
+    n_mels: int
+    n_audio_ctx: int
+    n_audio_state: int
+    n_audio_head: int
+    n_audio_layer: int
+    n_vocab: int
+    n_text_ctx: int
+    n_text_state: int
+    n_text_head: int
+    n_text_layer: int
+
+    @property
+    def audio_head_size(self) -> int:
+        """Width of one encoder attention head."""
+        return exact_div(self.n_audio_state, self.n_audio_head)
+
+    @property
+    def text_head_size(self) -> int:
+        """Width of one decoder attention head."""
+        return exact_div(self.n_text_state, self.n_text_head)
+
+    @property
+    def cache_size(self) -> int:
+        """Slots of the decoder's key-value cache: every position but the one being decoded."""
+        return self.n_text_ctx - 1
+
+    @classmethod
+    def from_huggingface(cls, config: Mapping[str, object], path: Path) -> "ModelDimensions":
+        """Read the dimensions from a Hugging Face `config.json`.
+
+        Raises ModelError where one is missing, not a whole number, or not a Whisper model's.
+        """
+        values: dict[str, int] = {}
+        for name, key in _HUGGINGFACE_NAMES.items():
+            value = config.get(key)
+            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LIMITS[name]:
+                raise ModelError(
+                    f"{path} has {key} {value!r}: expected a whole number from 1 to {_LIMITS[name]};"
+                    " fetch the file again, or use a Whisper model"
+                )
+            values[name] = value
+        dims = cls(**values)
+        for state, head in ((dims.n_audio_state, dims.n_audio_head), (dims.n_text_state, dims.n_text_head)):
+            if state % head:
+                raise ModelError(f"{path} has d_model {state} and {head} heads: expected a multiple of the heads")
+        if dims.n_audio_ctx * 2 != N_FRAMES:
+            raise ModelError(
+                f"{path} has max_source_positions {dims.n_audio_ctx}: expected {N_FRAMES // 2} (30 s of audio)"
+            )
+        return dims

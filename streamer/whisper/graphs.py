@@ -1,0 +1,204 @@
+"""Whisper's three static OpenVINO graphs, built from named weights with the opset API.
+
+An NPU needs fixed shapes, so every graph has them, on every device: what is tested on a CPU is what runs on an NPU.
+Architecture: Radford et al. (2022), section 2.2; the pre-norm transformer of openai-whisper's `model.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
+
+from streamer.audio.constants import N_FRAMES
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights import FloatArray
+
+LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
+
+# Added to the attention score of a hidden slot. exp(-30000) is 0 in every float type, and it fits float16.
+HIDDEN_SCORE = -30_000.0
+
+Weights = Mapping[str, FloatArray]
+Heads = Sequence[tuple[int, int]]
+
+
+def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:
+    """Build `input_features (1, n_mels, 3000)` -> `last_hidden_state (1, 1500, n_audio_state)`."""
+    build = _Builder(weights)
+    features = build.parameter("input_features", (1, dims.n_mels, N_FRAMES))
+    x = build.gelu(build.convolution(features, "encoder.conv1", stride=1))
+    x = build.gelu(build.convolution(x, "encoder.conv2", stride=2))
+    x = ops.transpose(x, build.integers([0, 2, 1]))
+    x = ops.add(x, build.weight("encoder.embed_positions.weight"))
+    for i in range(dims.n_audio_layer):
+        prefix = f"encoder.layers.{i}"
+        normed = build.layer_norm(x, f"{prefix}.self_attn_layer_norm")
+        query, key, value = (
+            build.heads(build.linear(normed, f"{prefix}.self_attn.{p}_proj"), dims.n_audio_head, dims.audio_head_size)
+            for p in ("q", "k", "v")
+        )
+        attended = build.attention(query, key, value)
+        x = ops.add(x, build.linear(build.merge_heads(attended, dims.n_audio_state), f"{prefix}.self_attn.out_proj"))
+        x = build.feed_forward(x, prefix)
+    return build.model({"last_hidden_state": build.layer_norm(x, "encoder.layer_norm")}, "whisper_encoder")
+
+
+def build_cross_kv(dims: ModelDimensions, weights: Weights) -> ov.Model:
+    """Build `encoder_hidden_states` -> `present_key_values.{i}.encoder.{key,value} (1, n_head, 1500, head)`."""
+    build = _Builder(weights)
+    hidden = build.parameter("encoder_hidden_states", (1, dims.n_audio_ctx, dims.n_audio_state))
+    outputs = {
+        f"present_key_values.{i}.encoder.{kind}": build.heads(
+            build.linear(hidden, f"decoder.layers.{i}.encoder_attn.{kind[0]}_proj"),
+            dims.n_text_head,
+            dims.text_head_size,
+        )
+        for i in range(dims.n_text_layer)
+        for kind in ("key", "value")
+    }
+    return build.model(outputs, "whisper_cross_kv")
+
+
+def build_decoder(dims: ModelDimensions, weights: Weights, n_tokens: int, alignment_heads: Heads) -> ov.Model:
+    """Build the decoder for `n_tokens` (T) tokens a call, after P = `dims.cache_size` cached slots.
+
+    Inputs: `input_ids (1, T)` i64, `position_ids (T)` i64, `attention_mask (1, P + T)` f32 with 1 = attend,
+    `past_key_values.{i}.decoder.{key,value} (1, n_head, P, head)`, `past_key_values.{i}.encoder.{key,value}
+    (1, n_head, 1500, head)`.
+
+    Outputs: `logits (1, T, n_vocab)`, `present_key_values.{i}.decoder.{key,value} (1, n_head, T, head)`, and
+    `cross_attention (1, n_alignment_heads, T, 1500)`, the softmax weights of the alignment heads.
+
+    A token sees the cached slots and the tokens of its own call that the mask shows, and no later one: the causal
+    mask of the call is part of the graph.
+    """
+    build = _Builder(weights)
+    slots = dims.cache_size
+    ids = build.parameter("input_ids", (1, n_tokens), np.int64)
+    positions = build.parameter("position_ids", (n_tokens,), np.int64)
+    mask = build.parameter("attention_mask", (1, slots + n_tokens))
+
+    embedding = build.weight("decoder.embed_tokens.weight")
+    zero = ops.constant(np.int64(0))
+    x = ops.add(
+        ops.gather(embedding, ids, zero),
+        ops.gather(build.weight("decoder.embed_positions.weight"), positions, zero),
+    )
+    causal = np.concatenate([np.ones((n_tokens, slots)), np.tri(n_tokens)], axis=1).astype(np.float32)
+    visible = ops.multiply(ops.reshape(mask, build.integers([1, 1, 1, slots + n_tokens]), False), build.floats(causal))
+    bias = ops.multiply(ops.subtract(build.floats(1.0), visible), build.floats(HIDDEN_SCORE))
+
+    outputs: dict[str, ov.Output] = {}
+    aligned: dict[tuple[int, int], ov.Node] = {}
+    for i in range(dims.n_text_layer):
+        prefix = f"decoder.layers.{i}"
+        normed = build.layer_norm(x, f"{prefix}.self_attn_layer_norm")
+        query, key, value = (
+            build.heads(build.linear(normed, f"{prefix}.self_attn.{p}_proj"), dims.n_text_head, dims.text_head_size)
+            for p in ("q", "k", "v")
+        )
+        outputs[f"present_key_values.{i}.decoder.key"] = key
+        outputs[f"present_key_values.{i}.decoder.value"] = value
+        cache = (1, dims.n_text_head, slots, dims.text_head_size)
+        keys = ops.concat([build.parameter(f"past_key_values.{i}.decoder.key", cache), key], 2)
+        values = ops.concat([build.parameter(f"past_key_values.{i}.decoder.value", cache), value], 2)
+        attended = build.attention(query, keys, values, bias)
+        x = ops.add(x, build.linear(build.merge_heads(attended, dims.n_text_state), f"{prefix}.self_attn.out_proj"))
+
+        normed = build.layer_norm(x, f"{prefix}.encoder_attn_layer_norm")
+        query = build.heads(
+            build.linear(normed, f"{prefix}.encoder_attn.q_proj"), dims.n_text_head, dims.text_head_size
+        )
+        cross = (1, dims.n_text_head, dims.n_audio_ctx, dims.text_head_size)
+        keys = build.parameter(f"past_key_values.{i}.encoder.key", cross)
+        values = build.parameter(f"past_key_values.{i}.encoder.value", cross)
+        heads = [head for layer, head in alignment_heads if layer == i]
+        if heads:
+            # Spelled out, since the fused attention does not give its weights away.
+            scores = ops.matmul(query, keys, False, True)
+            weights_ = ops.softmax(ops.multiply(scores, build.floats(dims.text_head_size**-0.5)), -1)
+            attended = ops.matmul(weights_, values, False, False)
+            for head in heads:
+                aligned[i, head] = ops.gather(weights_, build.integers([head]), ops.constant(np.int64(1)))
+        else:
+            attended = build.attention(query, keys, values)
+        x = ops.add(x, build.linear(build.merge_heads(attended, dims.n_text_state), f"{prefix}.encoder_attn.out_proj"))
+        x = build.feed_forward(x, prefix)
+
+    x = build.layer_norm(x, "decoder.layer_norm")
+    outputs["logits"] = ops.matmul(x, embedding, False, True)
+    if alignment_heads:
+        outputs["cross_attention"] = ops.concat([aligned[layer, head] for layer, head in alignment_heads], 1)
+    return build.model(outputs, f"whisper_decoder_{n_tokens}")
+
+
+class _Builder:
+    """Layers of Whisper as opset nodes, with the parameters met on the way."""
+
+    def __init__(self, weights: Weights) -> None:
+        self._weights = weights
+        # Inputs of the graph, in the order in which they were made.
+        self._parameters: list[ov.Node] = []
+        # Nodes of the weights already used, so that a tied weight is held once.
+        self._constants: dict[str, ov.Node] = {}
+
+    def parameter(self, name: str, shape: Sequence[int], dtype: type[np.generic] = np.float32) -> ov.Node:
+        node = ops.parameter(list(shape), dtype, name)
+        node.output(0).set_names({name})
+        self._parameters.append(node)
+        return node
+
+    def model(self, outputs: Mapping[str, ov.Node], name: str) -> ov.Model:
+        results = []
+        for port, node in outputs.items():
+            result = ops.result(node)
+            result.output(0).set_names({port})
+            result.set_friendly_name(port)
+            results.append(result)
+        return ov.Model(results, self._parameters, name)
+
+    def weight(self, name: str) -> ov.Node:
+        if name not in self._constants:
+            constant = ops.constant(np.ascontiguousarray(self._weights[name]))
+            if self._weights[name].dtype != np.float32:
+                constant = ops.convert(constant, "f32")
+            self._constants[name] = constant
+        return self._constants[name]
+
+    def floats(self, values: float | FloatArray) -> ov.Node:
+        return ops.constant(np.asarray(values, dtype=np.float32))
+
+    def integers(self, values: Sequence[int]) -> ov.Node:
+        return ops.constant(np.asarray(values, dtype=np.int64))
+
+    def linear(self, x: ov.Node, prefix: str) -> ov.Node:
+        y = ops.matmul(x, self.weight(f"{prefix}.weight"), False, True)
+        return ops.add(y, self.weight(f"{prefix}.bias")) if f"{prefix}.bias" in self._weights else y
+
+    def layer_norm(self, x: ov.Node, prefix: str) -> ov.Node:
+        normed = ops.mvn(x, self.integers([-1]), True, LAYER_NORM_EPSILON, "inside_sqrt")
+        return ops.add(ops.multiply(normed, self.weight(f"{prefix}.weight")), self.weight(f"{prefix}.bias"))
+
+    def gelu(self, x: ov.Node) -> ov.Node:
+        return ops.gelu(x, "erf")
+
+    def convolution(self, x: ov.Node, prefix: str, stride: int) -> ov.Node:
+        y = ops.convolution(x, self.weight(f"{prefix}.weight"), [stride], [1], [1], [1])
+        bias = self._weights[f"{prefix}.bias"].astype(np.float32)
+        return ops.add(y, self.floats(bias[None, :, None]))
+
+    def heads(self, x: ov.Node, n_head: int, head_size: int) -> ov.Node:
+        split = ops.reshape(x, self.integers([1, -1, n_head, head_size]), False)
+        return ops.transpose(split, self.integers([0, 2, 1, 3]))
+
+    def merge_heads(self, x: ov.Node, width: int) -> ov.Node:
+        return ops.reshape(ops.transpose(x, self.integers([0, 2, 1, 3])), self.integers([1, -1, width]), False)
+
+    def attention(self, query: ov.Node, key: ov.Node, value: ov.Node, bias: ov.Node | None = None) -> ov.Node:
+        # The scale is the default: 1 / sqrt(head size).
+        return ops.scaled_dot_product_attention(query, key, value, bias)
+
+    def feed_forward(self, x: ov.Node, prefix: str) -> ov.Node:
+        normed = self.layer_norm(x, f"{prefix}.final_layer_norm")
+        return ops.add(x, self.linear(self.gelu(self.linear(normed, f"{prefix}.fc1")), f"{prefix}.fc2"))

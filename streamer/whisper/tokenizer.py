@@ -1,0 +1,145 @@
+"""Text to Whisper's tokens and back; special tokens are found by name, never by number.
+
+Source: openai-whisper's `tokenizer.py` (the order of the start-of-transcript sequence, the languages written without
+spaces); the vocabulary is the model's own `tokenizer.json`.
+"""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import tokenizers
+
+from streamer.errors import ConfigError, ModelError
+
+REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what an unfinished UTF-8 sequence decodes to
+
+# Languages that are written without spaces: their words are split by characters.
+LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
+
+_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialTokens:
+    """Numbers of Whisper's special tokens in one vocabulary."""
+
+    end_of_text: int
+    start_of_transcript: int
+    translate: int
+    transcribe: int
+    start_of_previous: int
+    no_speech: int
+    no_timestamps: int
+
+    # `<|0.00|>`; the other timestamps follow, 20 ms apart.
+    timestamp_begin: int
+
+
+class Tokenizer:
+    """Byte-level BPE with Whisper's special tokens."""
+
+    def __init__(self, backend: tokenizers.Tokenizer, *, multilingual: bool, where: str) -> None:
+        """Raise ModelError where a special token is not in the vocabulary; `where` names it in the message."""
+        self._backend = backend
+        self._where = where
+        # Whether the start of a transcript names language and task.
+        self.multilingual = multilingual
+        # Number of entries, special tokens included.
+        self.n_vocab: int = backend.get_vocab_size(with_added_tokens=True)
+        self.special = SpecialTokens(
+            end_of_text=self._find("<|endoftext|>"),
+            start_of_transcript=self._find("<|startoftranscript|>"),
+            translate=self._find("<|translate|>"),
+            transcribe=self._find("<|transcribe|>"),
+            start_of_previous=self._find("<|startofprev|>"),
+            no_speech=self._find("<|nospeech|>", "<|nocaptions|>"),
+            no_timestamps=self._find("<|notimestamps|>"),
+            timestamp_begin=self._find("<|0.00|>"),
+        )
+        # Language code to token.
+        self.languages: dict[str, int] = {
+            match[1]: index
+            for text, index in sorted(backend.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
+            if (match := _LANGUAGE.fullmatch(text))
+        }
+
+    @classmethod
+    def load(cls, directory: Path, *, multilingual: bool) -> "Tokenizer":
+        """Load `tokenizer.json` from a model directory.
+
+        Raises ModelError where the file is missing, broken, or lacks a special token.
+        """
+        path = directory / "tokenizer.json"
+        if not path.is_file():
+            raise ModelError(f"{path} is missing: expected the tokenizer of the model; fetch it again")
+        try:
+            backend = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
+            raise ModelError(f"{path} is no tokenizer ({error}): fetch the file again") from None
+        return cls(backend, multilingual=multilingual, where=str(path))
+
+    def start_sequence(self, language: str, task: str) -> list[int]:
+        """Return the tokens that start a transcript.
+
+        Raises ConfigError where the model does not know the language, or cannot translate.
+        """
+        if not self.multilingual:
+            if task == "translate":
+                raise ConfigError(
+                    "this model hears English only: expected task transcribe; choose a multilingual model"
+                )
+            if language != "en":
+                raise ConfigError(f"this model hears English only, not {language!r}: choose a multilingual model")
+            return [self.special.start_of_transcript]
+        if language not in self.languages:
+            raise ConfigError(
+                f"the model does not know the language {language!r}: expected one of {', '.join(self.languages)}, or auto"
+            )
+        task_token = self.special.translate if task == "translate" else self.special.transcribe
+        return [self.special.start_of_transcript, self.languages[language], task_token]
+
+    def encode(self, text: str) -> list[int]:
+        """Return the tokens of ordinary text; special tokens in it are not recognised as such."""
+        tokens: list[int] = self._backend.encode(text, add_special_tokens=False).ids
+        return [token for token in tokens if token < self.special.end_of_text]
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Return the text of tokens; special tokens are left out."""
+        return str(self._backend.decode([t for t in tokens if t < self.special.end_of_text], skip_special_tokens=False))
+
+    def split_to_words(self, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
+        """Split text tokens into words, each with its leading space and the tokens that spell it.
+
+        A word never ends inside a character. Punctuation stays with the word that it follows.
+        """
+        spaced = language not in LANGUAGES_WITHOUT_SPACES
+        words: list[tuple[str, tuple[int, ...]]] = []
+        for text, piece in self._split_to_characters(tokens):
+            starts_word = not words or (text.startswith(" ") if spaced else any(c.isalnum() for c in text))
+            if starts_word:
+                words.append((text, piece))
+            else:
+                words[-1] = (words[-1][0] + text, words[-1][1] + piece)
+        return words
+
+    def _split_to_characters(self, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
+        """Split tokens into the smallest runs that decode to whole characters."""
+        pieces: list[tuple[str, tuple[int, ...]]] = []
+        pending: list[int] = []
+        for token in tokens:
+            pending.append(token)
+            text = self.decode(pending)
+            # A character has at most four bytes, so a fifth token shows that the bytes themselves are broken.
+            if REPLACEMENT_CHARACTER not in text or len(pending) > 4:
+                pieces.append((text, tuple(pending)))
+                pending = []
+        return pieces  # an unfinished character at the end is not shown
+
+    def _find(self, *names: str) -> int:
+        for name in names:
+            index = self._backend.token_to_id(name)
+            if index is not None:
+                return int(index)
+        raise ModelError(f"{self._where} has no token {names[0]}: expected a Whisper tokenizer; fetch the file again")

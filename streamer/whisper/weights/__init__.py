@@ -1,0 +1,80 @@
+"""Checkpoint loaders, one file a format; each gives the dimensions and the named arrays of a Whisper model."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.errors import ModelError
+from streamer.whisper.dims import ModelDimensions
+
+FloatArray = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A model's weights under the names of Hugging Face's `WhisperModel`, without the leading `model.`."""
+
+    dims: ModelDimensions
+    tensors: Mapping[str, FloatArray]
+
+    def check(self, where: str) -> None:
+        """Raise ModelError unless every expected tensor is there with the expected shape."""
+        expected = expected_shapes(self.dims)
+        missing = sorted(set(expected) - set(self.tensors))
+        if missing:
+            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+            raise ModelError(
+                f"{where} lacks the tensor {missing[0]}{more}: expected the weights of the model that config.json"
+                " describes; fetch both files again from one place"
+            )
+        for name, shape in expected.items():
+            found = self.tensors[name].shape
+            if found != shape:
+                raise ModelError(
+                    f"{where} has {name} of shape {list(found)}, config.json asks for {list(shape)}:"
+                    " the files are from different models; fetch both again from one place"
+                )
+
+
+def expected_shapes(dims: ModelDimensions) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of every tensor that a model of these dimensions has."""
+    audio, text = dims.n_audio_state, dims.n_text_state
+    shapes: dict[str, tuple[int, ...]] = {
+        "encoder.conv1.weight": (audio, dims.n_mels, 3),
+        "encoder.conv1.bias": (audio,),
+        "encoder.conv2.weight": (audio, audio, 3),
+        "encoder.conv2.bias": (audio,),
+        "encoder.embed_positions.weight": (dims.n_audio_ctx, audio),
+        "decoder.embed_tokens.weight": (dims.n_vocab, text),
+        "decoder.embed_positions.weight": (dims.n_text_ctx, text),
+        **_layer_norm("encoder.layer_norm", audio),
+        **_layer_norm("decoder.layer_norm", text),
+    }
+    for i in range(dims.n_audio_layer):
+        shapes |= _block(f"encoder.layers.{i}", audio, ("self_attn",))
+    for i in range(dims.n_text_layer):
+        shapes |= _block(f"decoder.layers.{i}", text, ("self_attn", "encoder_attn"))
+    return shapes
+
+
+def _block(prefix: str, width: int, attentions: tuple[str, ...]) -> dict[str, tuple[int, ...]]:
+    shapes: dict[str, tuple[int, ...]] = {
+        f"{prefix}.fc1.weight": (4 * width, width),
+        f"{prefix}.fc1.bias": (4 * width,),
+        f"{prefix}.fc2.weight": (width, 4 * width),
+        f"{prefix}.fc2.bias": (width,),
+        **_layer_norm(f"{prefix}.final_layer_norm", width),
+    }
+    for attention in attentions:
+        for projection in ("q_proj", "k_proj", "v_proj", "out_proj"):
+            shapes[f"{prefix}.{attention}.{projection}.weight"] = (width, width)
+            if projection != "k_proj":  # Whisper's keys have no bias
+                shapes[f"{prefix}.{attention}.{projection}.bias"] = (width,)
+        shapes |= _layer_norm(f"{prefix}.{attention}_layer_norm", width)
+    return shapes
+
+
+def _layer_norm(prefix: str, width: int) -> dict[str, tuple[int, ...]]:
+    return {f"{prefix}.weight": (width,), f"{prefix}.bias": (width,)}
