@@ -315,4 +315,5 @@ def max_tokens_for(n_samples: int) -> int:
 
 def _log_softmax(logits: FloatArray) -> FloatArray:
     shifted = logits - logits.max()
-    return shifted - np.log(np.exp(shifted).sum())
+    result: FloatArray = shifted - np.log(np.exp(shifted).sum())
+    return result

@@ -4,6 +4,7 @@ Source: openai-whisper's `timing.py`: normalise each alignment head over the tok
 the heads, and find the monotonic path of least cost.
 """
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -85,4 +86,4 @@ def word_spans(
     first = np.append(columns[np.searchsorted(rows, np.arange(rows[-1] + 1))], n_positions)
     bounds = np.minimum(np.cumsum([0, *word_lengths]), len(first) - 1)
     positions = np.minimum(first[bounds] * N_SAMPLES_PER_TOKEN, n_samples)
-    return [(int(a), int(b)) for a, b in zip(positions[:-1], positions[1:], strict=True)]
+    return [(int(a), int(b)) for a, b in itertools.pairwise(positions)]

@@ -95,7 +95,8 @@ class Tokenizer:
             return [self.special.start_of_transcript]
         if language not in self.languages:
             raise ConfigError(
-                f"the model does not know the language {language!r}: expected one of {', '.join(self.languages)}, or auto"
+                f"the model does not know the language {language!r}: expected auto or one of"
+                f" {', '.join(self.languages)}"
             )
         task_token = self.special.translate if task == "translate" else self.special.transcribe
         return [self.special.start_of_transcript, self.languages[language], task_token]
