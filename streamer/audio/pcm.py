@@ -1,0 +1,153 @@
+"""Raw PCM from a client or a pipe to 16 kHz mono samples."""
+
+from typing import Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.resample import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, Resampler
+from streamer.errors import ProtocolError
+
+PcmFormat = Literal["s16le", "f32le"]
+
+BYTES_PER_SAMPLE: dict[str, int] = {"s16le": 2, "f32le": 4}
+
+# Frames converted at a time, so that a huge chunk needs no huge intermediate arrays.
+BLOCK_FRAMES = 65_536
+
+
+class PcmDecoder:
+    """Bytes to samples, cut anywhere; what is wrong with them is collected in words, each kind once a stream.
+
+    Codes of problems: `odd_bytes` (a chunk, or the stream, is not a whole number of frames), `bad_samples` (NaN or
+    infinite, heard as silence), `out_of_range` (beyond -1 to 1, clipped).
+    """
+
+    def __init__(self, format: str, sample_rate: int, channels: int, *, whole_chunks: bool = True) -> None:
+        """Decode `format` ("s16le" or "f32le"), `sample_rate` frames a second, `channels` interleaved.
+
+        `whole_chunks` says whether each chunk should be a whole number of frames, as messages are, or may be cut
+        anywhere, as reads from a pipe are.
+
+        Raises ProtocolError where one of them is not one we accept.
+        """
+        if format not in get_args(PcmFormat):
+            raise ProtocolError(f"audio format is {str(format)!r:.40}: expected s16le or f32le")
+        if not _is_int(sample_rate) or not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
+            raise ProtocolError(
+                f"sample rate is {sample_rate!r:.40}:"
+                f" expected a whole number from {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}"
+            )
+        if not _is_int(channels) or not 1 <= channels <= MAX_CHANNELS:
+            raise ProtocolError(f"channel count is {channels!r:.40}: expected a whole number from 1 to {MAX_CHANNELS}")
+        self.format = format
+        self.sample_rate = sample_rate
+        self.channels = channels
+
+        # Bytes of one frame: a sample of each channel.
+        self.frame_bytes = BYTES_PER_SAMPLE[format] * channels
+
+        # Frames decoded so far, at the stream's own rate.
+        self.frames_decoded = 0
+
+        # NaN and infinite samples so far.
+        self.bad_samples = 0
+
+        self._dtype = np.dtype("<i2" if format == "s16le" else "<f4")
+        self._resampler = Resampler(sample_rate, channels)
+        self._whole_chunks = whole_chunks
+
+        # The beginning of a frame whose rest is still to come, less than one frame.
+        self._carried = b""
+
+        # Problems not taken yet, and the kinds that were ever told.
+        self._problems: list[tuple[str, str]] = []
+        self._told: set[str] = set()
+
+    def decode(self, data: bytes) -> NDArray[np.float32]:
+        """Return the 16 kHz mono samples, shape (m,), that further bytes complete."""
+        if self._carried:
+            data = self._carried + data
+        n_frames, n_rest = divmod(len(data), self.frame_bytes)
+        self._carried = bytes(data[len(data) - n_rest :])
+        if n_rest and self._whole_chunks:
+            self._tell(
+                "odd_bytes",
+                f"a chunk of {self.format} audio ends {n_rest} bytes into a frame: expected a multiple of"
+                f" {self.frame_bytes} bytes; the rest was joined to the next chunk, send whole frames",
+            )
+        blocks = [
+            self._resampler.process(self._frames(data, first, min(BLOCK_FRAMES, n_frames - first)))
+            for first in range(0, n_frames, BLOCK_FRAMES)
+        ]
+        self.frames_decoded += n_frames
+        return _joined(blocks)
+
+    def finish(self) -> NDArray[np.float32]:
+        """Return the last samples, shape (m,): the stream is over."""
+        if self._carried:
+            self._tell(
+                "odd_bytes",
+                f"the audio ends {len(self._carried)} bytes into a frame of {self.frame_bytes}: they were dropped;"
+                f" expected {self.format} with {self.channels} channel(s), check format and channel count",
+            )
+            self._carried = b""
+        return self._resampler.flush()
+
+    def take_problems(self) -> list[tuple[str, str]]:
+        """Return the problems found since the last call as (code, message), oldest first."""
+        problems, self._problems = self._problems, []
+        return problems
+
+    def _frames(self, data: bytes, first: int, n_frames: int) -> NDArray[np.float32]:
+        raw = np.frombuffer(data, self._dtype, n_frames * self.channels, first * self.frame_bytes)
+        if self.format == "s16le":
+            samples = raw.astype(np.float32)
+            samples /= 32768.0
+        else:
+            samples = self._checked(raw.astype(np.float32))
+        return samples.reshape(n_frames, self.channels)
+
+    def _checked(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+        n_bad = silence_bad_samples(samples)
+        if n_bad:
+            self.bad_samples += n_bad
+            self._tell(
+                "bad_samples",
+                f"{self.bad_samples} audio samples are NaN or infinite: expected -1 to 1; they were heard as silence,"
+                " check the sender's conversion to float",
+            )
+        peak = float(np.abs(samples).max(initial=0.0))
+        if peak > 1.0:
+            self._tell(
+                "out_of_range",
+                f"audio samples reach {peak:.6g}: expected -1 to 1; they were clipped, divide integer samples by"
+                " their full scale before sending them as float",
+            )
+            np.clip(samples, -1.0, 1.0, out=samples)
+        return samples
+
+    def _tell(self, code: str, message: str) -> None:
+        if code not in self._told:
+            self._told.add(code)
+            self._problems.append((code, message))
+
+
+def silence_bad_samples(samples: NDArray[np.float32]) -> int:
+    """Set NaN and infinite samples to 0, in place, and return how many there were."""
+    good = np.isfinite(samples)
+    n_bad = samples.size - int(np.count_nonzero(good))
+    if n_bad:
+        samples[~good] = 0.0
+    return n_bad
+
+
+def _is_int(value: object) -> bool:
+    # `sample_rate` and `channels` come out of a client's JSON, where true is an int to Python.
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _joined(blocks: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    if len(blocks) == 1:
+        return blocks[0]
+    return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.float32)

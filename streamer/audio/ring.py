@@ -1,0 +1,157 @@
+"""The ring buffer between a source of audio and those who read it."""
+
+import threading
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+class Overrun(Exception):  # noqa: N818 - a condition that the reader handles, not a failure
+    """Audio that was asked for has been overwritten."""
+
+    def __init__(self, oldest: int) -> None:
+        super().__init__(oldest)
+        # Absolute position of the oldest sample that is still there.
+        self.oldest = oldest
+
+    def __str__(self) -> str:
+        return f"audio before sample {self.oldest} has been overwritten"
+
+
+class RingBuffer:
+    """The last `capacity_samples` of a stream of 16 kHz mono float32 samples, by absolute position from 0.
+
+    One thread writes, any number read. The writer never waits for a reader: what is full is overwritten, counted where
+    nobody had released it, and a reader that comes too late, or that the writer laps while it copies, gets Overrun.
+    """
+
+    def __init__(self, capacity_samples: int) -> None:
+        assert capacity_samples > 0, f"capacity {capacity_samples} is not positive"
+        self.capacity_samples = capacity_samples
+
+        # Called by the writing thread after each write; it must return quickly.
+        self.on_write: Callable[[], None] | None = None
+
+        # The audio: position p lies at p % capacity_samples.
+        self._samples = np.zeros(capacity_samples, dtype=np.float32)
+
+        # Samples written since the start. Set after the samples are in place.
+        self._head = 0
+
+        # Position of the oldest sample that is there. Set before the samples behind it are overwritten.
+        self._oldest = 0
+
+        # Everything before this position may be overwritten without loss; see release().
+        self._released = 0
+
+        # Stretches in which unreleased audio was overwritten, and the samples lost in them.
+        self._overruns = 0
+        self._lost_samples = 0
+
+        # Whether the last write overwrote unreleased audio, so that a stretch of many writes counts once.
+        self._overrunning = False
+
+        # Wakes those who wait for audio or for room. Held for a notification or the test of a condition, never longer.
+        self._changed = threading.Condition(threading.Lock())
+
+        # How often wake() was called.
+        self._wakes = 0
+
+    @property
+    def head(self) -> int:
+        """Samples written since the start: the position after the newest sample."""
+        return self._head
+
+    @property
+    def oldest(self) -> int:
+        """Position of the oldest sample that can be read."""
+        return self._oldest
+
+    @property
+    def free(self) -> int:
+        """Samples that can be written before unreleased audio is overwritten."""
+        return self.capacity_samples - (self._head - max(self._released, self._oldest))
+
+    @property
+    def overruns(self) -> int:
+        """Times that unreleased audio was overwritten; writes that follow each other count as one."""
+        return self._overruns
+
+    @property
+    def lost_samples(self) -> int:
+        """Unreleased samples that were overwritten."""
+        return self._lost_samples
+
+    def write(self, samples: NDArray[np.float32]) -> None:
+        """Append samples, shape (n,). Only the thread that writes may call it."""
+        n_samples = len(samples)
+        if n_samples == 0:
+            return
+        end = self._head + n_samples
+        oldest = max(self._oldest, end - self.capacity_samples)
+        lost = max(0, oldest - max(self._released, self._oldest))
+        if lost:
+            self._lost_samples += lost
+            self._overruns += not self._overrunning
+        self._overrunning = lost > 0
+
+        # First said, then overwritten: a reader that copies meanwhile sees it when it looks again.
+        self._oldest = oldest
+        kept = samples[-self.capacity_samples :]
+        start = (end - len(kept)) % self.capacity_samples
+        n_first = min(len(kept), self.capacity_samples - start)
+        self._samples[start : start + n_first] = kept[:n_first]
+        self._samples[: len(kept) - n_first] = kept[n_first:]
+        self._head = end
+
+        with self._changed:
+            self._changed.notify_all()
+        if self.on_write is not None:
+            self.on_write()
+
+    def read(self, start: int, end: int) -> NDArray[np.float32]:
+        """Return a copy of the samples from position `start` to `end`, shape (end - start,).
+
+        Raises Overrun where some of them have been overwritten, were it during the copy.
+        """
+        assert 0 <= start <= end <= self._head, f"samples {start} to {end} asked for, {self._head} written"
+        if start < self._oldest:
+            raise Overrun(self._oldest)
+        copy = np.empty(end - start, dtype=np.float32)
+        offset = start % self.capacity_samples
+        n_first = min(len(copy), self.capacity_samples - offset)
+        copy[:n_first] = self._samples[offset : offset + n_first]
+        copy[n_first:] = self._samples[: len(copy) - n_first]
+        if start < self._oldest:
+            raise Overrun(self._oldest)
+        return copy
+
+    def release(self, position: int) -> None:
+        """Say that everything before `position` may be overwritten. It only moves forward, and not beyond the head."""
+        position = min(position, self._head)
+        if position > self._released:
+            self._released = position
+            with self._changed:
+                self._changed.notify_all()
+
+    def wait_for_room(self, n_samples: int, timeout_s: float) -> bool:
+        """Wait until `n_samples` can be written without loss, wake() or the time is over; say whether they can."""
+        assert n_samples <= self.capacity_samples, f"{n_samples} samples never fit into {self.capacity_samples}"
+        return self._wait(lambda: self.free >= n_samples, timeout_s)
+
+    def wait_for_audio(self, beyond: int, timeout_s: float) -> bool:
+        """Wait until there is audio after position `beyond`, wake() or the time is over; say whether there is."""
+        return self._wait(lambda: self._head > beyond, timeout_s)
+
+    def wake(self) -> None:
+        """Let those who wait at this moment return, so that they see that something else has changed."""
+        with self._changed:
+            self._wakes += 1
+            self._changed.notify_all()
+
+    def _wait(self, ready: Callable[[], bool], timeout_s: float) -> bool:
+        with self._changed:
+            wakes = self._wakes
+            self._changed.wait_for(lambda: ready() or self._wakes != wakes, timeout_s)
+            return ready()

@@ -1,0 +1,117 @@
+"""What a source of audio is, and the thread that most of them need."""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.errors import AudioDeviceError, StreamerError
+
+log = logging.getLogger(__name__)
+
+# How long stop() waits for the source's thread. It only takes as long as one block or one attempt to open a device;
+# a thread that is blocked for longer (a read from a pipe, a driver that hangs) is a daemon and left behind.
+STOP_TIMEOUT_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourceCallbacks:
+    """Where a source delivers. All are called from the source's own thread, one at a time."""
+
+    # Further samples, 16 kHz mono float32, shape (n,). It may block, which holds the source back.
+    on_audio: Callable[[NDArray[np.float32]], None]
+
+    # The last `n_samples` delivered through on_audio are silence that stands in for lost audio.
+    on_gap: Callable[[int, Literal["overrun", "device"]], None]
+
+    # Something is wrong, and the source goes on.
+    on_error: Callable[[StreamerError], None]
+
+    # The source has ended by itself, with the error where it failed. Called once, and nothing is delivered after it.
+    on_end: Callable[[StreamerError | None], None]
+
+
+class Source(Protocol):
+    """A source of 16 kHz mono audio."""
+
+    @property
+    def name(self) -> str:
+        """What a person would call it: the device's name, the file's path."""
+
+    @property
+    def realtime(self) -> bool:
+        """Whether audio comes at its own pace, so that a consumer that is too slow must lose some."""
+
+    def start(self, callbacks: SourceCallbacks) -> None:
+        """Begin to deliver. Raises StreamerError where there is nothing to deliver from; call it once."""
+
+    def stop(self) -> None:
+        """Stop delivering and let go of the device or file; on_end is not called.
+
+        May be called again, and from any thread but the source's own.
+        """
+
+
+class ThreadedSource:
+    """A source whose audio comes from a thread; a subclass says what to open and what the thread does."""
+
+    def __init__(self, name: str, *, realtime: bool, thread_name: str) -> None:
+        self.name = name
+        self.realtime = realtime
+
+        # Set by stop(): the thread returns as soon as it can.
+        self._stopping = threading.Event()
+
+        # The thread, from start() on.
+        self._thread: threading.Thread | None = None
+
+        self._thread_name = thread_name
+
+    def start(self, callbacks: SourceCallbacks) -> None:
+        """Begin to deliver. Raises StreamerError where there is nothing to deliver from; call it once."""
+        assert self._thread is None, f"{self.name} was started before"
+        self._open()
+        self._thread = threading.Thread(target=self._main, args=(callbacks,), name=self._thread_name, daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop delivering; on_end is not called. May be called again, and from any thread but the source's own."""
+        self._stopping.set()
+        self._wake()
+        thread = self._thread
+        if thread is None:
+            return
+        assert thread is not threading.current_thread(), f"{self.name} cannot be stopped from its own thread"
+        thread.join(self._stop_timeout_s())
+        if thread.is_alive():
+            log.debug("%s: its thread is blocked and left behind", self.name)
+
+    def _open(self) -> None:
+        """Open what audio comes from, in the thread that calls start(). Raises StreamerError."""
+
+    def _run(self, callbacks: SourceCallbacks) -> None:
+        """Deliver until the end or until self._stopping is set. Raises StreamerError where it fails."""
+        raise NotImplementedError
+
+    def _wake(self) -> None:
+        """Wake the thread where it waits for something else than self._stopping."""
+
+    def _stop_timeout_s(self) -> float:
+        return STOP_TIMEOUT_S
+
+    def _main(self, callbacks: SourceCallbacks) -> None:
+        failure: StreamerError | None = None
+        try:
+            self._run(callbacks)
+        except StreamerError as error:
+            failure = error
+        except Exception as error:  # the thread must not die in silence, whatever a driver or a callback raises
+            log.exception("%s: its thread failed", self.name)
+            failure = AudioDeviceError(f"{self.name} failed ({error}): expected audio; see the log, and start it again")
+        if not self._stopping.is_set():
+            log.info("%s: ended%s", self.name, f" ({failure})" if failure else "")
+            callbacks.on_end(failure)

@@ -1,0 +1,390 @@
+"""A microphone, through PortAudio."""
+
+import collections
+import contextlib
+import logging
+import queue
+import sys
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.pcm import silence_bad_samples
+from streamer.audio.resample import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, Resampler
+from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
+from streamer.errors import AudioDeviceError
+
+log = logging.getLogger(__name__)
+
+MAX_CAPTURE_CHANNELS = 2  # ALSA's plug-ins offer 32 or more, all but the first two made up
+FALLBACK_SAMPLE_RATE = 48_000  # for a device that names none that makes sense
+
+NATIVE_RING_S = 10.0  # audio between the PortAudio callback and the capture thread
+SIGNAL_TIMEOUT_S = 0.1  # how often the capture thread looks at the device while no audio comes
+STALL_S = 2.0  # without audio for so long, the device counts as gone
+FIRST_AUDIO_S = 5.0  # a sound server may take seconds before the first block
+REOPEN_S = 1.0  # between two attempts to open a device that went away
+SILENCE_BLOCK_SAMPLES = SAMPLE_RATE // 10  # silence delivered at a time
+
+CLOCK_JUMP_S = 0.2  # the time stamps of blocks scatter by some 20 ms where a sound server makes them
+MAX_HOLE_S = 60.0  # a longer jump is a clock that was set or a computer that slept: nobody lost that much speech
+
+
+@dataclass(frozen=True, slots=True)
+class MicrophoneInfo:
+    """One audio input, as PortAudio lists it."""
+
+    index: int
+    name: str
+    host_api: str
+    channels: int
+    default_sample_rate: int
+    is_default: bool
+
+
+def list_microphones() -> list[MicrophoneInfo]:
+    """Return all audio inputs, in PortAudio's order. Raises AudioDeviceError where PortAudio is missing or fails."""
+    sd = _sounddevice()
+    try:
+        devices = list(sd.query_devices())
+        apis = list(sd.query_hostapis())
+    except sd.PortAudioError as error:
+        raise AudioDeviceError(f"audio devices cannot be listed ({_one_line(error)}): check the sound system") from None
+    default = _default_index(sd)
+    return [
+        MicrophoneInfo(
+            index=int(device["index"]),
+            name=str(device["name"]),
+            host_api=str(apis[device["hostapi"]]["name"]),
+            channels=int(device["max_input_channels"]),
+            default_sample_rate=round(device["default_samplerate"]),
+            is_default=device["index"] == default,
+        )
+        for device in devices
+        if device["max_input_channels"] > 0
+    ]
+
+
+class Microphone(ThreadedSource):
+    """A microphone. One that goes away is waited for: silence keeps the clock of the audio going until it is back."""
+
+    def __init__(self, device: str = "") -> None:
+        """Capture from the input whose number or part of whose name is `device`; empty: the system's default."""
+        super().__init__(f"microphone {device!r}" if device else "microphone", realtime=True, thread_name="capture")
+        self._device = device
+
+        # Something arrived in the stream's ring, or the thread is to look around. Never more than a few items.
+        self._signal: queue.SimpleQueue[None] = queue.SimpleQueue()
+
+        # The open device; None while there is none.
+        self._stream: _CaptureStream | None = None
+
+    def _open(self) -> None:
+        """Open the device. Raises AudioDeviceError where there is none or it cannot be opened."""
+        sd = _sounddevice()
+        info = _find(self._device)
+        if self._device.isdecimal():
+            # Numbers change when devices come and go; the name does not.
+            self._device = info.name
+        self._stream = _CaptureStream(sd, info, self._signal)
+        self.name = f"microphone {info.name!r}"
+        log.info("%s: %d Hz, %d channel(s), %s", self.name, info.default_sample_rate, info.channels, info.host_api)
+
+    def _wake(self) -> None:
+        self._signal.put(None)
+
+    def _run(self, callbacks: SourceCallbacks) -> None:
+        try:
+            while not self._stopping.is_set():
+                fact = self._capture(callbacks)
+                if self._stopping.is_set():
+                    return
+                log.warning("%s: %s", self.name, fact)
+                callbacks.on_error(
+                    AudioDeviceError(
+                        f"{self.name} {fact}: expected audio; plug it in again or check the sound settings,"
+                        f" it is tried every {REOPEN_S:g} s"
+                    )
+                )
+                self._bridge(callbacks)
+        finally:
+            self._close()
+
+    def _capture(self, callbacks: SourceCallbacks) -> str:
+        """Deliver what the open device hears; return in a few words what ended it, or nothing where stopped."""
+        stream = self._stream
+        assert stream is not None
+        resampler = Resampler(stream.sample_rate, stream.channels)
+        while not self._stopping.is_set():
+            with contextlib.suppress(queue.Empty):
+                self._signal.get(timeout=SIGNAL_TIMEOUT_S)
+            for item in stream.take():
+                if isinstance(item, int):
+                    self._deliver_lost(item, stream.sample_rate, resampler, callbacks)
+                elif len(samples := resampler.process(item)):
+                    callbacks.on_audio(samples)
+            if fact := stream.failure():
+                rest = resampler.flush()
+                if len(rest):
+                    callbacks.on_audio(rest)
+                return fact
+        return ""
+
+    def _deliver_lost(self, frames: int, sample_rate: int, resampler: Resampler, callbacks: SourceCallbacks) -> None:
+        rest = resampler.flush()
+        if len(rest):
+            callbacks.on_audio(rest)
+        n_samples = round(frames * SAMPLE_RATE / sample_rate)
+        log.warning("%s: about %.3f s of audio were lost", self.name, n_samples / SAMPLE_RATE)
+        _deliver_silence(n_samples, callbacks)
+        callbacks.on_gap(n_samples, "overrun")
+
+    def _bridge(self, callbacks: SourceCallbacks) -> None:
+        """Deliver silence at the pace of real time until the device is back and gives audio, or the source stops."""
+        assert self._stream is not None
+        started_s = self._stream.last_audio_s
+        self._close()
+        next_attempt_s = time.monotonic()
+        n_silent = 0
+        try:
+            while not self._stopping.is_set():
+                buffered_s = self._stream.buffered_s() if self._stream else 0.0
+                missing_s = time.monotonic() - started_s - buffered_s - n_silent / SAMPLE_RATE
+                n_missing = max(0, int(missing_s * SAMPLE_RATE))
+                _deliver_silence(n_missing, callbacks)
+                n_silent += n_missing
+                if buffered_s:
+                    log.info("%s: back after %.1f s", self.name, n_silent / SAMPLE_RATE)
+                    return
+                if self._stream is not None and self._stream.failure():
+                    self._close()
+                if self._stream is None and time.monotonic() >= next_attempt_s:
+                    self._reopen()
+                    next_attempt_s = time.monotonic() + REOPEN_S
+                self._stopping.wait(SIGNAL_TIMEOUT_S)
+        finally:
+            if n_silent:
+                callbacks.on_gap(n_silent, "device")
+
+    def _reopen(self) -> None:
+        sd = _sounddevice()
+        try:
+            # PortAudio lists the devices once, when it is initialised.
+            sd._terminate()
+            sd._initialize()
+            self._stream = _CaptureStream(sd, _find(self._device), self._signal)
+        except (AudioDeviceError, sd.PortAudioError) as error:
+            log.debug("%s: not back yet: %s", self.name, _one_line(error))
+
+    def _close(self) -> None:
+        if self._stream is not None:
+            self._stream.close()
+            self._stream = None
+
+
+class LossEstimator:
+    """How many frames were lost before a block, from PortAudio's overflow flag and the time stamps of the blocks.
+
+    The flag says that something was lost, not how much; the clock of the converter tells it, where there is one.
+    """
+
+    def __init__(self, sample_rate: int) -> None:
+        self._sample_rate = sample_rate
+
+        # Where the next block should begin on the converter's clock; None before the first.
+        self._expected_s: float | None = None
+
+    def lost_frames(self, adc_time_s: float, n_frames: int, *, overflowed: bool) -> int:
+        """Return the frames lost before a block of `n_frames` whose first was heard at `adc_time_s` (0: unknown)."""
+        expected_s, self._expected_s = self._expected_s, adc_time_s + n_frames / self._sample_rate
+        if expected_s is None:
+            # The flag of the first block is about what came before the stream was open.
+            return 0
+        jump_s = adc_time_s - expected_s if adc_time_s > 0 else 0.0
+        if overflowed:
+            # Where the clock shows nothing, a block is the least that can have been lost.
+            return max(round(min(jump_s, MAX_HOLE_S) * self._sample_rate), n_frames)
+        return round(min(jump_s, MAX_HOLE_S) * self._sample_rate) if jump_s > CLOCK_JUMP_S else 0
+
+
+class _CaptureStream:
+    """One opened device: PortAudio's callback copies into a ring at the device's own rate, the capture thread reads.
+
+    Neither waits for the other. Positions are frames since the device was opened.
+    """
+
+    def __init__(self, sd: Any, info: MicrophoneInfo, signal: queue.SimpleQueue[None]) -> None:  # noqa: ANN401
+        sample_rate = info.default_sample_rate
+        if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
+            sample_rate = FALLBACK_SAMPLE_RATE
+        self.sample_rate = sample_rate
+        self.channels = min(info.channels, MAX_CAPTURE_CHANNELS)
+
+        # When the last block arrived, or the device was opened, on the monotonic clock.
+        self.last_audio_s = time.monotonic()
+
+        self._error_type: type[Exception] = sd.PortAudioError
+        self._signal = signal
+        self._losses = LossEstimator(sample_rate)
+        self._capacity = int(sample_rate * NATIVE_RING_S)
+        self._ring = np.zeros((self._capacity, self.channels), dtype=np.float32)
+
+        # Frames written by the callback, and read by the capture thread; each is set by one thread only.
+        self._n_written = 0
+        self._n_read = 0
+
+        # Frames lost since the last block that went into the ring. The callback's own.
+        self._n_lost = 0
+
+        # (position, frames lost before it), oldest first. No more than blocks in the ring.
+        self._holes: collections.deque[tuple[int, int]] = collections.deque()
+
+        try:
+            self._stream = sd.InputStream(
+                device=info.index,
+                samplerate=sample_rate,
+                channels=self.channels,
+                dtype="float32",
+                callback=self._callback,
+            )
+            self._stream.start()
+        except (sd.PortAudioError, ValueError) as error:
+            raise AudioDeviceError(
+                f"microphone {info.name!r} cannot be opened ({_one_line(error)}): expected {self.channels} channel(s)"
+                f" at {sample_rate} Hz; is it plugged in, in use by another program, or forbidden in the system's"
+                " privacy settings? `streamer devices` lists the others"
+            ) from None
+
+    def take(self) -> list[NDArray[np.float32] | int]:
+        """Return what was heard since the last call: frames, shape (n, channels), and numbers of lost frames."""
+        items: list[NDArray[np.float32] | int] = []
+        # The head first: a hole that is recorded after this lies at or behind it.
+        end = self._n_written
+        while self._holes and self._holes[0][0] < end:
+            position, n_lost = self._holes.popleft()
+            items += [*self._copy(position), n_lost]
+        items += self._copy(end)
+        return items
+
+    def buffered_s(self) -> float:
+        """Return how much audio waits to be taken."""
+        return (self._n_written - self._n_read) / self.sample_rate
+
+    def failure(self) -> str:
+        """Say in a few words what is wrong with the device; nothing where it works."""
+        try:
+            if not self._stream.active:
+                return "went away"
+        except self._error_type as error:
+            return f"failed ({_one_line(error)})"
+        limit_s = STALL_S if self._n_written else FIRST_AUDIO_S
+        silent_s = time.monotonic() - self.last_audio_s
+        return f"gave no audio for {limit_s:g} s" if silent_s > limit_s else ""
+
+    def close(self) -> None:
+        """Let go of the device, whatever state it is in."""
+        with contextlib.suppress(self._error_type):
+            self._stream.abort()
+        with contextlib.suppress(self._error_type):
+            self._stream.close()
+
+    def _copy(self, end: int) -> list[NDArray[np.float32]]:
+        if end == self._n_read:
+            return []
+        start = self._n_read % self._capacity
+        n_frames = end - self._n_read
+        frames = np.concatenate(
+            [self._ring[start : start + n_frames], self._ring[: max(0, start + n_frames - self._capacity)]]
+        )
+        self._n_read = end
+        silence_bad_samples(frames)
+        return [np.clip(frames, -1.0, 1.0, out=frames)]
+
+    def _callback(self, indata: NDArray[np.float32], n_frames: int, times: Any, status: Any) -> None:  # noqa: ANN401
+        # PortAudio's thread: copy and signal; nothing that can wait.
+        self.last_audio_s = time.monotonic()
+        self._n_lost += self._losses.lost_frames(times.inputBufferAdcTime, n_frames, overflowed=status.input_overflow)
+        if self._n_written + n_frames - self._n_read > self._capacity:
+            # The capture thread is held up by its consumer; what is unread is older and keeps its place.
+            self._n_lost += n_frames
+            return
+        if self._n_lost:
+            self._holes.append((self._n_written, self._n_lost))
+            self._n_lost = 0
+        start = self._n_written % self._capacity
+        n_first = min(n_frames, self._capacity - start)
+        self._ring[start : start + n_first] = indata[:n_first]
+        self._ring[: n_frames - n_first] = indata[n_first:]
+        self._n_written += n_frames
+        if self._signal.empty():
+            self._signal.put(None)
+
+
+def _find(device: str) -> MicrophoneInfo:
+    microphones = list_microphones()
+    if not microphones:
+        raise AudioDeviceError(
+            "no microphone found: expected at least one audio input; plug one in, see that the sound server runs and"
+            " that this user may record, or use --input FILE"
+        )
+    default = next((microphone for microphone in microphones if microphone.is_default), microphones[0])
+    if not device:
+        return default
+    wanted = device.casefold()
+    matches = [
+        microphone
+        for microphone in microphones
+        if (device.isdecimal() and microphone.index == int(device)) or wanted in microphone.name.casefold()
+    ]
+    if not matches:
+        known = ", ".join(f"{microphone.index} {microphone.name!r}" for microphone in microphones)
+        raise AudioDeviceError(
+            f"no microphone is named {device!r:.80}: expected a number or a part of a name out of {known:.400}"
+        )
+
+    def preference(microphone: MicrophoneInfo) -> tuple[bool, bool, bool]:
+        # Windows lists a device once for each of its sound systems: stay with the default one's.
+        return (
+            not (device.isdecimal() and microphone.index == int(device)),
+            microphone.name.casefold() != wanted,
+            microphone.host_api != default.host_api,
+        )
+
+    return min(matches, key=preference)
+
+
+def _default_index(sd: Any) -> int:  # noqa: ANN401 - an untyped module
+    try:
+        return int(sd.query_devices(kind="input")["index"])
+    except (sd.PortAudioError, ValueError):
+        return -1
+
+
+def _sounddevice() -> Any:  # noqa: ANN401 - an untyped module
+    # Imported late: without the library, everything but the microphone still works.
+    try:
+        import sounddevice
+    except Exception as error:  # noqa: BLE001 - OSError, or PortAudio's own error, which has no name before the import
+        remedy = (
+            "install it: apt-get install libportaudio2 (Debian, Ubuntu), dnf install portaudio (Fedora)"
+            if sys.platform.startswith("linux")
+            else "reinstall it with pip install --force-reinstall sounddevice, its wheel carries the library"
+        )
+        raise AudioDeviceError(
+            f"PortAudio cannot be loaded ({_one_line(error)}): it is expected for the microphone; {remedy},"
+            " or use --input FILE"
+        ) from None
+    return sounddevice
+
+
+def _deliver_silence(n_samples: int, callbacks: SourceCallbacks) -> None:
+    for first in range(0, n_samples, SILENCE_BLOCK_SAMPLES):
+        callbacks.on_audio(np.zeros(min(SILENCE_BLOCK_SAMPLES, n_samples - first), dtype=np.float32))
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]

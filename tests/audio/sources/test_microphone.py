@@ -1,0 +1,474 @@
+"""The microphone: a virtual one that is spoken into and pulled out, and a PortAudio that misbehaves on demand."""
+
+import dataclasses
+import json
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.signal
+import soundfile
+from numpy.typing import NDArray
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.sources import Microphone, list_microphones
+from streamer.audio.sources.microphone import MAX_HOLE_S, LossEstimator
+from streamer.errors import AudioDeviceError
+from tests.audio.sources.recorder import LONG_S, Recorder
+from tests.virtual_mic import VirtualMicrophone
+
+SPEECH = Path(__file__).parents[2] / "data" / "speech.flac"
+
+# Captures until a line arrives on standard input; says what happens, one line of JSON each, and saves the audio.
+CAPTURE = """
+import json, sys
+import numpy as np
+from streamer.audio.sources import Microphone, SourceCallbacks, list_microphones
+from streamer.errors import StreamerError
+
+blocks = []
+position = 0
+
+def say(event, **values):
+    print(json.dumps({"event": event, **values}), flush=True)
+
+def on_audio(samples):
+    global position
+    blocks.append(samples)
+    position += len(samples)
+    say("audio", position=position, peak=float(np.abs(samples).max()))
+
+microphone = Microphone(sys.argv[2])
+try:
+    say("listed", names=[info.name for info in list_microphones()])
+    microphone.start(SourceCallbacks(
+        on_audio=on_audio,
+        on_gap=lambda n_samples, reason: say("gap", position=position, n_samples=n_samples, reason=reason),
+        on_error=lambda error: say("error", code=error.code, message=str(error)),
+        on_end=lambda error: say("end"),
+    ))
+except StreamerError as error:
+    say("refused", code=error.code, message=str(error))
+    sys.exit()
+say("started", name=microphone.name)
+sys.stdin.readline()
+microphone.stop()
+microphone.stop()
+np.save(sys.argv[1], np.concatenate(blocks))
+say("stopped")
+"""
+
+Event = dict[str, Any]
+
+
+class Capture:
+    """A process that captures, and what it said so far."""
+
+    def __init__(self, env: dict[str, str], directory: Path, device: str = "") -> None:
+        self.events: list[Event] = []
+        self._audio_path = directory / "captured.npy"
+        self._lines: queue.Queue[str] = queue.Queue()
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", CAPTURE, str(self._audio_path), device],
+            env=env,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def wait_for(self, condition: Callable[[Event], bool]) -> Event:
+        """Return the next event for which `condition` holds."""
+        while True:
+            line = self._lines.get(timeout=LONG_S)
+            assert line, f"the capturing process ended: {self.events[-5:]}"
+            event: Event = json.loads(line)
+            self.events.append(event)
+            if condition(event):
+                return event
+
+    def stop(self) -> NDArray[np.float32]:
+        """Stop it; return all it captured."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.wait_for(lambda event: event["event"] == "stopped")
+        return np.asarray(np.load(self._audio_path), dtype=np.float32)
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.communicate()
+        self._reader.join()
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put("")
+
+
+@contextmanager
+def capturing(env: dict[str, str], directory: Path, device: str = "") -> Iterator[Capture]:
+    capture = Capture(env, directory, device)
+    try:
+        yield capture
+    finally:
+        capture.close()
+
+
+def is_sound(event: Event) -> bool:
+    return bool(event["event"] == "audio" and event["peak"] > 0.05)
+
+
+def excerpt(directory: Path) -> tuple[Path, NDArray[np.float32]]:
+    samples, _ = soundfile.read(SPEECH, dtype="float32", start=int(4.4 * SAMPLE_RATE), frames=2 * SAMPLE_RATE)
+    soundfile.write(directory / "excerpt.wav", samples, SAMPLE_RATE)
+    return directory / "excerpt.wav", np.asarray(samples)
+
+
+def likeness(captured: NDArray[np.float32], piece: NDArray[np.float32]) -> float:
+    """Return the correlation of a piece with the place in the captured audio that is most like it."""
+    start = int(np.argmax(scipy.signal.correlate(captured, piece, mode="valid")))
+    return float(np.corrcoef(captured[start : start + len(piece)], piece)[0, 1])
+
+
+def test_what_is_spoken_is_captured(virtual_microphone: VirtualMicrophone, tmp_path: Path) -> None:
+    path, spoken = excerpt(tmp_path)
+    with capturing(virtual_microphone.env, tmp_path) as capture:
+        assert capture.wait_for(lambda event: event["event"] == "listed")["names"]
+        capture.wait_for(lambda event: event["event"] == "audio")
+        assert virtual_microphone.play(path).wait() == 0
+        first = capture.wait_for(is_sound)["position"]
+        capture.wait_for(lambda event: event["event"] == "audio" and event["position"] > first + 3 * SAMPLE_RATE)
+        captured = capture.stop()
+    # Piece by piece: on a busy machine the player may stumble once.
+    assert np.median([likeness(captured, piece) for piece in np.split(spoken, 4)]) > 0.9
+    assert not [event for event in capture.events if event["event"] in ("error", "end")]
+
+
+def test_a_microphone_that_goes_away_and_comes_back(virtual_microphone: VirtualMicrophone, tmp_path: Path) -> None:
+    path, _ = excerpt(tmp_path)
+    with capturing(virtual_microphone.env, tmp_path) as capture:
+        capture.wait_for(lambda event: event["event"] == "audio")
+        virtual_microphone.unplug()
+        error = capture.wait_for(lambda event: event["event"] == "error")
+        assert error["code"] == "audio_device"
+        assert "expected audio" in error["message"]
+        gone = len(capture.events)
+        # The clock of the audio goes on meanwhile.
+        silence = capture.wait_for(lambda event: event["event"] == "audio")
+        capture.wait_for(lambda event: event["event"] == "audio" and event["position"] > silence["position"] + 24_000)
+        virtual_microphone.plug()
+        gap = capture.wait_for(lambda event: event["event"] == "gap")
+        assert gap["reason"] == "device"
+        assert gap["n_samples"] > 24_000
+        virtual_microphone.play(path)
+        capture.wait_for(is_sound)
+        captured = capture.stop()
+    hole = captured[gap["position"] - gap["n_samples"] : gap["position"]]
+    assert len(hole) == gap["n_samples"]
+    assert not hole.any()
+    others = [
+        event for event in capture.events[gone:] if event["event"] != "audio" and event.get("reason") != "overrun"
+    ]
+    assert [event["event"] for event in others] == ["gap", "stopped"]
+
+
+def test_no_such_microphone(virtual_microphone: VirtualMicrophone, tmp_path: Path) -> None:
+    with capturing(virtual_microphone.env, tmp_path, "no such thing") as capture:
+        refused = capture.wait_for(lambda event: event["event"] in ("refused", "started"))
+    assert refused["event"] == "refused"
+    assert "'no such thing'" in refused["message"]
+    assert "'pulse'" in refused["message"]
+
+
+def test_a_microphone_that_is_not_plugged_in(virtual_microphone: VirtualMicrophone, tmp_path: Path) -> None:
+    virtual_microphone.unplug()
+    with capturing(virtual_microphone.env, tmp_path) as capture:
+        refused = capture.wait_for(lambda event: event["event"] in ("refused", "started"))
+    assert refused["event"] == "refused"
+    assert refused["code"] == "audio_device"
+    assert "plug" in refused["message"]
+    assert "\n" not in refused["message"]
+
+
+def test_a_computer_without_portaudio(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
+    for attempt in (list_microphones, lambda: Microphone().start(Recorder().callbacks)):
+        with pytest.raises(AudioDeviceError, match="PortAudio cannot be loaded") as caught:
+            attempt()
+        assert "install" in str(caught.value)
+        assert "\n" not in str(caught.value)
+
+
+class FakePortAudio:
+    """What we use of sounddevice, with devices and blocks under the test's control."""
+
+    class PortAudioError(Exception):
+        pass
+
+    def __init__(self) -> None:
+        self.devices: list[dict[str, Any]] = []
+        self.default = 0
+
+        # The streams that were opened.
+        self.streams: list[FakeStream] = []
+
+        # How often the devices were listed anew.
+        self.initialised = 0
+
+    def add(self, name: str, channels: int = 1, sample_rate: float = 16_000.0, hostapi: int = 0) -> None:
+        self.devices.append(
+            {
+                "index": len(self.devices),
+                "name": name,
+                "hostapi": hostapi,
+                "max_input_channels": channels,
+                "default_samplerate": sample_rate,
+            }
+        )
+
+    def query_devices(self, kind: str | None = None) -> Any:  # noqa: ANN401 - as sounddevice
+        if kind is None:
+            return self.devices
+        if not 0 <= self.default < len(self.devices):
+            raise self.PortAudioError("Error querying device -1")
+        return self.devices[self.default]
+
+    def query_hostapis(self) -> list[dict[str, Any]]:
+        return [{"name": "MME"}, {"name": "WASAPI"}]
+
+    def _terminate(self) -> None:
+        assert all(stream.closed for stream in self.streams)
+
+    def _initialize(self) -> None:
+        self.initialised += 1
+
+    def InputStream(self, **arguments: Any) -> "FakeStream":  # noqa: ANN401, N802 - as sounddevice
+        stream = FakeStream(**arguments)
+        self.streams.append(stream)
+        return stream
+
+
+class FakeStream:
+    """An open input; the test calls its callback."""
+
+    def __init__(self, **arguments: Any) -> None:  # noqa: ANN401 - as sounddevice
+        self.device: int = arguments["device"]
+        self.channels: int = arguments["channels"]
+        self.sample_rate: int = arguments["samplerate"]
+        self.active = False
+        self.closed = False
+        self._callback = arguments["callback"]
+        self._time_s = 100.0
+
+    def start(self) -> None:
+        self.active = True
+
+    def abort(self) -> None:
+        self.active = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def hear(self, value: float, n_frames: int, *, overflowed: bool = False, lost_s: float = 0.0) -> None:
+        """Call the callback as PortAudio does, with frames that are all `value`, after `lost_s` without a block."""
+        self._time_s += lost_s
+        frames = np.full((n_frames, self.channels), value, dtype=np.float32)
+        times = SimpleNamespace(inputBufferAdcTime=self._time_s)
+        self._callback(frames, n_frames, times, SimpleNamespace(input_overflow=overflowed))
+        frames[:] = np.nan  # PortAudio uses its buffer again
+        self._time_s += n_frames / self.sample_rate
+
+
+@pytest.fixture
+def portaudio(monkeypatch: pytest.MonkeyPatch) -> FakePortAudio:
+    fake = FakePortAudio()
+    monkeypatch.setitem(sys.modules, "sounddevice", fake)
+    return fake
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    ticks = threading.Event()
+    for _ in range(int(LONG_S / 0.01)):
+        if condition():
+            return
+        ticks.wait(0.01)
+    raise AssertionError("it did not happen")
+
+
+def test_a_computer_without_microphone(portaudio: FakePortAudio) -> None:
+    portaudio.add("Speakers", channels=0)
+    assert list_microphones() == []
+    with pytest.raises(AudioDeviceError, match="no microphone found") as caught:
+        Microphone().start(Recorder().callbacks)
+    assert "--input FILE" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_blocks_that_overflowed_become_a_gap_where_they_are_missing(portaudio: FakePortAudio) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    microphone = Microphone()
+    microphone.start(recorder.callbacks)
+    [stream] = portaudio.streams
+    stream.hear(0.25, 1_600, overflowed=True)  # of the first block: before our time
+    stream.hear(0.25, 1_600)
+    stream.hear(0.5, 1_600, overflowed=True, lost_s=0.5)
+    stream.hear(0.5, 1_600)
+    wait_until(lambda: len(recorder.audio) == 4 * 1_600 + 8_000)
+    microphone.stop()
+    assert recorder.audio.tolist() == [0.25] * 3_200 + [0.0] * 8_000 + [0.5] * 3_200
+    assert recorder.gaps == [(8_000, "overrun")]
+    assert recorder.order == ["audio", "gap", "audio"]
+    assert recorder.ends == []
+    assert stream.closed
+
+
+def test_a_consumer_that_stands_still_loses_audio_but_not_the_clock(portaudio: FakePortAudio) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    entered, go_on = threading.Event(), threading.Event()
+
+    def on_audio(samples: NDArray[np.float32]) -> None:
+        entered.set()
+        assert go_on.wait(LONG_S)
+        recorder.callbacks.on_audio(samples)
+
+    microphone = Microphone()
+    microphone.start(dataclasses.replace(recorder.callbacks, on_audio=on_audio))
+    [stream] = portaudio.streams
+    stream.hear(0.1, 160)
+    assert entered.wait(LONG_S)
+    for _ in range(12):
+        stream.hear(0.2, SAMPLE_RATE)
+    # Still there is no more than ten seconds between the two; the rest is counted.
+    go_on.set()
+    wait_until(lambda: len(recorder.audio) >= 160 + 10 * SAMPLE_RATE)
+    stream.hear(0.3, 160)
+    wait_until(lambda: len(recorder.audio) >= 160 + 12 * SAMPLE_RATE + 160)
+    microphone.stop()
+    audio = recorder.audio
+    [(lost, reason)] = recorder.gaps
+    assert reason == "overrun"
+    assert lost == 2 * SAMPLE_RATE
+    assert audio.tolist() == pytest.approx([0.1] * 160 + [0.2] * 10 * SAMPLE_RATE + [0.0] * lost + [0.3] * 160)
+
+
+def test_a_stereo_microphone_at_another_rate(portaudio: FakePortAudio) -> None:
+    portaudio.add("array", channels=32, sample_rate=48_000.0)
+    recorder = Recorder()
+    microphone = Microphone()
+    microphone.start(recorder.callbacks)
+    [stream] = portaudio.streams
+    assert (stream.channels, stream.sample_rate) == (2, 48_000)
+    for _ in range(20):
+        stream.hear(0.5, 4_800)
+    wait_until(lambda: len(recorder.audio) > 1.8 * SAMPLE_RATE)
+    microphone.stop()
+    np.testing.assert_allclose(recorder.audio[1_000:20_000], 0.5, atol=1e-3)
+
+
+def test_the_device_is_found_again_by_its_name(portaudio: FakePortAudio) -> None:
+    portaudio.add("built-in")
+    portaudio.add("headset")
+    recorder = Recorder()
+    microphone = Microphone("1")
+    microphone.start(recorder.callbacks)
+    first = portaudio.streams[0]
+    assert first.device == 1
+    first.hear(0.1, 1_600)
+    portaudio.devices.clear()
+    first.active = False
+    wait_until(lambda: portaudio.initialised >= 1)
+    portaudio.add("headset")
+    wait_until(lambda: len(portaudio.streams) == 2)
+    second = portaudio.streams[1]
+    assert second.device == 0
+    second.hear(0.2, 1_600)
+    wait_until(lambda: bool(recorder.gaps) and recorder.audio[-1] == np.float32(0.2))
+    microphone.stop()
+    assert [reason for _, reason in recorder.gaps] == ["device"]
+    assert recorder.order == ["audio", "error", "audio", "gap", "audio"]
+    [(n_samples, _)] = recorder.gaps
+    np.testing.assert_array_equal(
+        recorder.audio, np.array([0.1] * 1_600 + [0.0] * n_samples + [0.2] * 1_600, dtype=np.float32)
+    )
+
+
+def test_stopping_while_the_device_is_gone_still_tells_the_gap(portaudio: FakePortAudio) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    microphone = Microphone()
+    microphone.start(recorder.callbacks)
+    portaudio.devices.clear()
+    portaudio.streams[0].active = False
+    wait_until(lambda: len(recorder.audio) > 1_000)
+    microphone.stop()
+    assert recorder.gaps == [(len(recorder.audio), "device")]
+    assert not recorder.audio.any()
+    assert len(recorder.errors) == 1
+    assert recorder.ends == []
+
+
+def test_bad_samples_of_a_driver_are_silence(portaudio: FakePortAudio) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    microphone = Microphone()
+    microphone.start(recorder.callbacks)
+    portaudio.streams[0].hear(float("nan"), 1_600)
+    wait_until(lambda: len(recorder.audio) == 1_600)
+    microphone.stop()
+    assert not recorder.audio.any()
+
+
+def test_which_microphone_is_meant(portaudio: FakePortAudio) -> None:
+    portaudio.add("Speakers", channels=0)
+    portaudio.add("Headset Pro", hostapi=1)
+    portaudio.add("Headset", hostapi=1)
+    portaudio.add("Desk", hostapi=0)
+    portaudio.add("Headset Pro", hostapi=0)
+    portaudio.default = 3
+    assert [info.index for info in list_microphones() if info.is_default] == [3]
+    assert [info.host_api for info in list_microphones()] == ["WASAPI", "WASAPI", "MME", "MME"]
+    for device, index in (("", 3), ("4", 4), ("headset", 2), ("pro", 4), ("DESK", 3)):
+        microphone = Microphone(device)
+        microphone.start(Recorder().callbacks)
+        microphone.stop()
+        assert portaudio.streams[-1].device == index
+    portaudio.default = -1
+    assert not any(info.is_default for info in list_microphones())
+    for device in ("0", "99", "nothing"):
+        with pytest.raises(AudioDeviceError, match="expected a number or a part of a name"):
+            Microphone(device).start(Recorder().callbacks)
+
+
+def test_the_loss_is_what_the_converters_clock_shows() -> None:
+    losses = LossEstimator(48_000)
+    assert losses.lost_frames(10.0, 480, overflowed=True) == 0
+    assert losses.lost_frames(10.01, 480, overflowed=False) == 0
+    # Time stamps scatter.
+    assert losses.lost_frames(10.05, 480, overflowed=False) == 0
+    assert losses.lost_frames(10.03, 480, overflowed=False) == 0
+    # The flag, with and without a clock that shows how much.
+    assert losses.lost_frames(10.54, 480, overflowed=True) == 24_000
+    assert losses.lost_frames(10.55, 480, overflowed=True) == 480
+    # A jump that no flag announced.
+    assert losses.lost_frames(11.56, 480, overflowed=False) == 48_000
+    assert losses.lost_frames(11.57, 480, overflowed=False) == 0
+    # A computer that slept.
+    assert losses.lost_frames(90_000.0, 480, overflowed=False) == int(MAX_HOLE_S * 48_000)
+
+
+def test_without_a_clock_the_flag_counts_a_block() -> None:
+    losses = LossEstimator(48_000)
+    assert [losses.lost_frames(0.0, 480, overflowed=flag) for flag in (False, False, True, False)] == [0, 0, 480, 0]

@@ -1,0 +1,178 @@
+"""The ring buffer, against a plain list, and with threads."""
+
+import threading
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamer.audio.ring import Overrun, RingBuffer
+
+# Bound of a wait for something that does happen; never reached unless the test fails.
+LONG_S = 20.0
+
+
+def numbered(start: int, n_samples: int) -> NDArray[np.float32]:
+    """Samples whose value is their position."""
+    return np.arange(start, start + n_samples, dtype=np.float32)
+
+
+operations = st.lists(
+    st.one_of(
+        st.tuples(st.just("write"), st.integers(0, 40)),
+        st.tuples(st.just("release"), st.integers(0, 300)),
+        st.tuples(st.just("read"), st.integers(0, 40)),
+    ),
+    max_size=60,
+)
+
+
+@given(capacity=st.integers(1, 17), steps=operations)
+def test_it_behaves_like_a_list_that_remembers_its_end(capacity: int, steps: list[tuple[str, int]]) -> None:
+    ring = RingBuffer(capacity)
+    written: list[float] = []
+    released = lost = overruns = 0
+    overrunning = False
+    for kind, number in steps:
+        if kind == "write":
+            safe = max(released, len(written) - capacity, 0)
+            written += [float(value) for value in numbered(len(written), number)]
+            ring.write(np.array(written[len(written) - number :], dtype=np.float32))
+            if number:
+                lost_now = max(0, len(written) - capacity - safe)
+                lost += lost_now
+                overruns += lost_now > 0 and not overrunning
+                overrunning = lost_now > 0
+        elif kind == "release":
+            released = max(released, min(number, len(written)))
+            ring.release(number)
+        else:
+            start = max(0, len(written) - number)
+            if start < len(written) - capacity:
+                with pytest.raises(Overrun) as caught:
+                    ring.read(start, len(written))
+                assert caught.value.oldest == len(written) - capacity
+            else:
+                assert ring.read(start, len(written)).tolist() == written[start:]
+        oldest = max(0, len(written) - capacity)
+        assert ring.head == len(written)
+        assert ring.oldest == oldest
+        assert ring.read(oldest, len(written)).tolist() == written[oldest:]
+        assert ring.free == capacity - (len(written) - max(released, oldest))
+        assert ring.lost_samples == lost
+        assert ring.overruns == overruns
+
+
+def test_what_is_read_is_a_copy() -> None:
+    ring = RingBuffer(10)
+    ring.write(numbered(0, 10))
+    copy = ring.read(0, 10)
+    ring.write(numbered(10, 10))
+    assert copy.tolist() == numbered(0, 10).tolist()
+
+
+def test_a_reader_that_is_lapped_while_it_copies_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    ring = RingBuffer(10)
+    ring.write(numbered(0, 10))
+    empty = np.empty
+
+    def write_meanwhile(n_samples: int, dtype: type[np.float32]) -> NDArray[np.float32]:
+        monkeypatch.setattr(np, "empty", empty)
+        ring.write(numbered(10, 4))
+        return empty(n_samples, dtype=dtype)
+
+    monkeypatch.setattr(np, "empty", write_meanwhile)
+    with pytest.raises(Overrun) as caught:
+        ring.read(0, 10)
+    assert caught.value.oldest == 4
+    assert "sample 4" in str(caught.value)
+
+
+def test_a_reader_never_sees_torn_audio_while_a_thread_writes() -> None:
+    ring = RingBuffer(1_000)
+    n_written = 300_000
+    torn: list[int] = []
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            end = ring.head
+            start = max(0, end - 990)
+            try:
+                samples = ring.read(start, end)
+            except Overrun:
+                continue
+            if samples.tolist() != numbered(start, end - start).tolist():
+                torn.append(start)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    for start in range(0, n_written, 50):
+        ring.write(numbered(start, 50))
+    done.set()
+    for reader in readers:
+        reader.join()
+    assert ring.head == n_written
+    assert torn == []
+
+
+def test_nothing_is_lost_while_the_writer_waits_for_room() -> None:
+    ring = RingBuffer(100)
+    read: list[float] = []
+
+    def consume() -> None:
+        position = 0
+        while position < 5_000:
+            assert ring.wait_for_audio(position, LONG_S)
+            end = ring.head
+            read.extend(ring.read(position, end).tolist())
+            position = end
+            ring.release(position)
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    for start in range(0, 5_000, 40):
+        assert ring.wait_for_room(40, LONG_S)
+        ring.write(numbered(start, 40))
+    consumer.join()
+    assert read == numbered(0, 5_000).tolist()
+    assert ring.overruns == ring.lost_samples == 0
+
+
+def test_a_wait_ends_when_its_time_is_over() -> None:
+    ring = RingBuffer(10)
+    assert not ring.wait_for_audio(0, 0.01)
+    ring.write(numbered(0, 10))
+    assert not ring.wait_for_room(1, 0.01)
+    assert ring.wait_for_audio(9, 0.0)
+    ring.release(4)
+    assert ring.wait_for_room(4, 0.0)
+
+
+def test_wake_ends_a_wait() -> None:
+    ring = RingBuffer(10)
+    results: list[bool] = []
+    waiter = threading.Thread(target=lambda: results.append(ring.wait_for_audio(0, LONG_S)))
+    waiter.start()
+    while waiter.is_alive():
+        ring.wake()
+        waiter.join(0.01)
+    assert results == [False]
+
+
+def test_the_listener_hears_of_each_write_after_it_happened() -> None:
+    ring = RingBuffer(10)
+    heads: list[int] = []
+    ring.on_write = lambda: heads.append(ring.head)
+    ring.write(numbered(0, 3))
+    ring.write(numbered(0, 0))
+    ring.write(numbered(3, 4))
+    assert heads == [3, 7]
+
+
+def test_reading_what_is_not_there_yet_is_a_bug() -> None:
+    with pytest.raises(AssertionError):
+        RingBuffer(10).read(0, 1)

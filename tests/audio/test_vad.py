@@ -1,0 +1,45 @@
+"""The speech detector, on speech and on what is none."""
+
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+
+SPEECH = Path(__file__).parents[1] / "data" / "speech.flac"
+
+
+def test_speech_is_speech_and_silence_is_not() -> None:
+    speech, _ = soundfile.read(SPEECH, dtype="float32")
+    detector = SpeechDetector()
+    probabilities = detector.process(speech)
+    assert len(probabilities) == len(speech) // CHUNK_SAMPLES
+    assert all(0.0 <= probability <= 1.0 for probability in probabilities)
+    assert np.mean(np.array(probabilities) > 0.5) > 0.5
+    detector.reset()
+    assert max(detector.process(np.zeros(5 * SAMPLE_RATE, dtype=np.float32))) < 0.5
+
+
+def test_cutting_into_pieces_does_not_change_the_result() -> None:
+    speech, _ = soundfile.read(SPEECH, dtype="float32", frames=3 * SAMPLE_RATE)
+    whole = SpeechDetector().process(speech)
+    pieces: list[float] = []
+    detector = SpeechDetector()
+    for start in range(0, len(speech), 333):
+        pieces += detector.process(speech[start : start + 333])
+    assert pieces == whole
+
+
+def test_after_reset_it_hears_as_if_for_the_first_time() -> None:
+    speech, _ = soundfile.read(SPEECH, dtype="float32", frames=2 * SAMPLE_RATE + 100)
+    detector = SpeechDetector()
+    first = detector.process(speech)
+    detector.reset()
+    assert detector.process(speech) == first
+
+
+def test_loud_samples_are_clipped() -> None:
+    loud = 5.0 * np.random.default_rng(0).standard_normal(CHUNK_SAMPLES * 4).astype(np.float32)
+    assert SpeechDetector().process(loud) == SpeechDetector().process(np.clip(loud, -1.0, 1.0))
