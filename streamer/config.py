@@ -1,12 +1,31 @@
 """Settings: config.yaml <-> typed, validated values.
 
 Each section is a frozen dataclass; each field carries its range or choices. Values come, later ones winning, from the
-defaults here, the configuration file, environment variables (`STREAMER_SECTION_KEY`) and command-line flags.
+defaults here, the configuration file, environment variables (`STREAMER_SECTION_KEY`) and command-line flags. A value
+that is refused is refused with one line: where it stands, what was found, what is expected, and the nearest valid name.
 """
 
-from collections.abc import Sequence
+import dataclasses
+import difflib
+import math
+import re
+import types
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
+
+import platformdirs
+import yaml
+
+from streamer.errors import ConfigError
+
+ENVIRONMENT_PREFIX = "STREAMER_"
+CONFIG_VARIABLE = "STREAMER_CONFIG"  # names the configuration file
+CACHE_VARIABLE = (
+    "STREAMER_CACHE_DIR"  # read by the part that compiles models; here only known, so that it is let through
+)
+MAX_FILE_BYTES = 1 << 20  # a configuration file is a few kilobytes; beyond a mebibyte it is something else
 
 
 def setting(
@@ -25,6 +44,7 @@ class InputSettings:
     """Where audio comes from."""
 
     source: str = setting("mic")  # `mic`, `none`, `-` (standard input) or a path
+    fallback: str = setting("")  # file played where there is no microphone; empty: that is an error
     microphone: str = setting("")  # name or number of the microphone; empty: the system's default
     speed: float = setting(1.0, low=0.0, high=1000.0)  # pace of a file; 0: as fast as it can
     exit_at_end: bool = setting(False)  # leave when a file or standard input ends
@@ -120,3 +140,327 @@ class Settings:
     server: ServerSettings = field(default_factory=ServerSettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
     log: LogSettings = field(default_factory=LogSettings)
+
+
+def load_settings(
+    path: Path | None,
+    environ: Mapping[str, str],
+    overrides: Mapping[str, object],
+    *,
+    flags: Mapping[str, str] = types.MappingProxyType({}),
+) -> Settings:
+    """Read the settings: overrides win over the environment, over the file, over the defaults.
+
+    The file is `path`; where that is None, the one that STREAMER_CONFIG names; where that is not set either,
+    config.yaml in the user's configuration directory, if there is one. `overrides` maps dotted names such as
+    `server.port` to values, or to text that is read as an environment variable is; `flags` says for each which
+    flag it came from, so that an error can name it.
+
+    Raises ConfigError for a file that is missing or cannot be read, a name that is unknown, and a value of the wrong
+    type or out of range.
+    """
+    values = {
+        **_from_file(path, environ),
+        **_from_environment(environ),
+        **_from_overrides(overrides, flags),
+    }
+    sections: dict[str, Any] = {}
+    for section in dataclasses.fields(Settings):
+        cls = _class_of(section)
+        names = {key.name: f"{section.name}.{key.name}" for key in dataclasses.fields(cls)}
+        sections[section.name] = cls(**{key: values[name] for key, name in names.items() if name in values})
+    return Settings(**sections)
+
+
+def all_settings() -> dict[str, "dataclasses.Field[Any]"]:
+    """Return every setting by its dotted name, in the order of the configuration file."""
+    return dict(_SETTINGS)
+
+
+def default_config_path() -> Path:
+    """Return where the configuration file is looked for when none is named."""
+    return platformdirs.user_config_path("streamer", appauthor=False) / "config.yaml"
+
+
+def _from_file(path: Path | None, environ: Mapping[str, str]) -> dict[str, object]:
+    if path is not None:
+        return _parse(path, _read(path, ""))
+    if environ.get(CONFIG_VARIABLE):
+        path = Path(environ[CONFIG_VARIABLE])
+        return _parse(path, _read(path, f" ({CONFIG_VARIABLE} names it)"))
+    path = default_config_path()
+    try:
+        there = path.exists()
+    except OSError:  # a home directory that is not this user's
+        there = False
+    return _parse(path, _read(path, "")) if there else {}
+
+
+def _read(path: Path, named: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"configuration file {path} does not exist{named}: expected a YAML file; correct the name, or leave it out"
+            " to use the defaults"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"configuration file {path} cannot be read{named} ({reason}): expected a YAML file that this user may read"
+        ) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(
+            f"configuration file {path} is larger than {MAX_FILE_BYTES} bytes{named}: expected a few kilobytes of YAML"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"configuration file {path} is not UTF-8 at byte {error.start}{named}: save it with the encoding UTF-8"
+        ) from None
+
+
+def _parse(path: Path, text: str) -> dict[str, object]:
+    # Nodes rather than values: they know their line, and nothing is expanded, so that aliases cannot make a small
+    # file large.
+    try:
+        root = yaml.SafeLoader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        place = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else f"{path}"
+        raise ConfigError(
+            f"{place}: this is not YAML ({error.problem}): expected sections such as `server:` with indented"
+            " `key: value` lines below"
+        ) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: this is not YAML ({' '.join(str(error).split())}): expected plain text") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply: expected sections with `key: value` lines below") from None
+    if root is None or _is_null(root):
+        return {}
+    values: dict[str, object] = {}
+    for section, section_line, block in _entries(path, root, "sections such as `server:`"):
+        if section not in _SECTIONS:
+            raise ConfigError(
+                f"{path}:{section_line}: there is no section {section!r:.80}: {_nearest_section(section)}"
+            )
+        if _is_null(block):
+            continue  # a section whose keys are all commented out
+        for key, line, node in _entries(path, block, f"`key: value` lines below `{section}:`"):
+            name = f"{section}.{key}"
+            if name not in _SETTINGS:
+                raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest_setting(name)}")
+            values[name] = _checked(name, _node_value(node), f"{path}:{line}: {name}")
+    return values
+
+
+def _entries(path: Path, node: yaml.Node, expected: str) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Yield key, line and value of a mapping, whose keys must be text and different."""
+    if not isinstance(node, yaml.MappingNode):
+        line = node.start_mark.line + 1
+        raise ConfigError(f"{path}:{line}: found {_described(_node_value(node))}: expected {expected}")
+    seen: dict[str, int] = {}
+    for key_node, value in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(f"{path}:{line}: found a key that is not plain text: expected {expected}")
+        name = str(key_node.value)
+        if name in seen:
+            raise ConfigError(f"{path}:{line}: {name!r:.80} is set in line {seen[name]} already: delete one of the two")
+        seen[name] = line
+        yield name, line, value
+
+
+def _node_value(node: yaml.Node) -> object:
+    """Return what a node says: a plain value, a list of such, or an empty mapping for anything deeper."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.style is None and _EXPONENT.fullmatch(node.value):
+            return float(node.value)
+        try:
+            return yaml.constructor.SafeConstructor().construct_object(node)
+        except (ValueError, OverflowError, yaml.YAMLError):  # 2026-13-45, a number of 5000 digits, !!int "x"
+            return str(node.value)
+    if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
+        return [_node_value(item) for item in node.value]
+    return {}
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in (CONFIG_VARIABLE, CACHE_VARIABLE):
+            continue
+        if variable not in _VARIABLES:
+            nearest = difflib.get_close_matches(variable, [*_VARIABLES, CONFIG_VARIABLE, CACHE_VARIABLE], 1, 0.0)
+            raise ConfigError(
+                f"environment variable {variable:.80} is no setting: the nearest is {nearest[0]}; correct or unset it"
+            )
+        name = _VARIABLES[variable]
+        values[name] = _checked(name, _from_text(name, text), f"environment variable {variable}")
+    return values
+
+
+def _from_overrides(overrides: Mapping[str, object], flags: Mapping[str, str]) -> dict[str, object]:
+    values: dict[str, object] = {}
+    for name, value in overrides.items():
+        if name not in _SETTINGS:
+            raise ConfigError(
+                f"{flags.get(name, 'command line')}: there is no setting {name!r}: {_nearest_setting(name)}"
+            )
+        value = _from_text(name, value) if isinstance(value, str) else value
+        values[name] = _checked(name, value, flags.get(name, f"{name} on the command line"))
+    return values
+
+
+def _from_text(name: str, text: str) -> object:
+    """Read a value as environment variables and flags give it; text that does not fit the type stays text."""
+    expected = _SETTINGS[name].type
+    if expected is bool:
+        return _BOOLEANS.get(text.strip().lower(), text)
+    if expected is int or expected is float:
+        try:
+            return expected(text)
+        except ValueError:
+            return text
+    if expected == tuple[str, ...]:
+        return [item for item in (part.strip() for part in text.split(",")) if item]
+    return text
+
+
+def _checked(name: str, value: object, where: str) -> object:
+    """Return a value as its setting's type, or refuse it; `where` says where it stands."""
+    key = _SETTINGS[name]
+    choices: Sequence[str] | None = key.metadata["choices"]
+    typed: object = None
+    if key.type is bool and isinstance(value, bool):
+        typed = value
+    elif key.type is int and isinstance(value, int) and not isinstance(value, bool):
+        typed = value if _in_range(key, value) else None
+    elif key.type is float and isinstance(value, int | float) and not isinstance(value, bool):
+        typed = float(value) if _in_range(key, value) else None
+    elif key.type is str and isinstance(value, str):
+        typed = value if choices is None or value in choices else None
+    elif key.type == tuple[str, ...] and isinstance(value, list | tuple):
+        typed = tuple(value) if all(isinstance(item, str) for item in value) else None
+    if typed is None:
+        found = f"a {type(value).__name__}" if name in _SECRETS else _described(value)
+        raise ConfigError(f"{where} is {found}: expected {_expected(key)}{_remedy(key, value)}")
+    return typed
+
+
+def _in_range(key: "dataclasses.Field[Any]", value: float) -> bool:
+    low, high = key.metadata["low"], key.metadata["high"]
+    # Compared before it is converted: an integer may be too large for a float.
+    return (low is None or value >= low) and (high is None or value <= high) and not _is_nan(value)
+
+
+def _is_nan(value: float) -> bool:
+    return isinstance(value, float) and math.isnan(value)
+
+
+def _described(value: object) -> str:
+    match value:
+        case None:
+            return "empty"
+        case bool():
+            return "true (yes or no)" if value else "false (yes or no)"
+        case str():
+            return f"{value!r:.60} (text)"
+        case int() if abs(value) >= 10**18:
+            return "a huge number"  # more digits than fit a line, or than int -> str converts
+        case int() | float():
+            return f"{value} (a number)"
+        case list() | tuple():
+            return "a list" if all(isinstance(item, str) for item in value) else "a list with other things than text"
+        case dict():
+            return "a mapping"
+    return f"{value!s:.60} (a {type(value).__name__})"
+
+
+def _expected(key: "dataclasses.Field[Any]") -> str:
+    low, high, choices = key.metadata["low"], key.metadata["high"], key.metadata["choices"]
+    if choices is not None:
+        return f"one of {', '.join(choices)}"
+    what = _TYPE_NAMES.get(key.type, "a list of text")
+    return f"{what} from {low:g} to {high:g}" if low is not None and high is not None else what
+
+
+def _remedy(key: "dataclasses.Field[Any]", value: object) -> str:
+    choices: Sequence[str] | None = key.metadata["choices"]
+    if value is None:
+        return "; delete the line to use the default"
+    if choices is not None and isinstance(value, str):
+        folded = {choice.lower(): choice for choice in choices}
+        nearest = difflib.get_close_matches(value.lower(), folded, 1)
+        return f"; the nearest is {folded[nearest[0]]}" if nearest else ""
+    if key.type is str and isinstance(value, bool | int | float):
+        return "; put it in quotes"
+    if key.type in (bool, int, float) and isinstance(value, str) and value != "" and _fits_unquoted(key, value):
+        return "; take the quotes away"
+    if key.type == tuple[str, ...] and isinstance(value, str):
+        return f"; write [{value!r:.60}]"
+    return ""
+
+
+def _fits_unquoted(key: "dataclasses.Field[Any]", text: str) -> bool:
+    try:
+        return text.lower() in _BOOLEANS if key.type is bool else math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _nearest_section(section: str) -> str:
+    homes = [name for name in _SETTINGS if name.partition(".")[2] == section]
+    if homes:
+        return f"expected {section!r} below `{homes[0].partition('.')[0]}:`"
+    nearest = difflib.get_close_matches(section, _SECTIONS, 1)
+    return f"the nearest is {nearest[0]!r}" if nearest else f"expected one of {', '.join(_SECTIONS)}"
+
+
+def _nearest_setting(name: str) -> str:
+    section, _, key = name.partition(".")
+    same_section = [other.partition(".")[2] for other in _SETTINGS if other.startswith(f"{section}.")]
+    nearest = difflib.get_close_matches(key, same_section, 1)
+    if nearest:
+        return f"the nearest is '{section}.{nearest[0]}'"
+    same_key = [other for other in _SETTINGS if other.partition(".")[2] == key]
+    anywhere = same_key or difflib.get_close_matches(name, _SETTINGS, 1, 0.7)
+    if anywhere:
+        return f"the nearest is {anywhere[0]!r}"
+    return f"expected one of {', '.join(same_section or _SECTIONS)}"
+
+
+def _class_of(section: "dataclasses.Field[Any]") -> type[Any]:
+    assert isinstance(section.type, type), section.name
+    return section.type
+
+
+# Section names, in the order of the file.
+_SECTIONS = [section.name for section in dataclasses.fields(Settings)]
+
+# Every setting by its dotted name.
+_SETTINGS = {
+    f"{section.name}.{key.name}": key
+    for section in dataclasses.fields(Settings)
+    for key in dataclasses.fields(_class_of(section))
+}
+
+# Dotted name by environment variable.
+_VARIABLES = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name in _SETTINGS}
+
+# What to call a setting's type.
+_TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+# Settings whose value no message repeats.
+_SECRETS = ("server.token", "chat.api_key")
+
+# Numbers such as 1e3, which YAML 1.2 reads as numbers and YAML 1.1, which PyYAML speaks, as text.
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
+
+# What environment variables and flags may say for true and false.
+_BOOLEANS = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
