@@ -1,0 +1,212 @@
+"""What the server's tests share: a server on a free port, events to send, and streams that only take notes."""
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from prometheus_client import CollectorRegistry
+from websockets.asyncio.client import ClientConnection, connect
+
+from streamer.errors import ProtocolError
+from streamer.events import Error, Event, Final, Partial, Ready, Word, from_json
+from streamer.server.front import Server
+from streamer.server.interfaces import ClientStream, StreamStart
+from streamer.stream.eventlog import EventLog
+
+T = TypeVar("T")
+
+WAIT_S = 20.0  # bound of every wait for something that must come
+
+
+def ready() -> Ready:
+    return Ready(model="nano.en", device={"encoder": "CPU", "decoder": "CPU"}, sample_rate=16_000, language="en")
+
+
+def words(text: str, start: float, *, stable: int) -> tuple[Word, ...]:
+    found = []
+    position = 0
+    for i, word in enumerate(text.split()):
+        position = text.index(word, position) + len(word)
+        found.append(
+            Word(
+                word=f" {word}",
+                start=round(start + 0.3 * i, 3),
+                end=round(start + 0.3 * (i + 1), 3),
+                probability=0.9,
+                stable=position <= stable,
+            )
+        )
+    return tuple(found)
+
+
+def partial(segment: int, text: str, stable: int = 0, start: float = 0.0) -> Partial:
+    spoken = words(text, start, stable=stable)
+    end = spoken[-1].end if spoken else start
+    return Partial(segment=segment, start=start, end=end, text=text, stable=stable, words=spoken)
+
+
+def final(segment: int, text: str, start: float = 0.0) -> Final:
+    spoken = words(text, start, stable=len(text))
+    return Final(
+        segment=segment,
+        start=start,
+        end=spoken[-1].end if spoken else start,
+        text=text,
+        words=spoken,
+        language="en",
+        no_speech_prob=0.01,
+        avg_logprob=-0.2,
+    )
+
+
+def opened_log(session: str = "s1", limit: int = 1000) -> EventLog:
+    log = EventLog(session, limit)
+    log.append(ready())
+    return log
+
+
+class RecordingStream:
+    """A client's stream that keeps its audio, and says how many bytes there were once it is over."""
+
+    def __init__(self, start: StreamStart) -> None:
+        self.start = start
+        self.log = opened_log("client-1")
+        self.audio = bytearray()
+        self.written = asyncio.Event()
+        self.abandoned = asyncio.Event()
+        self.finished = asyncio.Event()
+        # Cleared to hold `write` and `finish` back, as a full buffer and a slow model do.
+        self.room = asyncio.Event()
+        self.room.set()
+        # Raised by the next `write`.
+        self.failure: Exception | None = None
+
+    @property
+    def feed(self) -> EventLog:
+        return self.log
+
+    async def write(self, data: bytes) -> None:
+        await self.room.wait()
+        if self.failure is not None:
+            raise self.failure
+        if len(data) % 2:
+            raise ProtocolError(f"audio frame has {len(data)} bytes: expected whole samples of 2 bytes")
+        self.audio += data
+        self.written.set()
+
+    async def finish(self) -> None:
+        await self.room.wait()
+        self.log.append(final(1, f"{len(self.audio)} bytes"))
+        self.log.close()
+        self.finished.set()
+
+    def report(self, code: str, message: str, fatal: bool) -> None:
+        self.log.append(Error(code=code, message=message, fatal=fatal))
+
+    def abandon(self) -> None:
+        self.log.close()
+        self.abandoned.set()
+
+
+class RecordingStreams:
+    """Opens recording streams, or refuses."""
+
+    def __init__(self) -> None:
+        self.opened: list[RecordingStream] = []
+        self.arrived = asyncio.Event()
+        # Raised by the next `open`.
+        self.refusal: Exception | None = None
+        # Called with each new stream.
+        self.prepare: Callable[[RecordingStream], None] = lambda stream: None
+
+    def open(self, start: StreamStart) -> ClientStream:
+        if self.refusal is not None:
+            raise self.refusal
+        stream = RecordingStream(start)
+        self.prepare(stream)
+        self.opened.append(stream)
+        self.arrived.set()
+        return stream
+
+    async def first(self) -> RecordingStream:
+        await within(self.arrived.wait())
+        return self.opened[0]
+
+
+@dataclass
+class Running:
+    """A server that listens."""
+
+    server: Server
+    url: str
+    log: EventLog
+    streams: RecordingStreams
+    registry: CollectorRegistry
+    health: dict[str, object]
+
+    @property
+    def port(self) -> int:
+        return int(self.url.rsplit(":", 1)[1].strip("/"))
+
+    def socket(self, path: str, **arguments: Any) -> connect:  # noqa: ANN401 - passed on
+        return connect(self.url.replace("http", "ws", 1).rstrip("/") + path, proxy=None, **arguments)
+
+    async def value(self, name: str, labels: Mapping[str, str], expected: float) -> None:
+        """Wait until a metric has a value."""
+        async with asyncio.timeout(WAIT_S):
+            while self.registry.get_sample_value(name, dict(labels)) != expected:
+                await asyncio.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator[Running]:  # noqa: ANN401 - passed on
+    """Run a server on a free port until the block is left."""
+    log = log if log is not None else opened_log()
+    streams = RecordingStreams()
+    registry = CollectorRegistry()
+    health: dict[str, object] = {"status": "ok", "model": "nano.en"}
+    arguments: dict[str, Any] = {
+        "host": "127.0.0.1",
+        "port": 0,
+        "token": "",
+        "origins": (),
+        "max_subscribers": 10,
+        "queue_events": 256,
+        "feed": log,
+        "streams": streams,
+        "health": lambda: health,
+        "registry": registry,
+        **settings,
+    }
+    server = Server(**arguments)
+    url = await server.start()
+    try:
+        yield Running(server=server, url=url, log=log, streams=streams, registry=registry, health=health)
+    finally:
+        await server.stop(timeout_s=2.0)
+
+
+async def within(awaitable: Awaitable[T]) -> T:
+    """Wait for something that must come."""
+    async with asyncio.timeout(WAIT_S):
+        return await awaitable
+
+
+async def next_event(socket: ClientConnection) -> Event:
+    return from_json(await within(socket.recv()))
+
+
+async def events_until(socket: ClientConnection, last: str) -> list[Event]:
+    """Return the events up to the first of type `last`."""
+    events: list[Event] = []
+    while not events or events[-1].type != last:
+        events.append(await next_event(socket))
+    return events
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads(event.to_json())
+    return data

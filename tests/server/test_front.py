@@ -1,0 +1,252 @@
+import asyncio
+import json
+import socket
+from http.client import HTTPConnection, HTTPResponse
+
+import pytest
+from prometheus_client import CollectorRegistry
+from websockets.exceptions import InvalidStatus
+
+from streamer.errors import ConfigError, PortInUseError
+from streamer.events import Final
+from streamer.server.front import Server
+from streamer.server.http import PAGE_FILES
+from tests.server.support import (
+    RecordingStreams,
+    Running,
+    events_until,
+    final,
+    next_event,
+    serving,
+    within,
+)
+
+
+async def get(running: Running, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, str]:
+    """Ask over HTTP; return the response and its body."""
+
+    def ask() -> tuple[HTTPResponse, str]:
+        connection = HTTPConnection("127.0.0.1", running.port, timeout=20)
+        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        response = connection.getresponse()
+        body = response.read().decode("utf-8")
+        connection.close()
+        return response, body
+
+    return await asyncio.to_thread(ask)
+
+
+async def refusal(running: Running, path: str, **headers: str) -> int:
+    with pytest.raises(InvalidStatus) as caught:
+        async with running.socket(path, additional_headers=headers):
+            pass
+    return caught.value.response.status_code
+
+
+async def test_the_page_and_its_files_are_served_from_the_package() -> None:
+    async with serving() as running:
+        for path, (_, content_type) in PAGE_FILES.items():
+            response, body = await get(running, path)
+            assert (response.status, response.getheader("Content-Type")) == (200, content_type)
+            assert body
+            assert response.getheader("X-Content-Type-Options") == "nosniff"
+            policy = response.getheader("Content-Security-Policy") or ""
+            assert "default-src 'none'" in policy
+            assert f"ws://127.0.0.1:{running.port}" in policy
+
+
+async def test_the_page_needs_nothing_from_elsewhere() -> None:
+    async with serving() as running:
+        for path in PAGE_FILES:
+            _, body = await get(running, path)
+            addresses = body.replace("http://www.w3.org/2000/svg", "").replace("http://localhost", "")
+            assert "http://" not in addresses
+            assert "https://" not in addresses
+
+
+async def test_health_says_ok_or_503() -> None:
+    async with serving() as running:
+        response, body = await get(running, "/healthz")
+        assert (response.status, json.loads(body)) == (200, {"status": "ok", "model": "nano.en"})
+        running.health["status"] = "starting"
+        response, body = await get(running, "/healthz")
+        assert (response.status, json.loads(body)["status"]) == (503, "starting")
+
+
+async def test_health_that_cannot_be_told_is_503_too(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> dict[str, object]:
+        raise OSError("no")
+
+    async with serving(health=broken) as running:
+        response, body = await get(running, "/healthz")
+        assert (response.status, json.loads(body)["status"]) == (503, "failed")
+
+
+async def test_metrics_count_what_happens() -> None:
+    async with serving() as running:
+        async with running.socket("/v1/captions") as client:
+            await next_event(client)
+            running.log.append(final(1, "one"))
+            await next_event(client)
+            await running.value("streamer_events_sent_total", {"type": "final"}, 1)
+            response, body = await get(running, "/metrics")
+            assert response.status == 200
+            assert "streamer_subscribers 1.0" in body
+            assert 'streamer_events_sent_total{type="ready"} 1.0' in body
+        await running.value("streamer_subscribers", {}, 0)
+
+
+async def test_what_does_not_exist_is_told_together_with_what_does() -> None:
+    async with serving() as running:
+        response, body = await get(running, "/v2/captions")
+        assert response.status == 404
+        assert "/v1/captions" in json.loads(body)["error"]
+        assert body.count("\n") == 1
+        response, body = await get(running, "/", method="DELETE")
+        assert (response.status, response.getheader("Allow")) == (405, "GET")
+        response, body = await get(running, "/v1/stream")
+        assert response.status == 426
+        assert "ws://" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "9" * 40, "%D9%A1"])
+async def test_a_bad_after_is_400(after: str) -> None:
+    async with serving() as running:
+        assert await refusal(running, f"/v1/captions?after={after}") == 400
+
+
+async def test_a_daemon_without_input_has_no_captions() -> None:
+    async with serving(feed=None) as running:
+        assert await refusal(running, "/v1/captions") == 404
+        _, body = await get(running, "/v1/captions", Upgrade="websocket", Connection="Upgrade")
+        assert "/v1/stream" in json.loads(body)["error"]
+
+
+async def test_without_the_token_nothing_but_health_is_shown() -> None:
+    async with serving(token="secret") as running:
+        for path in ("/", "/metrics"):
+            assert (await get(running, path))[0].status == 401
+            assert (await get(running, f"{path}?token=wrong"))[0].status == 401
+            assert (await get(running, f"{path}?token=secret"))[0].status == 200
+            assert (await get(running, path, Authorization="Bearer secret"))[0].status == 200
+        assert (await get(running, "/healthz"))[0].status == 200
+        for path in ("/v1/captions", "/v1/stream"):
+            assert await refusal(running, path) == 401
+        async with running.socket("/v1/captions?token=secret") as client:
+            assert (await next_event(client)).type == "ready"
+        async with running.socket("/v1/captions", additional_headers={"Authorization": "Bearer secret"}) as client:
+            assert (await next_event(client)).type == "ready"
+
+
+async def test_another_web_site_cannot_listen_in() -> None:
+    async with serving(origins=("https://friend.example",)) as running:
+        for path in ("/v1/captions", "/v1/stream"):
+            assert await refusal(running, path, Origin="https://evil.example") == 403
+        assert (await get(running, "/metrics", Origin="https://evil.example"))[0].status == 403
+        assert (await get(running, "/", Host="evil.example"))[0].status == 403
+        for origin in ("https://friend.example", running.url.rstrip("/")):
+            async with running.socket("/v1/captions", additional_headers={"Origin": origin}) as client:
+                assert (await next_event(client)).type == "ready"
+
+
+def make_server(host: str, port: int, token: str = "") -> Server:
+    return Server(
+        host=host,
+        port=port,
+        token=token,
+        origins=(),
+        max_subscribers=1,
+        queue_events=8,
+        feed=None,
+        streams=RecordingStreams(),
+        health=lambda: {"status": "ok"},
+        registry=CollectorRegistry(),
+    )
+
+
+async def test_an_address_open_to_a_network_needs_a_token() -> None:
+    with pytest.raises(ConfigError, match=r"server\.token"):
+        make_server("0.0.0.0", 0)
+    server = make_server("0.0.0.0", 0, "t")
+    assert (await server.start()).startswith("http://127.0.0.1:")
+    await server.stop()
+
+
+async def test_a_taken_port_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(PortInUseError, match=str(port)):
+            await make_server("127.0.0.1", port).start()
+
+
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "a" * 300])
+async def test_a_host_that_is_not_this_machine_is_named(host: str) -> None:
+    with pytest.raises(ConfigError, match=host[:20]):
+        await make_server(host, 0, "t").start()
+
+
+async def test_localhost_has_one_port_for_all_its_addresses() -> None:
+    server = make_server("localhost", 0)
+    url = await server.start()
+    port = int(url.rsplit(":", 1)[1].strip("/"))
+    assert port > 0
+    for _, _, _, _, address in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
+        try:
+            probe = socket.create_connection((str(address[0]), port), timeout=5)
+        except OSError:
+            assert address[0] == "::1"  # there is no IPv6 on this machine
+        else:
+            probe.close()
+    await server.stop()
+
+
+async def test_stopping_sends_what_is_queued_and_closes_with_1001() -> None:
+    async with serving() as running, running.socket("/v1/captions") as client:
+        assert (await next_event(client)).type == "ready"
+        for n in range(100):
+            running.log.append(final(n, f"number {n}"))
+        stopping = asyncio.create_task(running.server.stop())
+        for n in range(100):
+            event = await next_event(client)
+            assert isinstance(event, Final)
+            assert event.segment == n
+        await within(client.wait_closed())
+        assert client.close_code == 1001
+        await within(stopping)
+
+
+async def test_stopping_finishes_a_clients_stream_first() -> None:
+    async with serving() as running, running.socket("/v1/stream") as client:
+        await client.send(bytes(640))
+        stream = await running.streams.first()
+        await within(stream.written.wait())
+        stopping = asyncio.create_task(running.server.stop())
+        events = await events_until(client, "end")
+        assert [event.type for event in events] == ["ready", "final", "end"]
+        await within(client.wait_closed())
+        assert client.close_code == 1001
+        await within(stopping)
+
+
+async def test_stopping_does_not_wait_for_those_who_do_nothing() -> None:
+    async with serving() as running:
+        idle = socket.create_connection(("127.0.0.1", running.port))
+        async with running.socket("/v1/stream") as client:
+            await client.send(bytes(640))
+            stream = await running.streams.first()
+            stream.room.clear()  # finishing takes for ever
+            await within(running.server.stop(timeout_s=0.2))
+            await within(stream.abandoned.wait())
+        idle.close()
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", running.port), timeout=5)
+
+
+async def test_a_client_that_speaks_no_http_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as running:
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(b"\x16\x03\x01\x02\x00 this is not HTTP\r\n\r\n")
+        await within(reader.read())
+        writer.close()
+        assert (await get(running, "/healthz"))[0].status == 200
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
