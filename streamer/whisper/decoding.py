@@ -276,7 +276,8 @@ def align(
 def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_samples: int) -> Hypothesis:
     """Turn tokens without timestamps into words with times, for a window of `n_samples`."""
     words = time_words(window, tokenizer.split_to_words(window.tokens, language), n_samples)
-    return Hypothesis(tuple(words), language, window.no_speech_prob, window.avg_logprob, window.looped)
+    ratio = compression_ratio("".join(word.text for word in words))
+    return Hypothesis(tuple(words), language, window.no_speech_prob, window.avg_logprob, ratio, window.looped)
 
 
 def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int) -> list[TimedWord]:

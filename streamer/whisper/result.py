@@ -34,5 +34,8 @@ class Hypothesis:
     # Mean log-probability of the tokens that were decoded.
     avg_logprob: float
 
+    # Length of the text over its length when compressed: repetitive text compresses well.
+    compression_ratio: float = 0.0
+
     # Whether decoding ran into a loop; the words are those before it.
     looped: bool = False

@@ -1,0 +1,83 @@
+"""Whisper as the streaming engine's encoder and decoder."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.config import Settings
+from streamer.stream.gate import GateSettings
+from streamer.stream.session import Request, SessionSettings
+from streamer.stream.worker import Engine
+from streamer.whisper.decoding import (
+    WindowOptions,
+    decode_window,
+    detect_language,
+    max_tokens_for,
+    to_hypothesis,
+)
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.result import Hypothesis
+from streamer.whisper.runtime import EncodedWindow
+
+
+class WhisperDecoder:
+    """Decodes encoded windows without timestamps, from the settled words on; word times come from the attention."""
+
+    def __init__(self, model: WhisperModel) -> None:
+        self._model = model
+
+    def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
+        """Decode a window as asked for. Raises InferenceError where the device fails."""
+        model = self._model
+        tokenizer = model.tokenizer
+        decoder = model.runtime.decoder
+        decoder.use(encoded)
+        language = request.language
+        if language == "auto":
+            language = detect_language(decoder, tokenizer)[0] if tokenizer.multilingual else "en"
+        options = WindowOptions(
+            language=language,
+            task=request.task,
+            prompt=tuple(tokenizer.encode(request.prompt)) if request.prompt else (),
+            prefix=request.prefix,
+            max_tokens=max_tokens_for(request.n_samples),
+            stop_at_loop=True,
+        )
+        window = decode_window(decoder, tokenizer, model.generation, options)
+        return to_hypothesis(window, tokenizer, language, request.n_samples)
+
+
+class WhisperEncoder:
+    """Encodes windows into the buffers of the model's runtime."""
+
+    def __init__(self, model: WhisperModel) -> None:
+        self._model = model
+
+    def encode(self, mel: NDArray[np.float32], buffer: int) -> EncodedWindow:
+        """Encode a mel spectrogram, shape (n_mels, 3000). Raises InferenceError where the device fails."""
+        return self._model.runtime.encode(mel, buffer)
+
+
+def make_engine(model: WhisperModel) -> Engine[EncodedWindow]:
+    """Return an engine that transcribes with this model; it is not started yet."""
+    return Engine(WhisperEncoder(model), WhisperDecoder(model))
+
+
+def session_settings(settings: Settings, *, language: str | None = None, task: str | None = None) -> SessionSettings:
+    """Return a session's settings, with a client's own language and task where it named them."""
+    return SessionSettings(
+        gate=GateSettings(
+            threshold=settings.speech.threshold,
+            min_speech_s=settings.speech.min_speech_s,
+            min_silence_s=settings.speech.min_silence_s,
+            pad_s=settings.speech.pad_s,
+        ),
+        pace_s=settings.stream.pace_s,
+        n_agreeing=settings.stream.agreement,
+        trim_after_s=settings.stream.trim_after_s,
+        condition_on_previous_text=settings.decoding.condition_on_previous_text,
+        no_speech_threshold=settings.decoding.no_speech_threshold,
+        logprob_threshold=settings.decoding.logprob_threshold,
+        compression_ratio_threshold=settings.decoding.compression_ratio_threshold,
+        language=language or settings.decoding.language,
+        task=task or settings.decoding.task,
+    )
