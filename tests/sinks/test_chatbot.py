@@ -1,0 +1,369 @@
+"""The chatbot against a small real endpoint: conversations, and everything an endpoint may do wrong."""
+
+import asyncio
+import contextlib
+import json
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamer.errors import ConfigError, PeerError
+from streamer.events import Final
+from streamer.sinks.chatbot import MAX_REPLY_CHARS, Chatbot, Conversation
+from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying
+
+
+def final(text: str) -> Final:
+    kinds: dict[str, Any] = {"words": (), "language": "en", "no_speech_prob": 0.0, "avg_logprob": 0.0}
+    return Final(segment=0, start=0.0, end=1.0, text=text, **kinds)
+
+
+async def pieces(conversation: Conversation, text: str) -> list[str]:
+    async with asyncio.timeout(20):
+        return [piece async for piece in conversation.reply(text)]
+
+
+async def collect(conversation: Conversation, came: list[str]) -> None:
+    async with asyncio.timeout(20):
+        async for piece in conversation.reply("hello"):
+            came.append(piece)
+
+
+async def failure(script: Script, **settings: Any) -> tuple[str, list[str], Conversation]:  # noqa: ANN401
+    """Ask an endpoint that fails by script; return the message, what came before, and the conversation."""
+    came: list[str] = []
+    async with chat_endpoint(script) as endpoint, Conversation(endpoint.url, **settings) as conversation:
+        with pytest.raises(PeerError) as caught:
+            await collect(conversation, came)
+    text = str(caught.value)
+    assert "\n" not in text
+    assert len(text) < 600
+    return text, came, conversation
+
+
+async def test_a_reply_comes_in_pieces() -> None:
+    async with chat_endpoint(saying("Hel", "lo", " you.")) as endpoint, Conversation(endpoint.url) as conversation:
+        assert await pieces(conversation, "hi") == ["Hel", "lo", " you."]
+        assert endpoint.bodies == [
+            {"model": "default", "messages": [{"role": "user", "content": "hi"}], "stream": True}
+        ]
+        assert "authorization" not in endpoint.headers[0]
+
+
+async def test_a_piece_is_yielded_before_the_next_is_sent() -> None:
+    first_came = asyncio.Event()
+
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.say("one")
+        async with asyncio.timeout(20):
+            await first_came.wait()
+        await reply.say("two")
+        await reply.end()
+
+    async with chat_endpoint(script) as endpoint, Conversation(endpoint.url) as conversation:
+        came = []
+        async for piece in conversation.reply("hi"):
+            came.append(piece)
+            first_came.set()
+    assert came == ["one", "two"]
+
+
+async def test_the_conversation_is_kept_up_to_its_limit_with_the_system_message_first() -> None:
+    scripts = [saying(f"answer {i}") for i in range(4)]
+    async with (
+        chat_endpoint(*scripts) as endpoint,
+        Conversation(endpoint.url, model="m", system="Be brief.", history_turns=2) as conversation,
+    ):
+        for i in range(4):
+            await pieces(conversation, f"question {i}")
+    system = {"role": "system", "content": "Be brief."}
+    turns = [
+        ({"role": "user", "content": f"question {i}"}, {"role": "assistant", "content": f"answer {i}"})
+        for i in range(4)
+    ]
+    assert endpoint.bodies[0]["messages"] == [system, turns[0][0]]
+    assert endpoint.bodies[2]["messages"] == [system, *turns[0], *turns[1], turns[2][0]]
+    assert endpoint.bodies[3]["messages"] == [system, *turns[1], *turns[2], turns[3][0]]
+    assert endpoint.bodies[3]["model"] == "m"
+
+
+async def test_without_history_every_question_stands_alone() -> None:
+    async with (
+        chat_endpoint(saying("a"), saying("b")) as endpoint,
+        Conversation(endpoint.url, history_turns=0) as conversation,
+    ):
+        await pieces(conversation, "one")
+        await pieces(conversation, "two")
+        assert endpoint.bodies[1]["messages"] == [{"role": "user", "content": "two"}]
+
+
+async def test_the_key_is_a_bearer_token_and_never_logged(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "streamer")
+    async with (
+        chat_endpoint(saying("a")) as endpoint,
+        Conversation(endpoint.url, api_key="sk-secret") as conversation,
+    ):
+        await pieces(conversation, "one")
+    assert endpoint.headers[0]["authorization"] == "Bearer sk-secret"
+    assert "sk-secret" not in caplog.text
+
+
+@pytest.mark.parametrize("key", ["a\nb", "ключ", "a\r\nX-Evil: 1"])
+def test_a_key_that_cannot_be_one_is_refused_without_showing_it(key: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Conversation("http://h/v1", api_key=key)
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["", "h:1/v1", "ftp://h/v1", "http://", "http://[", "http://h:port/v1", "http://h:99999"]
+)
+def test_an_address_that_cannot_be_one_is_refused(url: str) -> None:
+    with pytest.raises(ConfigError, match="expected http://HOST:PORT/v1"):
+        Conversation(url)
+
+
+async def test_an_address_with_slash_or_with_the_whole_path_works() -> None:
+    async with chat_endpoint(saying("a"), saying("b")) as endpoint:
+        for url in (endpoint.url + "/", endpoint.url + "/chat/completions"):
+            async with Conversation(url) as conversation:
+                assert await pieces(conversation, "x") in (["a"], ["b"])
+
+
+async def test_comments_carriage_returns_and_cuts_anywhere_do_not_matter() -> None:
+    stream = (
+        ": ping\r\n\r\n"
+        + 'data: {"choices":[{"index":0,"delta":{"role":"assistant","content":null},"finish_reason":null}]}\r\n\r\n'
+        + message("fünf\u2028", end="\r\n\r\n").replace("\\u2028", "\u2028").replace("\\u00fc", "ü")
+        + 'data: {"choices":[\ndata: {"delta":{"content":" six"}}]}\n\n'
+        + 'data: {"choices":[],"usage":{"total_tokens":3}}\n\n'
+        + message(None, "stop")
+    ).encode()
+
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        for i in range(0, len(stream), 7):
+            await reply.send(stream[i : i + 7])
+        await reply.finish()  # without [DONE]: the reason for which it finished was given
+
+    async with chat_endpoint(script) as endpoint, Conversation(endpoint.url) as conversation:
+        assert "".join(await pieces(conversation, "x")) == "fünf\u2028 six"
+
+
+async def test_an_emoji_in_two_halves_is_one_and_can_be_sent_back() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        for half in ("a\\ud83d", "\\ude00b", "\\udc00"):
+            await reply.send('data: {"choices":[{"delta":{"content":"%s"}}]}\n\n' % half)  # noqa: UP031
+        await reply.end()
+
+    async with chat_endpoint(script, saying("ok")) as endpoint, Conversation(endpoint.url) as conversation:
+        assert "".join(await pieces(conversation, "x")) == "a😀b\ufffd"
+        assert await pieces(conversation, "y\ud800") == ["ok"]
+        assert endpoint.bodies[1]["messages"][1]["content"] == "a😀b\ufffd"
+
+
+async def test_an_endpoint_that_does_not_stream_is_understood() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start(content_type="application/json")
+        await reply.end(json.dumps({"choices": [{"message": {"role": "assistant", "content": "at once"}}]}))
+
+    async with chat_endpoint(script) as endpoint, Conversation(endpoint.url) as conversation:
+        assert await pieces(conversation, "x") == ["at once"]
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "words"),
+    [
+        (401, '{"error":{"message":"Incorrect\\nAPI key"}}', ["401", "(Incorrect API key)", "STREAMER_CHAT_API_KEY"]),
+        (404, '{"error":"model \'x\' not found"}', ["404", "(model 'x' not found)", "--model", "/v1"]),
+        (422, '{"detail":"too long"}', ["422", "(too long)"]),
+        (500, "<h1>oh\nno</h1>", ["500", "oh no"]),
+        (502, "", ["502"]),
+        (307, "", ["307"]),
+        (503, "x" * 1_000_000, ["503", "xxx"]),
+        (400, "[" * 100_000, ["400"]),
+    ],
+)
+async def test_a_refusal_is_told_in_the_endpoints_words(status: int, body: str, words: list[str]) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start(status, "application/json")
+        await reply.end(body or " ")
+
+    text, came, conversation = await failure(script)
+    for word in words:
+        assert word in text
+    assert came == []
+    assert conversation.turns == ()
+
+
+@pytest.mark.parametrize("how", ["abort", "finish"])
+async def test_of_a_reply_that_is_cut_off_what_was_said_is_kept(how: str) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.say("The answer")
+        await reply.say(" is")
+        await (reply.cut() if how == "abort" else reply.finish())
+
+    text, came, conversation = await failure(script)
+    assert came == ["The answer", " is"]
+    assert "broke off" in text or "cut off" in text
+    assert conversation.turns == (("hello", "The answer is"),)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        "{",
+        "[1]",
+        "[" * 100_000,
+        "{}",
+        '{"choices":{}}',
+        '{"choices":[1]}',
+        '{"choices":[{"delta":{"content":7}}]}',
+        '{"choices":[{"delta":"x","finish_reason":null},{}]}x',
+    ],
+)
+async def test_a_malformed_message_is_one_line(data: str) -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.say("So ")
+        await reply.end(f"data: {data}\n\n")
+
+    text, came, _ = await failure(script)
+    assert "the reply has" in text
+    assert came == ["So "]
+
+
+async def test_an_error_in_the_middle_of_a_reply_is_told() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.end('data: {"error":{"message":"out of memory","code":500}}\n\n')
+
+    assert "out of memory" in (await failure(script))[0]
+
+
+async def test_a_reply_without_end_is_cut() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        with contextlib.suppress(ConnectionError):
+            for _ in range(10 * MAX_REPLY_CHARS // 10_000):
+                await reply.say("x" * 10_000)
+
+    text, came, _ = await failure(script)
+    assert "longer than" in text
+    assert len("".join(came)) <= MAX_REPLY_CHARS
+
+
+async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.say("Well")
+        await reply.hang()
+
+    text, came, conversation = await failure(script, timeout_s=0.3)
+    assert "silent" in text
+    assert came == ["Well"]
+    assert conversation.turns == (("hello", "Well"),)
+
+
+async def test_an_endpoint_that_is_not_there_is_told() -> None:
+    async with chat_endpoint() as endpoint:
+        url = endpoint.url
+    async with Conversation(url) as conversation:
+        with pytest.raises(PeerError, match=r"cannot be reached .*start the chat endpoint"):
+            await pieces(conversation, "x")
+
+
+async def test_a_server_of_another_kind_is_told() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(b"220 mail.example ESMTP\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/v1"
+        async with Conversation(url) as conversation:
+            with pytest.raises(PeerError, match="broke off"):
+                await pieces(conversation, "x")
+
+
+class Transcript:
+    """A chatbot and what it told."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        self.conversation = Conversation(endpoint.url)
+        self.lines: list[str] = []
+        self.bot = Chatbot(
+            self.conversation,
+            on_question=lambda text: self.lines.append(f"you: {text}"),
+            on_piece=lambda text: self.lines.append(text),
+            on_end=lambda: self.lines.append("."),
+            on_error=lambda error: self.lines.append(f"error: {error}"),
+        )
+
+    async def run(self) -> None:
+        async with self.conversation, asyncio.timeout(20):
+            await self.bot.run()
+
+
+async def test_what_is_said_during_a_reply_becomes_one_question_after_it() -> None:
+    said = asyncio.Event()
+
+    async def slow(reply: Reply) -> None:
+        await reply.start()
+        await reply.say("first")
+        await said.wait()
+        await reply.end()
+
+    async with chat_endpoint(slow, saying("second")) as endpoint:
+        transcript = Transcript(endpoint)
+        running = asyncio.create_task(transcript.run())
+        transcript.bot.handle(final(" One."))
+        await until(lambda: "first" in transcript.lines)
+        transcript.bot.handle(final(" Two."))
+        transcript.bot.handle(final(""))
+        transcript.bot.handle(final(" Three."))
+        transcript.bot.close()
+        said.set()
+        await running
+    assert transcript.lines == ["you: One.", "first", ".", "you: Two. Three.", "second", "."]
+    assert endpoint.questions == ["One.", "Two. Three."]
+
+
+async def test_a_failure_is_told_and_the_conversation_goes_on() -> None:
+    async def failing(reply: Reply) -> None:
+        await reply.start(500)
+        await reply.end("busy")
+
+    async with chat_endpoint(saying("a"), failing, saying("b")) as endpoint:
+        transcript = Transcript(endpoint)
+        running = asyncio.create_task(transcript.run())
+        for number, text in ((3, " One."), (5, " Two.")):
+            transcript.bot.handle(final(text))
+            await until(lambda number=number: len(transcript.lines) >= number)  # type: ignore[misc]
+        transcript.bot.handle(final(" Three."))
+        transcript.bot.close()
+        await running
+    assert [line[:9] for line in transcript.lines] == [
+        "you: One.", "a", ".", "you: Two.", "error: ht", "you: Thre", "b", "."
+    ]  # fmt: skip
+
+
+async def test_an_endpoint_that_was_never_there_ends_it() -> None:
+    async with chat_endpoint() as endpoint:
+        pass
+    transcript = Transcript(endpoint)
+    transcript.bot.handle(final(" One."))
+    with pytest.raises(PeerError, match="cannot be reached"):
+        await transcript.run()
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.005)

@@ -1,0 +1,188 @@
+"""Transcripts and subtitles: the exact text of each format, and what holds for any input."""
+
+import io
+import json
+import re
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamer.errors import UsageError
+from streamer.events import End, Event, Final, Gap, Partial, Ready, Word, from_json
+from streamer.sinks.subtitles import FORMATS, MAX_CUE_LINES, MAX_LINE_CHARS, open_writer
+
+
+def final(*words: tuple[str, float, float], text: str | None = None, segment: int = 0) -> Final:
+    return Final(
+        seq=segment + 2,
+        session="s",
+        segment=segment,
+        start=words[0][1] if words else 0.0,
+        end=words[-1][2] if words else 1.0,
+        text="".join(word for word, _, _ in words) if text is None else text,
+        words=tuple(Word(word=w, start=a, end=b, probability=0.5, stable=True) for w, a, b in words),
+        language="en",
+        no_speech_prob=0.01,
+        avg_logprob=-0.25,
+    )
+
+
+def spaced(text: str, start: float = 0.0, step: float = 0.25) -> list[tuple[str, float, float]]:
+    return [(f" {word}", start + i * step, start + (i + 1) * step) for i, word in enumerate(text.split())]
+
+
+def written(format: str, events: Sequence[Event]) -> str:
+    stream = io.StringIO()
+    writer = open_writer(format, stream)
+    for event in events:
+        writer.handle(event)
+    writer.close()
+    writer.close()
+    assert not stream.closed
+    return stream.getvalue()
+
+
+READY = Ready(seq=1, session="s", model="nano.en", device={"encoder": "CPU"}, sample_rate=16000, language="en")
+EMPTY = final(text="", segment=1)
+EVENTS: list[Event] = [
+    READY,
+    final((" Ask", 0.0, 0.3), (" not", 0.3, 0.52), (" what", 0.52, 0.9996)),
+    Partial(seq=3, session="s", segment=1, start=1.0, end=2.0, text=" ignored", stable=0, words=()),
+    EMPTY,
+    Gap(seq=4, session="s", start=3.0, end=4.5, reason="overrun"),
+    final((" a\tb", 3661.25, 3661.5), (" <c>", 3661.5, 3662.0), (" &", 3662.0, 3662.001), segment=2),
+    End(seq=6, session="s"),
+]
+
+
+def test_text_is_one_final_a_line() -> None:
+    assert written("text", EVENTS) == "Ask not what\na b <c> &\n"
+
+
+def test_srt_is_exact() -> None:
+    assert written("srt", EVENTS) == (
+        "1\n00:00:00,000 --> 00:00:01,000\nAsk not what\n\n2\n01:01:01,250 --> 01:01:02,001\na b <c> &\n\n"
+    )
+
+
+def test_vtt_is_exact_and_escaped() -> None:
+    assert written("vtt", EVENTS) == (
+        "WEBVTT\n\n"
+        "00:00:00.000 --> 00:00:01.000\nAsk not what\n\n"
+        "01:01:01.250 --> 01:01:02.001\na b &lt;c&gt; &amp;\n\n"
+    )
+
+
+def test_tsv_is_openai_whispers() -> None:
+    assert written("tsv", EVENTS) == "start\tend\ttext\n0\t1000\tAsk not what\n3661250\t3662001\ta b <c> &\n"
+
+
+def test_jsonl_is_the_events_themselves() -> None:
+    assert [from_json(line) for line in written("jsonl", EVENTS).splitlines()] == EVENTS
+
+
+def test_json_holds_text_segments_and_gaps() -> None:
+    transcript = json.loads(written("json", EVENTS))
+    assert transcript["text"] == "Ask not what a b <c> &"
+    assert transcript["language"] == "en"
+    assert transcript["model"] == "nano.en"
+    assert transcript["gaps"] == [{"start": 3.0, "end": 4.5, "reason": "overrun"}]
+    assert [segment["text"] for segment in transcript["segments"]] == [" Ask not what", "", " a\tb <c> &"]
+    assert transcript["segments"][0]["words"][1] == {
+        "word": " not",
+        "start": 0.3,
+        "end": 0.52,
+        "probability": 0.5,
+        "stable": True,
+    }
+
+
+@pytest.mark.parametrize(("format", "nothing"), [("srt", ""), ("vtt", "WEBVTT\n\n"), ("tsv", "start\tend\ttext\n")])
+def test_silence_is_a_valid_file(format: str, nothing: str) -> None:
+    assert written(format, [READY, EMPTY, End()]) == nothing
+
+
+@pytest.mark.parametrize("format", [format for format in FORMATS if format != "json"])
+def test_a_final_is_written_as_it_comes(format: str) -> None:
+    stream = io.StringIO()
+    writer = open_writer(format, stream)
+    writer.handle(EVENTS[1])
+    assert "what" in stream.getvalue()
+
+
+def test_an_unknown_format_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"'docx'.*text, json, jsonl, srt, vtt, tsv"):
+        open_writer("docx", io.StringIO())
+
+
+def test_long_text_is_divided_into_lines_and_cues() -> None:
+    text = (
+        "And so, my fellow Americans: ask not what your country can do for you, ask what you can do for your country."
+    )
+    assert written("srt", [final(*spaced(text))]) == (
+        "1\n00:00:00,000 --> 00:00:04,250\n"
+        "And so, my fellow Americans: ask not what\nyour country can do for you, ask what you\n\n"
+        "2\n00:00:04,250 --> 00:00:05,500\ncan do for your country.\n\n"
+    )
+
+
+def test_a_long_pause_begins_a_new_cue() -> None:
+    events = [final((" one", 0.0, 0.5), (" two", 1.5, 2.0), (" three", 3.001, 3.5))]
+    assert re.findall(r"(\S+) --> (\S+)\n(.*)", written("vtt", events)) == [
+        ("00:00:00.000", "00:00:02.000", "one two"),
+        ("00:00:03.001", "00:00:03.500", "three"),
+    ]
+
+
+def test_words_without_a_space_stay_on_one_line() -> None:
+    words = [*spaced("x" * 36), (" well", 0.3, 0.4), ("-known", 0.4, 0.5)]
+    assert written("srt", [final(*words)]).splitlines()[2:4] == ["x" * 36, "well-known"]
+
+
+def test_text_without_spaces_fills_its_lines() -> None:
+    words = [("字幕", i * 0.1, i * 0.1 + 0.1) for i in range(60)]
+    lines = [line for line in written("srt", [final(*words)]).splitlines() if "字" in line]
+    assert [len(line) for line in lines] == [42, 42, 36]
+
+
+def test_a_word_longer_than_a_line_is_divided() -> None:
+    lines = [line for line in written("srt", [final((" " + "a" * 100, 0.0, 3.0))]).splitlines() if "a" in line]
+    assert [len(line) for line in lines] == [42, 42, 16]
+
+
+def test_a_final_without_word_times_is_spread_over_its_time() -> None:
+    event = final(text="one two")
+    assert written("srt", [event]) == "1\n00:00:00,000 --> 00:00:01,000\none two\n\n"
+
+
+def test_text_cannot_forge_a_cue() -> None:
+    events = [final((" a\n\n2\n00:00:00,000 --> 00:00:09,000\nforged", 0.0, 1.0))]
+    assert written("srt", events) == ("1\n00:00:00,000 --> 00:00:01,000\na 2 00:00:00,000 → 00:00:09,000 forged\n\n")
+    assert "a 2 00:00:00,000 --&gt; 00:00:09,000 forged" in written("vtt", events)
+
+
+times = st.floats(0, 100, allow_nan=False)
+words = st.lists(st.tuples(st.text(" ab字-<>&\n\x1b", max_size=60), times, times), max_size=30)
+
+
+@given(st.lists(words, max_size=4))
+def test_any_finals_become_cues_in_order_of_bounded_size_that_do_not_overlap(
+    finals: list[list[tuple[str, float, float]]],
+) -> None:
+    events = [final(*given, segment=i) for i, given in enumerate(finals)]
+    blocks = written("srt", events).split("\n\n")[:-1]
+    last_end = ""
+    for number, block in enumerate(blocks, 1):
+        index, clock, *lines = block.split("\n")
+        start, arrow, end = clock.split(" ")
+        assert index == str(number)
+        assert arrow == "-->"
+        assert last_end <= start < end
+        assert 1 <= len(lines) <= MAX_CUE_LINES
+        assert all(0 < len(line) <= MAX_LINE_CHARS and line == line.strip() for line in lines)
+        last_end = end
+    shown = "".join("".join(block.split("\n")[2:]) for block in blocks)
+    said = "".join(event.text for event in events if event.text.replace("\x1b", " ").strip())
+    assert re.sub(r"\s", "", shown).replace("→", "-->") == re.sub(r"[\s\x1b]", "", said)
