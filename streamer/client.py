@@ -3,6 +3,7 @@
 import asyncio
 import ipaddress
 import logging
+import os
 import urllib.parse
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, field
@@ -154,7 +155,7 @@ async def _connected(address: DaemonAddress, place: _Place) -> ClientConnection:
         raise UsageError(f"{address.url} is no daemon's address: expected HOST:PORT or ws://HOST:PORT") from None
     except InvalidStatus as error:
         status = error.response.status_code
-        said = " ".join(bytes(error.response.body or b"")[:300].decode("utf-8", "replace").split())
+        said = _short_text(bytes(error.response.body or b"")[:300].decode("utf-8", "replace"))
         if status >= 500:
             raise _GoneError(f"HTTP status {status}{f', {said}' if said else ''}") from None
         remedy = ": give its token with --token" if status in (401, 403) else ""
@@ -162,7 +163,7 @@ async def _connected(address: DaemonAddress, place: _Place) -> ClientConnection:
     except TimeoutError:
         raise _GoneError("no answer") from None
     except (OSError, EOFError) as error:
-        raise _GoneError(getattr(error, "strerror", None) or str(error) or "connection closed") from None
+        raise _GoneError(_why(error)) from None
     except InvalidHandshake as error:
         if isinstance(error.__cause__, EOFError | OSError):
             raise _GoneError("it closed the connection") from None
@@ -177,11 +178,11 @@ async def _events(address: DaemonAddress, connection: ClientConnection) -> Async
         except ConnectionClosedOK as closed:
             if _code(closed) == 1000:
                 return
-            raise _GoneError(_short(closed)) from None
+            raise _GoneError(_farewell(closed)) from None
         except ConnectionClosedError as closed:
             if _code(closed) in _REFUSALS:
-                raise PeerError(f"{address.url} closed the connection ({_short(closed)})") from None
-            raise _GoneError(_short(closed)) from None
+                raise PeerError(f"{address.url} closed the connection ({_farewell(closed)})") from None
+            raise _GoneError(_farewell(closed)) from None
         try:
             if isinstance(message, bytes):
                 raise ProtocolError("a binary message: expected events as text")
@@ -197,6 +198,20 @@ def _code(closed: ConnectionClosed) -> int:
     return frame.code if frame else 1006
 
 
+def _farewell(closed: ConnectionClosed) -> str:
+    frame = closed.rcvd or closed.sent
+    if frame is None:
+        return "the connection broke"
+    return f"close code {frame.code}{f', {_short_text(frame.reason)}' if frame.reason else ''}"
+
+
+def _why(error: OSError | EOFError) -> str:
+    # asyncio writes the address into strerror, and names no reason where it tried several addresses.
+    if isinstance(error, OSError) and error.errno:
+        return error.strerror if error.errno < 0 and error.strerror else os.strerror(error.errno)
+    return _short(error) or "it closed the connection"
+
+
 def _is_loopback(url: str) -> bool:
     host = urllib.parse.urlsplit(url).hostname or ""
     try:
@@ -206,4 +221,8 @@ def _is_loopback(url: str) -> bool:
 
 
 def _short(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
+    return _short_text(str(error))
+
+
+def _short_text(text: str) -> str:
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:300]

@@ -1,0 +1,423 @@
+"""The commands as processes: what they print, where, and their exit codes."""
+
+import asyncio
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from websockets.asyncio.server import ServerConnection, serve
+
+import streamer
+from streamer.cli import LISTEN_FORMATS, TRANSCRIPT_FORMATS, main
+from streamer.events import End, Error, Event, Final, Gap, Ready, Word
+from streamer.sinks.subtitles import FORMATS
+from tests.chat_endpoint import Reply, chat_endpoint, message, saying
+
+TIMEOUT_S = 60  # so that a hang is a failure; nothing here takes a second by itself
+
+
+@dataclass
+class Outcome:
+    exit_code: int | None
+    stdout: str
+    stderr: str
+
+    def only_error(self) -> str:
+        """Return the error, which must be the one line that was said."""
+        assert self.stdout == ""
+        assert self.stderr.startswith("streamer: error: ")
+        assert self.stderr.count("\n") == 1
+        assert self.stderr.endswith("\n")
+        return self.stderr
+
+
+def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The environment without anybody's settings."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAMER_")}
+    return {**kept, "XDG_CONFIG_HOME": os.devnull, "APPDATA": os.devnull, **(extra or {})}
+
+
+def streamer_command(*args: str, environ: Mapping[str, str] | None = None, cwd: Path | None = None) -> Outcome:
+    done = subprocess.run(
+        [sys.executable, "-m", "streamer", *args],
+        capture_output=True,
+        encoding="utf-8",
+        stdin=subprocess.DEVNULL,
+        timeout=TIMEOUT_S,
+        env=environment(environ),
+        cwd=cwd,
+        check=False,
+    )
+    return Outcome(done.returncode, done.stdout, done.stderr)
+
+
+@contextlib.asynccontextmanager
+async def started(*args: str, environ: Mapping[str, str] | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A command that runs beside the test, which serves it."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "streamer",
+        *args,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment(environ),
+    )
+    try:
+        async with asyncio.timeout(TIMEOUT_S):
+            yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+async def outcome(*args: str, environ: Mapping[str, str] | None = None) -> Outcome:
+    async with started(*args, environ=environ) as process:
+        stdout, stderr = await process.communicate()
+        return Outcome(process.returncode, stdout.decode(), stderr.decode())
+
+
+READY = Ready(model="m", device={}, sample_rate=16000, language="en").stamped(1, "s")
+
+
+def final(seq: int, text: str) -> Event:
+    words: dict[str, Any] = {
+        "words": (Word(word=text, start=seq / 2, end=seq / 2 + 0.5, probability=1.0, stable=True),) if text else (),
+        "language": "en",
+        "no_speech_prob": 0.0,
+        "avg_logprob": 0.0,
+    }
+    return Final(segment=seq, start=seq / 2, end=seq / 2 + 0.5, text=text, **words).stamped(seq, "s")
+
+
+@contextlib.asynccontextmanager
+async def daemon(*connections: list[Event] | str) -> AsyncIterator[tuple[str, list[str]]]:
+    """A daemon that publishes these events in its nth connection.
+
+    It closes with 1000 after `end`, vanishes without, and stays open after a connection "open".
+    """
+    paths: list[str] = []
+    waiting = list(connections)
+
+    async def publish(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        paths.append(connection.request.path)
+        script = waiting.pop(0)
+        if isinstance(script, str):
+            await connection.send(script)
+            await connection.wait_closed()
+            return
+        for event in script:
+            await connection.send(event.to_json())
+        if script and isinstance(script[-1], Error):
+            await connection.wait_closed()
+        elif not script or not isinstance(script[-1], End):
+            connection.transport.abort()
+
+    async with serve(publish, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}", paths
+
+
+END = End().stamped(9, "s")
+STAY = Error(code="busy", message="stay open", fatal=False).stamped(8, "s")
+
+
+def test_version() -> None:
+    assert streamer_command("--version").stdout == f"streamer {streamer.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["run", "transcribe", "listen", "chat", "devices"])
+def test_help_names_every_flag_and_needs_nothing_heavy(command: str) -> None:
+    code = f"import sys; from streamer.cli import main\ntry: main([{command!r}, '--help'])\nfinally:\n"
+    code += " heavy = {'openvino', 'numpy', 'sounddevice', 'rich', 'httpx', 'websockets'} & set(sys.modules)\n"
+    code += " assert not heavy, heavy"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--config FILE" in done.stdout
+    assert "--debug" in done.stdout
+
+
+def test_defaults_are_shown() -> None:
+    text = " ".join(streamer_command("run", "--help").stdout.split())
+    for default in ("(default: 8765)", "(default: 127.0.0.1)", "(default: mic)", "(default: AUTO)", "(default: 1.0)"):
+        assert default in text
+
+
+def test_the_formats_are_the_writers() -> None:
+    assert TRANSCRIPT_FORMATS == FORMATS
+    assert set(LISTEN_FORMATS) - set(FORMATS) == {"captions"}
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ([], "COMMAND"),
+        (["runn"], "did you mean run?"),
+        (["run", "--prot", "1"], "--prot; did you mean --port?"),
+        (["run", "--por", "1"], "did you mean --port?"),
+        (["run", "extra"], "unrecognized argument: extra"),
+        (["transcribe"], "FILE"),
+        (["transcribe", "a.wav", "--format", "srtt"], "did you mean srt?"),
+        (["listen", "--format", "tsv"], "invalid choice: 'tsv'"),
+        (["--debug"], "COMMAND"),
+    ],
+)
+def test_wrong_usage_exits_2_and_says_what_was_meant(args: list[str], words: str) -> None:
+    done = streamer_command(*args)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert words in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        (["run", "--port", "99999"], "--port is 99999 (a number): expected a whole number from 0 to 65535"),
+        (["run", "--port", "http"], "--port is 'http'"),
+        (["run", "--speed", "-1"], "--speed is -1.0"),
+        (["run", "--device", "tpu"], "--device is 'TPU' (text): expected one of AUTO, NPU, GPU, CPU"),
+        (["transcribe", "a.wav", "--task", "transalte"], "the nearest is translate"),
+        (["listen", "--config", "missing.yaml"], "missing.yaml does not exist"),
+        (["chat"], "--to"),
+        (["chat", "--to", "h:1/v1"], "expected http://HOST:PORT/v1"),
+        (["listen", "ftp://h"], "expected HOST:PORT"),
+        (["devices", "--config", "bad.yaml"], "bad.yaml:2: there is no setting 'server.prot'"),
+    ],
+)
+def test_a_wrong_setting_exits_2_with_one_line(tmp_path: Path, args: list[str], words: str) -> None:
+    (tmp_path / "bad.yaml").write_text("server:\n  prot: 1\n", encoding="utf-8")
+    done = streamer_command(*args, cwd=tmp_path)
+    assert done.exit_code == 2
+    assert words in done.only_error()
+
+
+def test_a_wrong_variable_exits_2_and_a_flag_is_not_to_blame() -> None:
+    done = streamer_command("devices", environ={"STREAMER_SERVER_PROT": "1"})
+    assert done.exit_code == 2
+    assert "STREAMER_SERVER_PORT" in done.only_error()
+
+
+@pytest.mark.parametrize("args", [["--debug", "chat"], ["chat", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(args: list[str]) -> None:
+    done = streamer_command(*args)
+    assert done.exit_code == 2
+    assert "Traceback" in done.stderr
+    assert done.stderr.splitlines()[-1].startswith("streamer: error: ")
+
+
+def test_an_unexpected_exception_is_one_line_that_names_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(*_: object) -> None:
+        raise LookupError("a\nbug")
+
+    monkeypatch.setattr("streamer.cli._show_inference_devices", fail)
+    assert main(["devices"]) == 1
+    assert capsys.readouterr().err == (
+        "streamer: error: unexpected LookupError: a bug; run the command again with --debug for the traceback\n"
+    )
+    assert main(["devices", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_devices_lists_what_computes_and_what_hears() -> None:
+    done = streamer_command("devices")
+    assert done.exit_code == 0, done.stderr
+    assert "CPU" in done.stdout
+    assert "takes it" in done.stdout
+    assert "NPU, GPU, CPU" in done.stdout
+    assert "Microphones" in done.stdout
+
+
+def test_a_missing_audio_library_is_a_line_among_the_devices(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from streamer.errors import AudioDeviceError
+
+    def missing() -> None:
+        raise AudioDeviceError("no PortAudio [library]: install libportaudio2")
+
+    monkeypatch.setattr("streamer.audio.sources.microphone.list_microphones", missing)
+    assert main(["devices"]) == 0
+    assert "Microphones: no PortAudio [library]: install libportaudio2" in capsys.readouterr().out
+
+
+async def test_listen_prints_finals_and_ends_with_the_daemon() -> None:
+    async with daemon([READY, final(2, " One."), final(3, ""), final(4, " Zwölf — 字."), END]) as (address, _):
+        assert await outcome("listen", address) == Outcome(0, "One.\nZwölf — 字.\n", "")
+
+
+async def test_listen_writes_the_other_formats() -> None:
+    events = [READY, final(2, " One."), END]
+    async with daemon(events, events, events, events) as (address, _):
+        assert (await outcome("listen", address, "--format", "srt")).stdout == (
+            "1\n00:00:01,000 --> 00:00:01,500\nOne.\n\n"
+        )
+        assert (await outcome("listen", address, "--format", "vtt")).stdout == (
+            "WEBVTT\n\n00:00:01.000 --> 00:00:01.500\nOne.\n\n"
+        )
+        assert (await outcome("listen", address, "--format", "captions")).stdout == "One.\n"
+        lines = (await outcome("listen", address, "--format", "jsonl")).stdout.splitlines()
+        assert lines == [event.to_json() for event in events]
+
+
+async def test_listen_comes_back_where_it_was_and_says_so_once() -> None:
+    async with daemon([READY, final(2, " One.")], [final(3, " Two."), END]) as (address, paths):
+        done = await outcome("listen", address)
+    assert done.exit_code == 0
+    assert done.stdout == "One.\nTwo.\n"
+    assert paths[1].endswith("?after=2&session=s")
+    assert [line.partition(address)[2].split()[1:2] for line in done.stderr.splitlines()] == [["went"], ["is"]]
+
+
+async def test_listen_tells_of_gaps_and_errors_beside_the_text() -> None:
+    trouble = [Gap(start=1.0, end=2.0, reason="overrun").stamped(2, "s")]
+    async with daemon([READY, *trouble, Error(code="x", message="a\nb", fatal=True).stamped(3, "s"), END]) as (
+        address,
+        _,
+    ):
+        done = await outcome("listen", address)
+    assert done.stdout == ""
+    assert "WARNING 1.0 s to 2.0 s not heard: overrun" in done.stderr
+    assert "WARNING x: a b" in done.stderr
+
+
+async def test_listen_without_a_daemon_exits_1_and_says_how_to_start_one() -> None:
+    async with daemon() as (address, _):
+        pass
+    done = await outcome("listen", address)
+    assert done.exit_code == 1
+    assert "start one with `streamer run`" in done.only_error()
+
+
+async def test_listen_asks_the_daemon_of_the_settings() -> None:
+    async with daemon([READY, END]) as (address, _):
+        port = address.rpartition(":")[2]
+        environ = {"STREAMER_SERVER_PORT": port, "STREAMER_SERVER_HOST": "0.0.0.0"}
+        assert (await outcome("listen", environ=environ)).exit_code == 0
+
+
+async def test_listen_ends_with_one_line_at_what_is_no_event() -> None:
+    async with daemon('{"type":"final","text":7}') as (address, _):
+        done = await outcome("listen", address)
+    assert done.exit_code == 1
+    assert "sent what is no event" in done.only_error()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals to send")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+async def test_an_interrupted_listen_ends_cleanly(number: signal.Signals) -> None:
+    async with daemon([READY, final(2, " One."), STAY]) as (address, _), started("listen", address) as process:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"One.\n"  # flushed at once
+        process.send_signal(number)
+        stdout, stderr = await process.communicate()
+        assert (process.returncode, stdout) == (0, b"")
+        assert b"Traceback" not in stderr
+
+
+@pytest.mark.skipif(os.name == "nt", reason="head belongs to POSIX")
+async def test_a_reader_that_has_had_enough_is_no_error() -> None:
+    finals = [final(seq, f" Line {seq}.") for seq in range(2, 2000)]
+    async with daemon([READY, *finals, End().stamped(5000, "s")]) as (address, _):
+        process = await asyncio.create_subprocess_exec(
+            "sh",
+            "-c",
+            '{ "$0" -m streamer listen "$1"; echo "exit code $?" >&2; } | head -n 1',
+            sys.executable,
+            address,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        async with asyncio.timeout(TIMEOUT_S):
+            assert await process.communicate() == (b"Line 2.\n", b"exit code 0\n")
+
+
+async def test_chat_prints_the_conversation() -> None:
+    async with (
+        chat_endpoint(saying("Hello", " there."), saying("Two\nlines.\x1b[2J")) as endpoint,
+        daemon([READY, final(2, " Hi."), final(3, " Who are you?"), END]) as (address, _),
+    ):
+        done = await outcome("chat", "--to", endpoint.url, "--daemon", address, "--model", "m", "--system", "Be nice.")
+    assert done.exit_code == 0, done.stderr
+    assert done.stderr == ""
+    questions = endpoint.questions
+    assert " ".join(questions) == "Hi. Who are you?"
+    replies = ["Hello there.", "Two\nlines. [2J"]
+    turns = zip(questions, replies, strict=False)
+    assert done.stdout == "".join(f"you: {question}\nbot: {reply}\n" for question, reply in turns)
+    assert endpoint.bodies[0]["model"] == "m"
+    assert endpoint.bodies[0]["messages"][0] == {"role": "system", "content": "Be nice."}
+
+
+async def test_chat_shows_a_reply_as_it_comes_and_ends_cleanly_when_interrupted() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.say("One moment")
+        await reply.hang()
+
+    async with (
+        chat_endpoint(script) as endpoint,
+        daemon([READY, final(2, " Hi."), STAY]) as (address, _),
+        started("chat", "--to", endpoint.url, "--daemon", address) as process,
+    ):
+        assert process.stdout is not None
+        assert await process.stdout.readuntil(b"One moment") == b"you: Hi.\nbot: One moment"
+        process.send_signal(signal.SIGTERM)
+        stdout, stderr = await process.communicate()
+        if os.name != "nt":
+            assert (process.returncode, stdout) == (0, b"\n")
+            assert b"Traceback" not in stderr
+
+
+async def test_chat_keeps_what_was_said_of_a_reply_that_is_cut_off() -> None:
+    async def script(reply: Reply) -> None:
+        await reply.start()
+        await reply.send(message("So far"))
+        await reply.cut()
+
+    async with (
+        chat_endpoint(script) as endpoint,
+        daemon([READY, final(2, " Hi."), END]) as (address, _),
+    ):
+        done = await outcome("chat", "--to", endpoint.url, "--daemon", address)
+    assert done.stdout == "you: Hi.\nbot: So far\n"
+    assert "broke off" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+async def test_chat_without_an_endpoint_or_a_daemon_exits_1() -> None:
+    async with chat_endpoint() as endpoint, daemon() as (nowhere, _):
+        pass
+    async with daemon([READY, final(2, " Hi."), STAY]) as (address, _):
+        done = await outcome("chat", "--to", endpoint.url, "--daemon", address)
+        assert done.exit_code == 1
+        assert done.stdout == "you: Hi.\nbot: \n"
+        assert "start the chat endpoint" in done.stderr.splitlines()[-1]
+    done = await outcome("chat", "--to", endpoint.url, "--daemon", nowhere)
+    assert done.exit_code == 1
+    assert "start one with `streamer run`" in done.only_error()
+
+
+async def test_the_key_of_the_endpoint_comes_from_the_environment_and_is_in_no_log() -> None:
+    async with (
+        chat_endpoint(saying("Hello.")) as endpoint,
+        daemon([READY, final(2, " Hi."), END]) as (address, _),
+    ):
+        environ = {"STREAMER_CHAT_API_KEY": "sk-secret"}
+        done = await outcome("--debug", "chat", "--to", endpoint.url, "--daemon", address, environ=environ)
+    assert done.exit_code == 0
+    assert endpoint.headers[0]["authorization"] == "Bearer sk-secret"
+    assert "sk-secret" not in done.stdout + done.stderr
