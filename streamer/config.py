@@ -70,7 +70,8 @@ class DecodingSettings:
 
     language: str = setting("auto")  # a code such as `en`, or `auto`
     task: str = setting("transcribe", choices=("transcribe", "translate"))
-    condition_on_previous_text: bool = setting(True)  # the last finals go into the next window's prompt
+    # The last finals go into the next window's prompt; auto: where the model was trained for it.
+    condition_on_previous_text: str = setting("auto", choices=("auto", "always", "never"))
     no_speech_threshold: float = setting(0.6, low=0.0, high=1.0)
     logprob_threshold: float = setting(-1.0, low=-100.0, high=0.0)
     compression_ratio_threshold: float = setting(2.4, low=1.0, high=100.0)
@@ -92,7 +93,7 @@ class StreamSettings:
 
     pace_s: float = setting(0.5, low=0.1, high=10.0)  # least new audio from one pass to the next
     agreement: int = setting(2, low=1, high=5)  # hypotheses in a row that must agree on a word
-    trim_after_s: float = setting(12.0, low=5.0, high=28.0)  # window length from which stable text is made final
+    trim_after_s: float = setting(8.0, low=5.0, high=28.0)  # window length from which stable text is made final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

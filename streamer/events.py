@@ -143,7 +143,7 @@ class Gap(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Error(Event):
-    """Something went wrong; nothing follows but `end` where `fatal`."""
+    """Something went wrong; where `fatal`, no more audio is heard: what was said becomes final, then comes `end`."""
 
     type: ClassVar[str] = "error"
     code: str

@@ -62,7 +62,9 @@ def make_engine(model: WhisperModel) -> Engine[EncodedWindow]:
     return Engine(WhisperEncoder(model), WhisperDecoder(model))
 
 
-def session_settings(settings: Settings, *, language: str | None = None, task: str | None = None) -> SessionSettings:
+def session_settings(
+    settings: Settings, model: WhisperModel, *, language: str | None = None, task: str | None = None
+) -> SessionSettings:
     """Return a session's settings, with a client's own language and task where it named them."""
     return SessionSettings(
         gate=GateSettings(
@@ -74,7 +76,11 @@ def session_settings(settings: Settings, *, language: str | None = None, task: s
         pace_s=settings.stream.pace_s,
         n_agreeing=settings.stream.agreement,
         trim_after_s=settings.stream.trim_after_s,
-        condition_on_previous_text=settings.decoding.condition_on_previous_text,
+        condition_on_previous_text=(
+            model.generation.prompted
+            if settings.decoding.condition_on_previous_text == "auto"
+            else settings.decoding.condition_on_previous_text == "always"
+        ),
         no_speech_threshold=settings.decoding.no_speech_threshold,
         logprob_threshold=settings.decoding.logprob_threshold,
         compression_ratio_threshold=settings.decoding.compression_ratio_threshold,

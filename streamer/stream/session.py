@@ -199,6 +199,11 @@ class Session:
         return max(0, self._heard - self._lookback)
 
     @property
+    def cost_samples(self) -> int:
+        """What the last pass cost, in samples of real time."""
+        return self._cost
+
+    @property
     def language(self) -> str:
         """Language code, or `auto` while it is not known."""
         return self._language

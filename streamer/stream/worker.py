@@ -14,6 +14,7 @@ from typing import Generic, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
@@ -34,6 +35,9 @@ N_BUFFERS = 2
 
 # How long a thread sleeps at most before it looks again, should a wake-up be missed.
 IDLE_S = 0.5
+
+# A session this far behind its audio was sent it faster than real time, or stood still: it catches up pass by pass.
+FAR_BEHIND_SAMPLES = 2 * SAMPLE_RATE
 
 # Audio looked at for speech at a time, so that one session's backlog does not keep the others waiting.
 MAX_CHUNKS_A_TURN = 64
@@ -65,13 +69,13 @@ class LiveSession:
         capacity_samples: int,
         n_mels: int,
         patient: bool,
-        on_event: Callable[[Event], None],
+        on_event: Callable[[Event], object],
         on_finished: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a session; `Engine.add` sets it to work.
 
-        `patient` sessions hear no further audio while a window of theirs is being transcribed, so that audio that
-        comes faster than real time is transcribed as carefully as live audio.
+        A `patient` session hears no further audio while a window of its is being transcribed, so that audio that comes
+        faster than real time is transcribed as carefully as live audio. Any other is patient while it is far behind.
         """
         self.ring = RingBuffer(capacity_samples)
         self.patient = patient
@@ -135,6 +139,11 @@ class Engine(Generic[Encoded]):
             threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
             for name, loop in (("encoder", self._encode_next), ("decoder", self._decode_next))
         ]
+
+    @property
+    def n_sessions(self) -> int:
+        """Sessions that are being served."""
+        return len(self._lives)
 
     def start(self) -> None:
         """Start the threads."""
@@ -227,14 +236,15 @@ class Engine(Generic[Encoded]):
             if live.over:
                 return False
             for _ in range(MAX_CHUNKS_A_TURN):
-                if live.patient and (live.n_in_flight or live.session.next_window_due()):
+                behind = live.ring.head - live.position > max(FAR_BEHIND_SAMPLES, 2 * live.session.cost_samples)
+                if (live.patient or behind) and (live.n_in_flight or live.session.next_window_due()):
                     break
                 try:
                     samples = self._next_chunk(live)
                 except Overrun as overrun:
                     # Whole chunks and mel frames, so that positions stay on their grid.
-                    behind = -(-overrun.oldest // CHUNK_SAMPLES) * CHUNK_SAMPLES
-                    live.position = min(max(behind, live.position), live.ring.head)
+                    oldest = -(-overrun.oldest // CHUNK_SAMPLES) * CHUNK_SAMPLES
+                    live.position = min(max(oldest, live.position), live.ring.head)
                     live.detector.reset()
                     events += live.session.lose(live.position, "overrun")
                     continue

@@ -118,6 +118,9 @@ class GenerationConfig:
     alignment_heads: tuple[tuple[int, int], ...]
     multilingual: bool
 
+    # Whether the model was trained to continue the text that came before a window.
+    prompted: bool = True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:

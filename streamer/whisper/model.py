@@ -139,6 +139,7 @@ def _read_generation(directory: Path, dims: ModelDimensions) -> GenerationConfig
         max_initial_timestamp_index=max_initial if isinstance(max_initial, int) else None,
         alignment_heads=tuple((int(layer), int(head)) for layer, head in heads),
         multilingual=bool(data.get("is_multilingual", "lang_to_id" in data)),
+        prompted=bool(data.get("condition_on_prev_tokens", True)),
     )
 
 

@@ -1,0 +1,499 @@
+"""The composition root: builds the parts, starts them, watches over them and stops them."""
+
+import asyncio
+import contextlib
+import logging
+import queue
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+import numpy as np
+from numpy.typing import NDArray
+from prometheus_client import CollectorRegistry
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+from streamer import __version__
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm, read_audio
+from streamer.clients import ClientStreams
+from streamer.config import Settings
+from streamer.errors import AudioDeviceError, StreamerError, TruncatedAudioError, UsageError
+from streamer.events import End, Error, Event, GapReason, Ready
+from streamer.live import make_engine, session_settings
+from streamer.metrics import register_engine
+from streamer.server.front import Server
+from streamer.sinks.base import Sink
+from streamer.sinks.subtitles import open_writer
+from streamer.sinks.terminal import TerminalSink
+from streamer.stream.eventlog import EventLog
+from streamer.stream.worker import Engine, LiveSession
+from streamer.transcribe import transcribe as transcribe_offline
+from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.runtime import EncodedWindow
+
+logger = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float32]
+
+# How long a stop waits for what was said last to become final. A pass over 30 s takes a few seconds on a slow CPU.
+FLUSH_TIMEOUT_S = 30.0
+
+# Audio put into the buffer at a time by a source that can wait for room.
+MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
+
+
+def run(settings: Settings, *, captions: bool) -> int:
+    """Run the daemon until it is told to stop, or its input ends and `input.exit_at_end` is set.
+
+    With `captions` they are drawn on standard output. Returns the exit code. Raises StreamerError where it cannot
+    start.
+    """
+    return asyncio.run(_Daemon(settings, captions=captions).run())
+
+
+def transcribe(settings: Settings, paths: Sequence[Path], *, format: str, streaming: bool, output: Path | None) -> int:
+    """Transcribe files to text, to standard output, or to `output`: a file, or a directory for several files.
+
+    With `streaming` they go through the streaming engine as fast as it can. Returns the exit code: that of the worst
+    error among the files. Raises StreamerError where nothing can be transcribed at all.
+    """
+    if output is not None and len(paths) > 1 and not output.is_dir():
+        raise UsageError(f"{output} is no directory: expected one for {len(paths)} files; make it first")
+    model = _load_model(settings)
+    if settings.decoding.language != "auto":
+        model.tokenizer.start_sequence(settings.decoding.language, settings.decoding.task)
+    console = Console(stderr=True)
+    exit_code = 0
+    with contextlib.ExitStack() as stack:
+        engine: Engine[EncodedWindow] | None = None
+        if streaming:
+            engine = make_engine(model)
+            engine.start()
+            stack.callback(engine.stop)
+        for path in paths:
+            try:
+                with _opened(output, path, format) as stream, _progress(console, path) as on_progress:
+                    writer = open_writer(format, stream)
+                    try:
+                        if engine is None:
+                            _transcribe_offline(settings, model, path, writer, on_progress)
+                        else:
+                            _transcribe_streaming(settings, model, engine, path, writer, on_progress)
+                    finally:
+                        writer.close()
+            except StreamerError as error:
+                console.print(f"streamer: error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
+                exit_code = max(exit_code, error.exit_code)
+    return exit_code
+
+
+class _Daemon:
+    """One run of the daemon."""
+
+    def __init__(self, settings: Settings, *, captions: bool) -> None:
+        self._settings = settings
+        self._captions = captions
+        self._session = f"run-{uuid.uuid4().hex[:12]}"
+        self._started = time.monotonic()
+        # What /healthz says.
+        self._status = "starting"
+        # Event log of the daemon's own input; None where it has none.
+        self._log: EventLog | None = None
+        self._source: Source | None = None
+        # Set when the source is told to stop: it must not wait for room in the buffer any more.
+        self._source_stopped = threading.Event()
+        self._model: WhisperModel | None = None
+        # Set from a signal, or when the input has ended and that is the end.
+        self._stop = asyncio.Event()
+        # What the input ended with.
+        self._failure: StreamerError | None = None
+
+    async def run(self) -> int:
+        settings = self._settings
+        loop = asyncio.get_running_loop()
+        source = _make_source(settings)
+        if source is not None:
+            self._log = EventLog(self._session, settings.server.history_events)
+        self._source = source
+        registry = CollectorRegistry()
+        streams = ClientStreams(settings)
+        server = Server(
+            host=settings.server.host,
+            port=settings.server.port,
+            token=settings.server.token,
+            origins=settings.server.origins,
+            max_subscribers=settings.server.max_subscribers,
+            queue_events=settings.server.queue_events,
+            feed=self._log,
+            streams=streams,
+            health=self._health,
+            registry=registry,
+        )
+        url = await server.start()
+        engine: Engine[EncodedWindow] | None = None
+        try:
+            with _signals(loop, self._stop.set), self._drawn_captions():
+                model = await self._unless_stopped(lambda: _load_model(settings))
+                if model is None:
+                    return 0
+                self._model = model
+                if settings.decoding.language != "auto":
+                    model.tokenizer.start_sequence(settings.decoding.language, settings.decoding.task)
+                engine = make_engine(model)
+                register_engine(registry, engine)
+                engine.start()
+                live = self._start_input(engine, model, loop) if self._log is not None else None
+                streams.serve_with(engine, model)
+                self._status = "ok"
+                logger.info("listening on %s", url)
+                if self._source is not None:
+                    logger.info("input: %s", self._source.name)
+                await self._stop.wait()
+                self._status = "stopping"
+                if live is not None:
+                    await self._flush(engine, live)
+        finally:
+            await server.stop()
+            if engine is not None:
+                await asyncio.to_thread(engine.stop)
+        if self._failure is not None:
+            raise self._failure
+        return 0
+
+    async def _unless_stopped(self, load: Callable[[], WhisperModel]) -> WhisperModel | None:
+        """Load in a thread that is left behind when the daemon is stopped: compiling may take minutes."""
+        loop = asyncio.get_running_loop()
+        loaded: asyncio.Future[WhisperModel] = loop.create_future()
+
+        def settle(model: WhisperModel | None, error: Exception | None) -> None:
+            if loaded.cancelled():
+                return
+            if model is not None:
+                loaded.set_result(model)
+            elif error is not None:
+                loaded.set_exception(error)
+
+        def work() -> None:
+            try:
+                outcome: tuple[WhisperModel | None, Exception | None] = (load(), None)
+            except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+                outcome = (None, error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+                loop.call_soon_threadsafe(settle, *outcome)
+
+        threading.Thread(target=work, name="load", daemon=True).start()
+        stopped = asyncio.create_task(self._stop.wait())
+        both: list[asyncio.Future[Any]] = [loaded, stopped]
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        if loaded.done():
+            return loaded.result()
+        loaded.cancel()
+        return None
+
+    def _start_input(
+        self, engine: Engine[EncodedWindow], model: WhisperModel, loop: asyncio.AbstractEventLoop
+    ) -> LiveSession:
+        """Start the source, or what stands in for it, and its session. Raises StreamerError."""
+        settings, log, source = self._settings, self._log, self._source
+        assert log is not None
+        assert source is not None
+
+        def finished() -> None:
+            log.close()
+            if settings.input.exit_at_end:
+                loop.call_soon_threadsafe(self._stop.set)
+
+        session = session_settings(settings, model)
+        live = LiveSession(
+            session,
+            capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
+            n_mels=model.dims.n_mels,
+            patient=isinstance(source, FileReplay) and not source.realtime,
+            on_event=log.append,
+            on_finished=finished,
+        )
+        engine.add(live)
+
+        def ended(error: StreamerError | None) -> None:
+            if error is not None:
+                log.append(Error(code=error.code, message=str(error), fatal=True))
+                if settings.input.exit_at_end:
+                    self._failure = error  # reported when the daemon ends
+                else:
+                    logger.error("%s", error)
+            engine.end_audio(live)
+
+        def callbacks(source: Source) -> SourceCallbacks:
+            return SourceCallbacks(
+                on_audio=live.ring.write
+                if source.realtime
+                else lambda samples: _write(live, samples, self._source_stopped.is_set),
+                on_gap=lambda n_samples, reason: _tell_gap(engine, live, n_samples, reason),
+                on_error=lambda error: _tell_error(log, error),
+                on_end=ended,
+            )
+
+        def ready() -> None:
+            log.append(
+                Ready(
+                    model=model.name,
+                    device=dict(model.runtime.devices),
+                    sample_rate=SAMPLE_RATE,
+                    language=session.language,
+                )
+            )
+
+        ready()
+        try:
+            source.start(callbacks(source))
+        except AudioDeviceError as error:
+            if settings.input.source != "mic" or not settings.input.fallback:
+                raise
+            logger.warning("%s", error)
+            logger.warning("playing %s instead", settings.input.fallback)
+            self._source = source = FileReplay(Path(settings.input.fallback), settings.input.speed)
+            live.patient = not source.realtime
+            source.start(callbacks(source))
+        return live
+
+    async def _flush(self, engine: Engine[EncodedWindow], live: LiveSession) -> None:
+        """Stop listening and make final what was said."""
+        assert self._log is not None
+        assert self._source is not None
+        self._source_stopped.set()
+        live.ring.wake()
+        await asyncio.to_thread(self._source.stop)
+        engine.end_audio(live)
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                while not self._log.closed:
+                    await asyncio.sleep(0.02)
+        except TimeoutError:
+            logger.error("what was said last did not become final within %d s; it is lost", FLUSH_TIMEOUT_S)
+            self._log.close()
+
+    def _health(self) -> Mapping[str, object]:
+        model = self._model
+        return {
+            "status": self._status,
+            "version": __version__,
+            "session": self._session,
+            "input": self._source.name if self._source is not None else "none",
+            "model": model.name if model is not None else self._settings.model.name,
+            "device": dict(model.runtime.devices) if model is not None else {},
+            "uptime_s": round(time.monotonic() - self._started, 1),
+        }
+
+    @contextlib.contextmanager
+    def _drawn_captions(self) -> Iterator[None]:
+        """Draw the input's captions in the terminal meanwhile, in a thread of their own: a terminal may be slow."""
+        if self._log is None or not self._captions:
+            yield
+            return
+        events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        sink = TerminalSink(Console())
+
+        def draw() -> None:
+            try:
+                while (event := events.get()) is not None:
+                    sink.handle(event)
+                sink.close()
+            except OSError as error:  # the terminal, or the program that reads us, is gone: others still listen
+                logger.info("captions are no longer drawn (%s)", error)
+
+        thread = threading.Thread(target=draw, name="captions", daemon=True)
+        thread.start()
+        subscription = self._log.subscribe(events.put)
+        try:
+            yield
+        finally:
+            subscription.cancel()
+            events.put(None)
+            thread.join(timeout=2.0)  # it may hang on a terminal that nobody reads
+
+
+def _make_source(settings: Settings) -> Source | None:
+    match settings.input.source:
+        case "none":
+            return None
+        case "mic":
+            return Microphone(settings.input.microphone)
+        case "-":
+            return StdinPcm(
+                sys.stdin.buffer,
+                settings.input.stdin_format,
+                settings.input.stdin_sample_rate,
+                settings.input.stdin_channels,
+            )
+        case path:
+            return FileReplay(Path(path), settings.input.speed)
+
+
+def _load_model(settings: Settings) -> WhisperModel:
+    return load_model(
+        settings.model.name,
+        device=settings.model.device,
+        npu_through_cpu=settings.model.npu_through_cpu,
+        cache_dir=settings.model.cache_dir,
+    )
+
+
+@contextlib.contextmanager
+def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once."""
+    names = [name for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
+    previous = {name: signal.getsignal(getattr(signal, name)) for name in names}
+
+    def on_signal(number: int, _frame: object) -> None:
+        logger.info("stopping (%s); once more to stop at once", signal.Signals(number).name)
+        for name, handler in previous.items():
+            signal.signal(getattr(signal, name), handler)
+        loop.call_soon_threadsafe(stop)
+
+    for name in names:
+        signal.signal(getattr(signal, name), on_signal)
+    try:
+        yield
+    finally:
+        for name, handler in previous.items():
+            signal.signal(getattr(signal, name), handler)
+
+
+def _write(live: LiveSession, samples: FloatArray, cancelled: Callable[[], bool] = lambda: False) -> None:
+    """Write to a session's buffer, waiting for room; what is left when the session is over or cancelled is dropped."""
+    for first in range(0, len(samples), MAX_WRITE_SAMPLES):
+        piece = samples[first : first + MAX_WRITE_SAMPLES]
+        while not live.ring.wait_for_room(len(piece), 0.5):
+            if live.over or cancelled():
+                return
+        live.ring.write(piece)
+
+
+def _tell_gap(engine: Engine[EncodedWindow], live: LiveSession, n_samples: int, reason: GapReason) -> None:
+    engine.add_hole(live, max(0, live.ring.head - n_samples), live.ring.head, reason)
+
+
+def _tell_error(log: EventLog, error: StreamerError) -> None:
+    logger.warning("%s", error)
+    log.append(Error(code=error.code, message=str(error), fatal=False))
+
+
+def _transcribe_offline(
+    settings: Settings,
+    model: WhisperModel,
+    path: Path,
+    writer: Sink,
+    on_progress: Callable[[int, int | None], None],
+) -> None:
+    truncated: TruncatedAudioError | None = None
+    blocks: list[FloatArray] = []
+    try:
+        for block in read_audio(path, on_error=lambda error: logger.warning("%s", error)):
+            blocks.append(block)  # one by one: what was read before an error is kept
+    except TruncatedAudioError as error:
+        truncated = error  # what there is, is transcribed first
+    samples = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
+    blocks.clear()
+    for final in transcribe_offline(
+        model,
+        samples,
+        language=settings.decoding.language,
+        task=settings.decoding.task,
+        on_progress=lambda position: on_progress(position, len(samples)),
+    ):
+        writer.handle(final)
+    if truncated is not None:
+        raise truncated
+
+
+def _transcribe_streaming(
+    settings: Settings,
+    model: WhisperModel,
+    engine: Engine[EncodedWindow],
+    path: Path,
+    writer: Sink,
+    on_progress: Callable[[int, int | None], None],
+) -> None:
+    log = EventLog(path.name, settings.server.history_events)
+    session = session_settings(settings, model)
+    live = LiveSession(
+        session,
+        capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
+        n_mels=model.dims.n_mels,
+        patient=True,
+        on_event=log.append,
+        on_finished=log.close,
+    )
+    # Events are written by this thread, so that an output that cannot be written to ends the command.
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    log.append(
+        Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=session.language)
+    )
+    for event in log.subscribe(events.put, after=0).backlog:
+        writer.handle(event)
+    engine.add(live)
+    truncated: TruncatedAudioError | None = None
+    try:
+        for block in read_audio(path, on_error=lambda error: _tell_error(log, error)):
+            _write(live, block)
+            on_progress(live.position, None)
+            while not events.empty():
+                writer.handle(events.get())
+        engine.end_audio(live)
+    except TruncatedAudioError as error:
+        truncated = error
+        engine.end_audio(live)
+    finally:
+        if live.end is None:
+            engine.remove(live)  # interrupted
+    while True:
+        try:
+            event = events.get(timeout=0.2)  # in steps, so that Ctrl-C gets through on every system
+        except queue.Empty:
+            on_progress(live.position, live.end)
+            continue
+        writer.handle(event)
+        if isinstance(event, End):
+            break
+    if truncated is not None:
+        raise truncated
+
+
+@contextlib.contextmanager
+def _opened(output: Path | None, path: Path, format: str) -> Iterator[TextIO]:
+    """Open where the text of `path` goes: standard output, or a file that appears when it is complete."""
+    if output is None:
+        yield sys.stdout
+        return
+    target = output / f"{path.stem}.{'txt' if format == 'text' else format}" if output.is_dir() else output
+    partial = target.with_name(f"{target.name}.partial")
+    try:
+        with partial.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        partial.replace(target)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be written ({error.strerror}): choose another place with --output") from None
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how far a file is transcribed, where a person watches and standard output is not that terminal."""
+    if not console.is_terminal or sys.stdout.isatty():
+        yield lambda done, total: None
+        return
+    with Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
+    ) as bar:
+        task = bar.add_task(path.name, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,155 @@
+"""Clients' own audio: one session for each, as the server's `/v1/stream` wants it."""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import Callable
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.pcm import PcmDecoder
+from streamer.config import Settings
+from streamer.errors import BusyError
+from streamer.events import Error, Ready
+from streamer.live import session_settings
+from streamer.server.interfaces import StreamStart
+from streamer.stream.eventlog import EventLog
+from streamer.stream.worker import Engine, LiveSession
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.runtime import EncodedWindow
+
+# How often a client that sends faster than it is transcribed is looked after.
+POLL_S = 0.02
+
+# Samples written at a time: a fraction of the buffer, so that a large message moves on as soon as there is room.
+MAX_WRITE_SAMPLES = 4 * SAMPLE_RATE
+
+
+class ClientStreams:
+    """Opens sessions for clients, at most `server.max_streams` at once."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        # What transcribes; None until the model is loaded.
+        self._engine: Engine[EncodedWindow] | None = None
+        self._model: WhisperModel | None = None
+        # Sessions that are open.
+        self._n_open = 0
+        self._lock = threading.Lock()
+
+    def serve_with(self, engine: Engine[EncodedWindow], model: WhisperModel) -> None:
+        """Accept clients from now on."""
+        self._engine, self._model = engine, model
+
+    def open(self, start: StreamStart) -> "ClientStream":
+        """Open a session.
+
+        Raises BusyError where all places are taken or the model is still loading, ProtocolError where the audio
+        format is not one we take, ConfigError where the model does not know the language.
+        """
+        engine, model = self._engine, self._model
+        if engine is None or model is None:
+            raise BusyError("the model is still being loaded: try again in a moment")
+        most = self._settings.server.max_streams
+        pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
+        session = session_settings(self._settings, model, language=start.language, task=start.task)
+        if session.language != "auto":
+            model.tokenizer.start_sequence(session.language, session.task)
+        with self._lock:
+            if self._n_open >= most:
+                raise BusyError(
+                    f"all {most} places for clients' audio are taken: try again later, or raise server.max_streams"
+                )
+            self._n_open += 1
+
+        def leave() -> None:
+            with self._lock:
+                self._n_open -= 1
+
+        log = EventLog(f"stream-{uuid.uuid4().hex[:12]}", self._settings.server.history_events)
+        live = LiveSession(
+            session,
+            capacity_samples=round(self._settings.input.buffer_s * SAMPLE_RATE),
+            n_mels=model.dims.n_mels,
+            patient=False,
+            on_event=log.append,
+            on_finished=log.close,
+        )
+        log.append(
+            Ready(
+                model=model.name,
+                device=dict(model.runtime.devices),
+                sample_rate=SAMPLE_RATE,
+                language=session.language,
+            )
+        )
+        engine.add(live)
+        return ClientStream(engine, live, log, pcm, leave)
+
+
+class ClientStream:
+    """One client's audio on its way to text (see `server.interfaces.ClientStream`)."""
+
+    def __init__(
+        self,
+        engine: Engine[EncodedWindow],
+        live: LiveSession,
+        log: EventLog,
+        pcm: PcmDecoder,
+        on_leave: Callable[[], None],
+    ) -> None:
+        self._engine = engine
+        self._live = live
+        self._log = log
+        self._pcm = pcm
+        # Called once, when the session is over.
+        self._on_leave: Callable[[], None] | None = on_leave
+        # Whether the audio was said to be complete.
+        self._complete = False
+
+    @property
+    def feed(self) -> EventLog:
+        """The session's events."""
+        return self._log
+
+    async def write(self, data: bytes) -> None:
+        """Take audio in, waiting while the buffer is full."""
+        samples = self._pcm.decode(data)
+        self._report_problems()
+        for first in range(0, len(samples), MAX_WRITE_SAMPLES):
+            piece = samples[first : first + MAX_WRITE_SAMPLES]
+            while self._live.ring.free < len(piece) and not self._live.over:
+                await asyncio.sleep(POLL_S)
+            self._live.ring.write(piece)
+
+    async def finish(self) -> None:
+        """Say that no more audio comes; return when everything final, and `end`, was published."""
+        if not self._complete:
+            self._complete = True
+            rest = self._pcm.finish()
+            self._report_problems()
+            while self._live.ring.free < len(rest) and not self._live.over:
+                await asyncio.sleep(POLL_S)
+            self._live.ring.write(rest)
+            self._engine.end_audio(self._live)
+        while not self._log.closed and not self._live.over:
+            await asyncio.sleep(POLL_S)
+        self._leave()
+
+    def report(self, code: str, message: str, fatal: bool) -> None:
+        """Publish an `error` event in the session."""
+        self._log.append(Error(code=code, message=message, fatal=fatal))
+
+    def abandon(self) -> None:
+        """The client is gone: transcribe no more of it."""
+        self._engine.remove(self._live)
+        self._log.close()
+        self._leave()
+
+    def _report_problems(self) -> None:
+        for code, message in self._pcm.take_problems():
+            self.report(code, message, fatal=False)
+
+    def _leave(self) -> None:
+        leave, self._on_leave = self._on_leave, None
+        if leave is not None:
+            leave()
