@@ -1,0 +1,84 @@
+# `make run` and `make test` set up what they need themselves, given Python 3.11 to 3.13 and make.
+
+VENV := .venv
+BIN := $(VENV)/bin
+
+# The Python to build the environment with: the first that can make one, else the first of a version that will do.
+# Another can be named: make run PYTHON=/opt/python3.12/bin/python3
+CANDIDATES := python3 python3.13 python3.12 python3.11
+VERSION_WILL_DO := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
+PYTHON ?= $(shell \
+	for needed in 'import ensurepip, venv; ' ''; do \
+		for python in $(CANDIDATES); do \
+			if $$python -c "$${needed}$(VERSION_WILL_DO)" 2>/dev/null; then echo $$python; exit; fi; \
+		done; \
+	done)
+
+# Installs system packages where this user may, and says what to do where not: $(call system_packages,NAMES,REASON)
+system_packages = \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+		export DEBIAN_FRONTEND=noninteractive; \
+		apt-get update -q && apt-get install -y -q --no-install-recommends $(1); \
+	else \
+		echo "$(2): install it, on Debian and Ubuntu with: sudo apt-get install $(1)" >&2; \
+		false; \
+	fi
+
+.DEFAULT_GOAL := help
+.PHONY: help run test style types tests bench clean
+
+help: ## Say what there is
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+
+run: $(VENV)/.portaudio ## Start the daemon on the microphone; more flags in ARGS='--port 9000'
+	@$(BIN)/streamer run --config config.yaml --fallback models/nano.en/sample.flac $(ARGS)
+
+test: style types tests ## Everything that must pass
+
+style: $(VENV)/.test ## Lint and layout
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+
+types: $(VENV)/.test ## Static types
+	$(BIN)/mypy
+
+tests: $(VENV)/.test $(VENV)/.portaudio ## Tests; some of them with ARGS='tests/audio -k mel'
+	$(BIN)/pytest $(ARGS)
+
+bench: $(VENV)/.test ## Measure latency, speed and memory
+	$(BIN)/python tools/benchmark.py $(ARGS)
+
+clean: ## Remove the environment and everything that was generated
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find streamer tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Each stamp says that a step is done, so that the next run starts at once.
+
+$(VENV)/.created:
+	@set -e; \
+	python='$(PYTHON)'; \
+	if [ -z "$$python" ]; then \
+		echo "no Python 3.11 to 3.13 found: install one, or name it with make PYTHON=..." >&2; \
+		exit 1; \
+	fi; \
+	if ! $$python -c 'import ensurepip, venv' 2>/dev/null; then \
+		version=$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		$(call system_packages,python$$version-venv,Python's venv module is missing); \
+	fi; \
+	echo "Making the environment $(VENV) with $$($$python --version)"; \
+	$$python -m venv $(VENV)
+	@touch $@
+
+$(VENV)/.run: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --editable '.[test]'
+	@touch $(VENV)/.run $@
+
+# Without PortAudio there is no microphone, but everything else: a failure here is told and stops nothing.
+$(VENV)/.portaudio: $(VENV)/.run
+	@if $(BIN)/python -c 'import sounddevice' 2>/dev/null \
+		|| { $(call system_packages,libportaudio2,The PortAudio library is missing and no microphone can be used); }; \
+	then touch $@; fi
