@@ -118,7 +118,6 @@ class Server:
                 )
             )
         url = _url(host, sockets[0].getsockname()[1])
-        logger.info("listening on %s", url)
         return url
 
     async def stop(self, timeout_s: float = 10.0) -> None:

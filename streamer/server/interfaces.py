@@ -11,7 +11,7 @@ from streamer.events import Event
 StreamFormat = Literal["s16le", "f32le"]
 StreamTask = Literal["transcribe", "translate"]
 
-MIN_SAMPLE_RATE = 1_000  # samples a second; below it there is no speech to hear
+MIN_SAMPLE_RATE = 4_000  # samples a second; below it there is no speech to hear
 MAX_SAMPLE_RATE = 384_000  # samples a second; the fastest sound cards
 MAX_CHANNELS = 32  # as many as large audio interfaces have
 
@@ -73,7 +73,7 @@ class StreamStart:
     # Sample format: 16-bit integers or 32-bit floats (-1 to 1), little-endian, channels interleaved.
     format: StreamFormat = "s16le"
 
-    # Samples a second and channel, 1000 to 384000.
+    # Samples a second and channel, 4000 to 384000.
     sample_rate: int = 16_000
 
     # Channels, 1 to 32; they are mixed to one.
