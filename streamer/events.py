@@ -6,7 +6,6 @@ audio. An event is made without `seq` and `session`; the event log stamps both w
 
 import dataclasses
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -15,6 +14,9 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import ProtocolError
 
 PROTOCOL_VERSION = 1
+
+# No time, probability or logarithm comes near it; an integer beyond the range of floats would not convert.
+MAX_NUMBER = 1e15
 
 SpeechState = Literal["start", "end"]
 GapReason = Literal["overrun", "overload", "device"]
@@ -170,7 +172,7 @@ def from_json(text: str | bytes) -> Event:
     """
     try:
         data = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
         raise ProtocolError(f"event is not JSON ({error}): expected one object a message") from None
     if not isinstance(data, dict):
         raise ProtocolError(f"event is a JSON {type(data).__name__}: expected an object")
@@ -192,7 +194,7 @@ def _fields(cls: type[Any], data: Mapping[str, Any], where: str) -> dict[str, An
 
 def _value(expected: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - JSON is untyped
     if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if math.isfinite(value):
+        if abs(value) < MAX_NUMBER:  # false for NaN and infinity too
             return float(value)
     elif expected is int and isinstance(value, int) and not isinstance(value, bool):
         return value

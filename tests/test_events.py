@@ -99,3 +99,18 @@ def test_sample_positions_become_milliseconds() -> None:
     assert seconds(16_000) == 1.0
     assert seconds(1) == 0.0
     assert seconds(24_008) == 1.5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"type":"speech","state":"start","time":' + "9" * 400 + "}",
+        '{"type":"speech","state":"start","time":NaN}',
+        '{"type":"speech","state":"start","time":1e999}',
+    ],
+    ids=["nested", "huge integer", "NaN", "infinity"],
+)
+def test_json_that_python_chokes_on_is_refused(text: str) -> None:
+    with pytest.raises(ProtocolError):
+        from_json(text)
