@@ -66,6 +66,13 @@ def transcribe(settings: Settings, paths: Sequence[Path], *, format: str, stream
     """
     if output is not None and len(paths) > 1 and not output.is_dir():
         raise UsageError(f"{output} is no directory: expected one for {len(paths)} files; make it first")
+    targets = [_target(output, path, format) for path in paths]
+    for path, target in zip(paths, targets, strict=True):
+        if target is not None and targets.count(target) > 1:
+            raise UsageError(
+                f"the text of {path} and of another file would both be {target}: expected files of different names;"
+                " transcribe them one at a time, each with its own --output"
+            )
     model = _load_model(settings)
     if settings.decoding.language != "auto":
         model.tokenizer.start_sequence(settings.decoding.language, settings.decoding.task)
@@ -77,9 +84,9 @@ def transcribe(settings: Settings, paths: Sequence[Path], *, format: str, stream
             engine = make_engine(model)
             engine.start()
             stack.callback(engine.stop)
-        for path in paths:
+        for path, target in zip(paths, targets, strict=True):
             try:
-                with _opened(output, path, format) as stream, _progress(console, path) as on_progress:
+                with _opened(target) as stream, _progress(console, path) as on_progress:
                     writer = open_writer(format, stream)
                     try:
                         if engine is None:
@@ -241,17 +248,7 @@ class _Daemon:
                 on_end=ended,
             )
 
-        def ready() -> None:
-            log.append(
-                Ready(
-                    model=model.name,
-                    device=dict(model.runtime.devices),
-                    sample_rate=SAMPLE_RATE,
-                    language=session.language,
-                )
-            )
-
-        ready()
+        log.append(_ready(model, session.language))
         try:
             source.start(callbacks(source))
         except AudioDeviceError as error:
@@ -346,6 +343,10 @@ def _load_model(settings: Settings) -> WhisperModel:
     )
 
 
+def _ready(model: WhisperModel, language: str) -> Ready:
+    return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
+
+
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
     """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once."""
@@ -402,6 +403,8 @@ def _transcribe_offline(
         truncated = error  # what there is, is transcribed first
     samples = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
     blocks.clear()
+    log = EventLog(path.name, settings.server.history_events)
+    writer.handle(log.append(_ready(model, settings.decoding.language)))
     for final in transcribe_offline(
         model,
         samples,
@@ -409,7 +412,8 @@ def _transcribe_offline(
         task=settings.decoding.task,
         on_progress=lambda position: on_progress(position, len(samples)),
     ):
-        writer.handle(final)
+        writer.handle(log.append(final))
+    writer.handle(log.append(End()))
     if truncated is not None:
         raise truncated
 
@@ -434,9 +438,7 @@ def _transcribe_streaming(
     )
     # Events are written by this thread, so that an output that cannot be written to ends the command.
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    log.append(
-        Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=session.language)
-    )
+    log.append(_ready(model, session.language))
     for event in log.subscribe(events.put, after=0).backlog:
         writer.handle(event)
     engine.add(live)
@@ -467,13 +469,19 @@ def _transcribe_streaming(
         raise truncated
 
 
+def _target(output: Path | None, path: Path, format: str) -> Path | None:
+    """Return the file that the text of `path` goes to; None is standard output."""
+    if output is None or not output.is_dir():
+        return output
+    return output / f"{path.stem}.{'txt' if format == 'text' else format}"
+
+
 @contextlib.contextmanager
-def _opened(output: Path | None, path: Path, format: str) -> Iterator[TextIO]:
-    """Open where the text of `path` goes: standard output, or a file that appears when it is complete."""
-    if output is None:
+def _opened(target: Path | None) -> Iterator[TextIO]:
+    """Open where a text goes: standard output, or a file that appears when it is complete."""
+    if target is None:
         yield sys.stdout
         return
-    target = output / f"{path.stem}.{'txt' if format == 'text' else format}" if output.is_dir() else output
     partial = target.with_name(f"{target.name}.partial")
     try:
         with partial.open("w", encoding="utf-8", newline="\n") as stream:
