@@ -42,9 +42,11 @@ def transcribe(
 
     samples : shape = (n_samples,), 16 kHz mono
 
-    Yields one final a segment, in order. `on_progress` is told how many samples are done. Raises ConfigError where
-    the model does not know the language, InferenceError where the device fails.
+    Yields one final a segment that has words, in order. `on_progress` is told how many samples are done. Raises
+    ConfigError where the model does not know the language, InferenceError where the device fails.
     """
+    if len(samples) == 0:
+        return
     if language != "auto":
         model.tokenizer.start_sequence(language, task)  # raises before anything is computed
     features = log_mel_recording(samples, model.dims.n_mels)
@@ -53,7 +55,8 @@ def transcribe(
     tokenizer = model.tokenizer
     seek = 0
     number = 0
-    while seek < n_frames:
+    # A short recording was padded to 30 s; what lies past its end is not looked at.
+    while seek < n_frames and seek * HOP_LENGTH < len(samples):
         length = min(N_FRAMES, n_frames - seek)
         mel = np.zeros((model.dims.n_mels, N_FRAMES), dtype=np.float32)
         mel[:, :length] = features[:, seek : seek + length]
@@ -64,15 +67,18 @@ def transcribe(
         window = decode_window(decoder, tokenizer, model.generation, options)
         segments, advance = split_segments(window.tokens, tokenizer.special.timestamp_begin, length)
         begin = seek * HOP_LENGTH
-        heard = min(length * HOP_LENGTH, len(samples) - begin)
+        # All of the words were said in what is not transcribed again.
+        heard = min(max(advance, 1) * HOP_LENGTH, len(samples) - begin)
         spellings = [
             tokenizer.split_to_words([t for t in s.tokens if t < tokenizer.special.end_of_text], language)
             for s in segments
         ]
         words = align(decoder, tokenizer, model.generation, [w for s in spellings for w in s], options, heard)
         for segment, spelling in zip(segments, spellings, strict=True):
-            number += 1
             mine, words = words[: len(spelling)], words[len(spelling) :]
+            if not mine:
+                continue
+            number += 1
             yield Final(
                 segment=number,
                 start=seconds(begin + min(segment.start_samples, heard)),
@@ -109,15 +115,15 @@ def split_segments(tokens: Sequence[int], timestamp_begin: int, length_frames: i
     def position(index: int) -> int:
         return (tokens[index] - timestamp_begin) * N_SAMPLES_PER_TOKEN
 
-    if cuts:
-        # The last cut is the end of what was heard whole, unless the text goes on to a timestamp of its own.
-        ends = [*cuts, len(tokens)] if ends_with_one_time else cuts
-        begins = [0, *ends[:-1]]
-        segments = [
-            Segment(position(a), position(b - 1), tuple(tokens[a:b])) for a, b in zip(begins, ends, strict=True)
-        ]
-        advance = length_frames if ends_with_one_time else position(cuts[-1] - 1) // HOP_LENGTH
-        return segments, advance
-    last = next((i for i in reversed(range(len(tokens))) if times[i] and tokens[i] != timestamp_begin), None)
-    end = position(last) if last is not None else length_frames * HOP_LENGTH
-    return [Segment(0, end, tuple(tokens))], length_frames
+    start = position(0) if times[:1] == [True] else 0
+    if not cuts:
+        end = position(-1) if ends_with_one_time else length_frames * HOP_LENGTH
+        return [Segment(start, max(start, end), tuple(tokens))], length_frames
+    # The last cut is the end of what was heard whole, unless the text goes on to a timestamp of its own.
+    ends = [*cuts, len(tokens)] if ends_with_one_time else cuts
+    begins = [0, *ends[:-1]]
+    segments = [
+        Segment(position(a) if times[a] else 0, position(b - 1), tuple(tokens[a:b]))
+        for a, b in zip(begins, ends, strict=True)
+    ]
+    return segments, length_frames if ends_with_one_time else position(cuts[-1] - 1) // HOP_LENGTH

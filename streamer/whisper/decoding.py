@@ -4,6 +4,7 @@ Source: openai-whisper's `decoding.py` (the logit filters and the timestamp rule
 model's own `generation_config.json`.
 """
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
+from streamer.errors import InferenceError
 from streamer.whisper.result import Hypothesis, TimedWord
 from streamer.whisper.timing import word_spans
 from streamer.whisper.tokenizer import Tokenizer
@@ -22,9 +24,11 @@ FloatArray = NDArray[np.floating]
 # A word and the tokens that spell it.
 Spelling = tuple[str, tuple[int, ...]]
 
-# A run of tokens that comes this often in a row is a loop, not speech.
+# A run of tokens that comes this often in a row, and so fills this many tokens, is a loop. People do say "no, no, no,
+# no": a short run has to go on for longer.
 LOOP_REPEATS = 4
-LOOP_LONGEST_TOKENS = 24
+LOOP_TOKENS = 16
+LOOP_LONGEST_TOKENS = 24  # of one run
 
 
 class TokenDecoder(Protocol):
@@ -48,15 +52,17 @@ class LogitFilter(Protocol):
         """Set the logits (n_vocab,) of the forbidden tokens to -inf, given the tokens sampled so far."""
 
 
-@dataclass(frozen=True, slots=True)
 class SuppressTokens:
     """Tokens that never come."""
 
-    suppressed: tuple[int, ...]
+    def __init__(self, suppressed: Sequence[int], n_vocab: int) -> None:
+        # Added to the logits: much cheaper than to set 1500 timestamps one by one at each step.
+        self._bias = np.zeros(n_vocab, dtype=np.float32)
+        self._bias[list(suppressed)] = -np.inf
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
         """See LogitFilter."""
-        logits[list(self.suppressed)] = -np.inf
+        logits += self._bias
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +99,16 @@ class TimestampRules:
                 logits[begin:] = -np.inf
             else:
                 logits[: self.end_of_text] = -np.inf
-        times = [token for token in tokens if token >= begin]
-        if times:
+        last_time = next((token for token in reversed(tokens) if token >= begin), None)
+        if last_time is not None:
             # A segment has a length: its end may not be its beginning, the next beginning may be this end.
-            logits[begin : times[-1] + (0 if last_is_time and not second_last_is_time else 1)] = -np.inf
+            logits[begin : last_time + (0 if last_is_time and not second_last_is_time else 1)] = -np.inf
         if not tokens:
             logits[:begin] = -np.inf
             if self.max_initial is not None:
                 logits[begin + self.max_initial + 1 :] = -np.inf
-        log_probs = _log_softmax(logits)
-        if np.logaddexp.reduce(log_probs[begin:]) > log_probs[:begin].max():
+        # Timestamps as a whole against the likeliest text; what both would be divided by makes no difference.
+        if _log_sum_exp(logits[begin:]) > logits[:begin].max():
             logits[:begin] = -np.inf
 
 
@@ -150,7 +156,7 @@ class DecodedWindow:
     # Prefix and sampled tokens, without the end of text.
     tokens: list[int]
 
-    # Log-probability of each token after filtering, prefix included.
+    # Log-probability of each token after filtering; for those of the prefix, after suppression.
     log_probs: list[float]
     no_speech_prob: float
 
@@ -184,41 +190,33 @@ def decode_window(
     if not options.timestamps:
         start = [*start, special.no_timestamps]
     room = decoder.capacity - len(start) - len(options.prefix) - 1
-    # As in openai-whisper the prompt has at most half of the context, its newest part.
-    n_prompt = max(0, min(len(options.prompt), room // 2, decoder.capacity // 2 - 1))
+    # As in openai-whisper, half of the room is for the prompt, its newest part, and half for what is said next.
+    n_prompt = max(0, min(len(options.prompt), room // 2))
     prompt = [special.start_of_previous, *options.prompt[len(options.prompt) - n_prompt :]] if n_prompt else []
-
-    filters: list[LogitFilter] = [
-        SuppressTokens(config.suppress_tokens),
-        SuppressAtBegin(config.begin_suppress_tokens),
-    ]
-    if options.timestamps:
-        rules = TimestampRules(
-            special.end_of_text, special.no_timestamps, special.timestamp_begin, config.max_initial_timestamp_index
-        )
-        filters.append(rules)
-    else:
-        times = range(special.timestamp_begin, tokenizer.n_vocab)
-        filters.append(SuppressTokens((special.no_timestamps, *times)))
 
     decoder.begin()
     logits, attention = decoder.feed([*prompt, *start, *options.prefix])
     rows = [attention[:, len(prompt) :]]
-    no_speech_prob = float(np.exp(_log_softmax(logits[len(prompt)])[special.no_speech]))
-    first = len(prompt) + len(start) - 1
-    log_probs = [float(_log_softmax(logits[first + i])[token]) for i, token in enumerate(options.prefix)]
+    no_speech_prob = math.exp(_log_prob(logits[len(prompt)], special.no_speech))
 
+    suppress, *others = _filters(tokenizer, config, options, logits.shape[-1])
+    # What the prefix was sampled from; the other rules depend on where a text began, which may have been elsewhere.
+    before_prefix = len(prompt) + len(start) - 1
+    log_probs = []
+    for row, token in zip(logits[before_prefix:], options.prefix, strict=False):
+        scored = row.copy()
+        suppress.apply(scored, ())
+        log_probs.append(_log_prob(scored, token))
     tokens = list(options.prefix)
     sampled: list[float] = []
     looped = False
     most = min(options.max_tokens, decoder.capacity - len(prompt) - len(start) - len(tokens))
-    last = logits[-1]
     while len(sampled) < most and not cancelled():
-        last = last.copy()
-        for rule in filters:
+        last = logits[-1]
+        for rule in (suppress, *others):
             rule.apply(last, tokens)
         token = int(last.argmax())
-        sampled.append(float(_log_softmax(last)[token]))
+        sampled.append(_log_prob(last, token))
         if token == special.end_of_text:
             break
         tokens.append(token)
@@ -226,14 +224,13 @@ def decode_window(
         if options.stop_at_loop and (length := loop_length(tokens)):
             looped = True
             # Keep the first round of the loop, and never less than the prefix.
-            tokens = tokens[: max(len(options.prefix), len(tokens) - length * (LOOP_REPEATS - 1))]
+            tokens = tokens[: max(len(options.prefix), len(tokens) - length * (_loop_repeats(length) - 1))]
             log_probs = log_probs[: len(tokens)]
             break
         if len(sampled) == most:
             break
         logits, attention = decoder.feed([token])
         rows.append(attention)
-        last = logits[-1]
     return DecodedWindow(
         tokens=tokens,
         log_probs=log_probs,
@@ -298,10 +295,14 @@ def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int)
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """Return the length of the run that the tokens end with `LOOP_REPEATS` times in a row, 0 where there is none."""
+    """Return the length of the run that the tokens end with again and again, 0 where there is no loop.
+
+    A loop is `LOOP_REPEATS` rounds in a row, more where they would be fewer than `LOOP_TOKENS` tokens.
+    """
     for length in range(1, min(LOOP_LONGEST_TOKENS, len(tokens) // LOOP_REPEATS) + 1):
-        run = tokens[-length:]
-        if all(tokens[-length * (i + 1) : -length * i] == run for i in range(1, LOOP_REPEATS)):
+        n_tokens = length * _loop_repeats(length)
+        # A sequence has a period where it equals itself moved on by it.
+        if n_tokens <= len(tokens) and tokens[-n_tokens + length :] == tokens[-n_tokens:-length]:
             return length
     return 0
 
@@ -317,7 +318,46 @@ def max_tokens_for(n_samples: int) -> int:
     return 16 + n_samples // N_SAMPLES_PER_TOKEN
 
 
+def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions, n_vocab: int) -> list[LogitFilter]:
+    special = tokenizer.special
+    # Besides what the model's settings list: no special token belongs into a text, nor does padding of the vocabulary.
+    suppressed = {*config.suppress_tokens, *range(special.end_of_text + 1, special.timestamp_begin)}
+    suppressed.update(range(tokenizer.n_vocab if options.timestamps else special.timestamp_begin, n_vocab))
+    filters: list[LogitFilter] = [
+        SuppressTokens(sorted(suppressed), n_vocab),
+        SuppressAtBegin(config.begin_suppress_tokens),
+    ]
+    if options.timestamps:
+        filters.append(
+            TimestampRules(
+                special.end_of_text, special.no_timestamps, special.timestamp_begin, config.max_initial_timestamp_index
+            )
+        )
+    return filters
+
+
+def _loop_repeats(length: int) -> int:
+    return max(LOOP_REPEATS, -(-LOOP_TOKENS // length))
+
+
+def _log_prob(logits: FloatArray, token: int) -> float:
+    """Return a token's log-probability. Raises InferenceError where the device gave no numbers."""
+    log_prob = float(logits[token]) - _log_sum_exp(logits)
+    if math.isnan(log_prob):
+        raise InferenceError(
+            "the decoder's logits are not finite, though they were when the model was loaded: update the device's"
+            " driver, or choose another device with --device CPU"
+        )
+    return log_prob
+
+
+def _log_sum_exp(logits: FloatArray) -> float:
+    highest = logits.max()
+    if not np.isfinite(highest):
+        return float(highest)
+    return float(highest + np.log(np.exp(logits - highest).sum()))
+
+
 def _log_softmax(logits: FloatArray) -> FloatArray:
-    shifted = logits - logits.max()
-    result: FloatArray = shifted - np.log(np.exp(shifted).sum())
+    result: FloatArray = logits - _log_sum_exp(logits)
     return result

@@ -7,18 +7,18 @@ from pathlib import Path
 from streamer.audio.constants import N_FRAMES, exact_div
 from streamer.errors import ModelError
 
-# Widest sizes that are accepted: twice large-v3's. A file that announces more is broken or hostile.
+# Narrowest and widest sizes that are accepted, up to twice large-v3's. A file that announces more is broken or hostile.
 _LIMITS = {
-    "n_mels": 256,
-    "n_audio_ctx": 1500,
-    "n_audio_state": 2560,
-    "n_audio_head": 40,
-    "n_audio_layer": 64,
-    "n_vocab": 131_072,
-    "n_text_ctx": 448,
-    "n_text_state": 2560,
-    "n_text_head": 40,
-    "n_text_layer": 64,
+    "n_mels": (1, 256),
+    "n_audio_ctx": (1, 1500),
+    "n_audio_state": (1, 2560),
+    "n_audio_head": (1, 40),
+    "n_audio_layer": (1, 64),
+    "n_vocab": (1, 131_072),
+    "n_text_ctx": (32, 448),  # room for the start of a transcript and some text
+    "n_text_state": (1, 2560),
+    "n_text_head": (1, 40),
+    "n_text_layer": (1, 64),
 }
 
 _HUGGINGFACE_NAMES = {
@@ -74,18 +74,23 @@ class ModelDimensions:
         values: dict[str, int] = {}
         for name, key in _HUGGINGFACE_NAMES.items():
             value = config.get(key)
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= _LIMITS[name]:
+            low, high = _LIMITS[name]
+            if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise ModelError(
-                    f"{path} has {key} {value!r}: expected a whole number from 1 to {_LIMITS[name]};"
+                    f"{path} has {key} {value!r:.60}: expected a whole number from {low} to {high};"
                     " fetch the file again, or use a Whisper model"
                 )
             values[name] = value
         dims = cls(**values)
         for state, head in ((dims.n_audio_state, dims.n_audio_head), (dims.n_text_state, dims.n_text_head)):
             if state % head:
-                raise ModelError(f"{path} has d_model {state} and {head} heads: expected a multiple of the heads")
+                raise ModelError(
+                    f"{path} has d_model {state} and {head} heads: expected a multiple of the heads;"
+                    " fetch the file again"
+                )
         if dims.n_audio_ctx * 2 != N_FRAMES:
             raise ModelError(
-                f"{path} has max_source_positions {dims.n_audio_ctx}: expected {N_FRAMES // 2} (30 s of audio)"
+                f"{path} has max_source_positions {dims.n_audio_ctx}: expected {N_FRAMES // 2} (30 s of audio);"
+                " use a Whisper model"
             )
         return dims

@@ -5,8 +5,8 @@ and values are double-buffered, so that one window can be encoded while another 
 """
 
 import logging
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +33,12 @@ BLOCK_TOKENS = 16
 # Windows that can be held at once: one being decoded, one being encoded.
 N_BUFFERS = 2
 
-# Full precision: reduced precision would change tokens between machines.
-_FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+# Reduced precision would change tokens between machines. An NPU computes in half precision and takes no such hint.
+_FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
 
 # The NPU plugin without an NPU: it delegates to the CPU (docs/design.md). By default it hands tensors from one
 # partition to the next in half precision, which an NPU computes in anyway; a check on a CPU wants it exact.
-_NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": "NO"}
+_NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": "NO", **_FULL_PRECISION}
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +52,11 @@ class DeviceInfo:
     chosen: bool
 
 
+def available_devices() -> list[str]:
+    """Return the names of the inference devices that OpenVINO finds here."""
+    return list(ov.Core().available_devices)
+
+
 def list_devices() -> list[DeviceInfo]:
     """Return the inference devices that OpenVINO finds here."""
     core = ov.Core()
@@ -63,14 +68,24 @@ def list_devices() -> list[DeviceInfo]:
 
 
 def choose_device(wanted: str, available: Sequence[str]) -> str:
-    """Resolve AUTO, NPU, GPU or CPU to one of the available devices (`GPU.1` counts as a GPU).
+    """Resolve AUTO, NPU, GPU or CPU to the best of the available devices (`GPU.1` counts as a GPU).
 
-    Raises ConfigError where the wanted device is not there.
+    A device's full name stands for itself. Raises ConfigError where the wanted device is not there.
     """
-    for kind in DEVICE_ORDER if wanted == "AUTO" else (wanted,):
-        for name in available:
-            if name.split(".")[0] == kind:
-                return name
+    return choose_devices(wanted, available)[0]
+
+
+def choose_devices(wanted: str, available: Sequence[str]) -> list[str]:
+    """Return all available devices that fit AUTO, NPU, GPU or CPU, the best first.
+
+    Raises ConfigError where there is none.
+    """
+    if wanted in available:
+        return [wanted]
+    kinds = DEVICE_ORDER if wanted == "AUTO" else (wanted,)
+    found = [name for kind in kinds for name in available if name.split(".")[0] == kind]
+    if found:
+        return found
     raise ConfigError(
         f"device {wanted} is not there, OpenVINO finds {', '.join(available) or 'none'}: install its driver,"
         " or choose another with --device (AUTO takes the best there is)"
@@ -107,39 +122,27 @@ class Runtime:
         """
         self.dims: ModelDimensions = checkpoint.dims
         self._core = ov.Core()
-        self._properties: dict[str, object] = dict(_FULL_PRECISION)
+        self._properties: dict[str, object] = {"PERFORMANCE_HINT": "LATENCY"}
         if npu_through_cpu:
             self.device = "NPU"
             self._properties |= _NPU_THROUGH_CPU
         else:
-            self.device = choose_device(device, self._core.available_devices)
+            self.device = choose_device(device, available_devices())
+            if not self.device.startswith("NPU"):
+                self._properties |= _FULL_PRECISION
         if cache_dir is not None:
             self._properties["CACHE_DIR"] = str(cache_dir)
         # Device of each stage, as the `ready` event tells it.
         self.devices = dict.fromkeys(("encoder", "cross_kv", "decoder"), self.device)
         dims, weights = checkpoint.dims, checkpoint.tensors
-        models = {
+        builders: dict[str, Callable[[], ov.Model]] = {
             "encoder": lambda: graphs.build_encoder(dims, weights),
             "cross_kv": lambda: graphs.build_cross_kv(dims, weights),
             "decoder": lambda: graphs.build_decoder(dims, weights, 1, alignment_heads),
             "block_decoder": lambda: graphs.build_decoder(dims, weights, BLOCK_TOKENS, alignment_heads),
         }
-        compiled: dict[str, ov.CompiledModel] = {}
-        failures: list[InferenceError] = []
-
-        def compile_stage(stage: str) -> None:
-            try:
-                compiled[stage] = self._compile(stage, models[stage]())
-            except InferenceError as error:
-                failures.append(error)
-
-        threads = [threading.Thread(target=compile_stage, args=(s,), name=f"compile-{s}") for s in models]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if failures:
-            raise failures[0]
+        with ThreadPoolExecutor(len(builders), "compile") as pool:
+            compiled = dict(zip(builders, pool.map(self._compile, builders, builders.values()), strict=True))
 
         self._encoder = _Stage(compiled["encoder"])
         self._cross_kv = _Stage(compiled["cross_kv"])
@@ -170,24 +173,29 @@ class Runtime:
         self._cross_kv.infer()
         return window
 
-    def _compile(self, stage: str, model: ov.Model) -> ov.CompiledModel:
+    def _compile(self, stage: str, build: Callable[[], ov.Model]) -> ov.CompiledModel:
+        model = build()
+        if "CACHE_DIR" in self._properties:
+            try:
+                return self._core.compile_model(model, self.device, self._properties)
+            except RuntimeError as error:
+                # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
+                logger.debug("%s for %s with the cache: %s", stage, self.device, _first_line(error))
+        properties = {key: value for key, value in self._properties.items() if key != "CACHE_DIR"}
         try:
-            return self._core.compile_model(model, self.device, self._properties)
-        except RuntimeError as error:
-            if "CACHE_DIR" not in self._properties:
-                raise InferenceError(
-                    f"{self.device} cannot compile the {stage} graph ({_first_line(error)}): update its driver,"
-                    " or choose another device with --device CPU"
-                ) from None
-        logger.warning("cached %s for %s cannot be used; compiling it anew", stage, self.device)
-        uncached = {key: value for key, value in self._properties.items() if key != "CACHE_DIR"}
-        try:
-            return self._core.compile_model(model, self.device, uncached)
+            compiled = self._core.compile_model(model, self.device, properties)
         except RuntimeError as error:
             raise InferenceError(
                 f"{self.device} cannot compile the {stage} graph ({_first_line(error)}): update its driver,"
                 " or choose another device with --device CPU"
             ) from None
+        if properties != self._properties:
+            logger.warning(
+                "the cache of compiled graphs in %s cannot be used for the %s graph: delete that directory",
+                self._properties["CACHE_DIR"],
+                stage,
+            )
+        return compiled
 
 
 class DecoderRuntime:
@@ -198,24 +206,18 @@ class DecoderRuntime:
 
     def __init__(self, dims: ModelDimensions, step: "_Stage", block: "_Stage", window: EncodedWindow) -> None:
         self._dims = dims
-        self._step = step
-        self._block = block
         # Tokens in the cache.
         self._n_cached = 0
-        # Cached keys and values, shape (1, n_head, P, head), by input name; shared by both graphs.
-        self._cache: dict[str, ov.Tensor] = {}
-        self._inputs: dict[_Stage, dict[str, ov.Tensor]] = {}
-        self._outputs: dict[_Stage, dict[str, ov.Tensor]] = {}
-        for stage in (step, block):
-            self._inputs[stage] = {
-                name: stage.bind_new(name) for name in ("input_ids", "position_ids", "attention_mask")
-            }
-            self._outputs[stage] = {name: stage.bind_new(name) for name in stage.output_names}
-        self._layers = [(i, kind) for i in range(dims.n_text_layer) for kind in ("key", "value")]
-        for i, kind in self._layers:
-            name = f"past_key_values.{i}.decoder.{kind}"
-            self._cache[name] = step.bind_new(name)
-            block.bind(name, self._cache[name])
+        # Cache slots that may hold something else than zeros, from the first on.
+        self._n_dirty = 0
+        names = [f"{i}.decoder.{kind}" for i in range(dims.n_text_layer) for kind in ("key", "value")]
+        # Cached keys and values, each of shape (1, n_head, P, head); shared by both graphs.
+        cache = {name: step.bind_new(f"past_key_values.{name}") for name in names}
+        for name, tensor in cache.items():
+            block.bind(f"past_key_values.{name}", tensor)
+        self._cache = [tensor.data for tensor in cache.values()]
+        self._step = _Call(step, names)
+        self._block = _Call(block, names)
         self.use(window)
 
     @property
@@ -225,26 +227,26 @@ class DecoderRuntime:
 
     def use(self, window: EncodedWindow) -> None:
         """Decode this window from now on."""
-        for i, kind in self._layers:
-            for stage in (self._step, self._block):
-                stage.bind(
-                    f"past_key_values.{i}.encoder.{kind}", window.tensors[f"present_key_values.{i}.encoder.{kind}"]
-                )
+        for name, tensor in window.tensors.items():
+            for call in (self._step, self._block):
+                call.stage.bind(name.replace("present_", "past_", 1), tensor)
         self.begin()
 
     def begin(self) -> None:
         """Forget the sequence and start a new one."""
-        self._n_cached = 0
         # Hidden slots are masked, but what they hold still meets the arithmetic: a NaN left there would spread.
-        for tensor in self._cache.values():
-            tensor.data[:] = 0
+        for slots in self._cache:
+            slots[:, :, : self._n_dirty] = 0
+        self._n_cached = self._n_dirty = 0
 
     def pollute_hidden_slots(self) -> None:
         """Fill every cache slot that is not in use with noise, for the check that the mask hides them."""
         noise = np.random.default_rng(0)
-        for tensor in self._cache.values():
-            hidden = tensor.data[:, :, self._n_cached :]
-            hidden[:] = noise.standard_normal(hidden.shape, dtype=np.float32)
+        for slots in self._cache:
+            # The same in every slot: attention that averages many of them would average white noise away.
+            pattern = 4.0 * noise.standard_normal((1, slots.shape[1], 1, slots.shape[3]), dtype=np.float32)
+            slots[:, :, self._n_cached :] = pattern
+        self._n_dirty = self._dims.cache_size
 
     def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
         """Append tokens to the sequence.
@@ -255,40 +257,55 @@ class DecoderRuntime:
         assert 0 < len(tokens) <= self.capacity - self._n_cached, "the sequence does not fit the context"
         logits: list[FloatArray] = []
         attention: list[FloatArray] = []
-        position = 0
-        while position < len(tokens):
-            some = tokens[position : position + BLOCK_TOKENS]
-            outputs = self._call(some)
-            logits.append(outputs["logits"].data[0, : len(some)].copy())
-            attention.append(outputs["cross_attention"].data[0, :, : len(some)].copy())
-            position += len(some)
+        for first in range(0, len(tokens), BLOCK_TOKENS):
+            some = tokens[first : first + BLOCK_TOKENS]
+            call = self._forward(some)
+            logits.append(call.logits[0, : len(some)].copy())
+            attention.append(call.attention[0, :, : len(some)].copy())
         if len(logits) == 1:
             return logits[0], attention[0]
         return np.concatenate(logits), np.concatenate(attention, axis=1)
 
-    def _call(self, tokens: Sequence[int]) -> Mapping[str, ov.Tensor]:
-        stage = self._step if len(tokens) == 1 else self._block
-        inputs, outputs = self._inputs[stage], self._outputs[stage]
-        n, n_cached, slots = len(tokens), self._n_cached, self._dims.cache_size
-        ids = inputs["input_ids"].data
-        ids[0, :n] = tokens
-        ids[0, n:] = 0
-        # Padding behind the tokens is masked; its positions only have to be valid.
-        inputs["position_ids"].data[:] = np.minimum(n_cached + np.arange(ids.shape[1]), self._dims.n_text_ctx - 1)
-        mask = inputs["attention_mask"].data
-        mask[0, :n_cached] = 1
-        mask[0, n_cached:slots] = 0
-        mask[0, slots : slots + n] = 1
-        mask[0, slots + n :] = 0
-        stage.infer()
+    def _forward(self, tokens: Sequence[int]) -> "_Call":
+        call = self._step if len(tokens) == 1 else self._block
+        n, n_cached = len(tokens), self._n_cached
+        call.ids[0, :n] = tokens
+        # Padding behind the tokens is hidden from them; it only has to be valid.
+        call.ids[0, n:] = 0
+        np.minimum(call.offsets + n_cached, self._dims.n_text_ctx - 1, out=call.positions)
+        self._show(call.mask[0], n_cached, n)
+        call.stage.infer()
         # The very last position has no slot: nothing comes after it.
-        n_kept = min(n, slots - n_cached)
-        for i, kind in self._layers:
-            present = outputs[f"present_key_values.{i}.decoder.{kind}"].data
-            cache = self._cache[f"past_key_values.{i}.decoder.{kind}"].data
-            cache[:, :, n_cached : n_cached + n_kept] = present[:, :, :n_kept]
+        n_kept = min(n, self._dims.cache_size - n_cached)
+        for slots, present in zip(self._cache, call.present, strict=True):
+            slots[:, :, n_cached : n_cached + n_kept] = present[:, :, :n_kept]
         self._n_cached += n
-        return outputs
+        self._n_dirty = max(self._n_dirty, n_cached + n_kept)
+        return call
+
+    def _show(self, mask: FloatArray, n_cached: int, n: int) -> None:
+        """Show the filled slots and the n current tokens, which sit behind all slots; shape (P + T,)."""
+        slots = self._dims.cache_size
+        mask[:n_cached] = 1
+        mask[n_cached:slots] = 0
+        mask[slots : slots + n] = 1
+        mask[slots + n :] = 0
+
+
+class _Call:
+    """A decoder graph with its tensors as arrays; looked up once, since a step takes less time than a few look-ups."""
+
+    def __init__(self, stage: "_Stage", names: Sequence[str]) -> None:
+        self.stage = stage
+        self.ids = stage.bind_new("input_ids").data
+        self.positions = stage.bind_new("position_ids").data
+        self.mask = stage.bind_new("attention_mask").data
+        self.logits = stage.bind_new("logits").data
+        self.attention = stage.bind_new("cross_attention").data
+        # Keys and values of the call's own tokens, in the order of `names`.
+        self.present = [stage.bind_new(f"present_key_values.{name}").data for name in names]
+        # Position of each token of the call after its first.
+        self.offsets = np.arange(len(self.positions))
 
 
 class _Stage:
@@ -328,6 +345,5 @@ def _new_tensor(port: ov.ConstOutput) -> ov.Tensor:
 def _first_line(error: Exception) -> str:
     """Return what an OpenVINO exception says, without its stack of source locations."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return next(
-        (line for line in reversed(lines) if not line.startswith(("Exception from", "Check"))), "no reason given"
-    )
+    found = (line for line in reversed(lines) if not line.startswith(("Exception from", "Check")))
+    return next(found, "no reason given")[:200]

@@ -24,8 +24,9 @@ def dtw(cost: FloatArray) -> tuple[IntArray, IntArray]:
 
     cost : shape = (n_rows, n_columns)
 
-    Returns the row and the column of each step of the path. On a tie a step along the columns is taken, as
-    openai-whisper does. Cells are computed an anti-diagonal at a time: those do not depend on each other.
+    Returns the row and the column of each step of the path. On a tie a step along the columns is taken, then a
+    diagonal one. (openai-whisper steps along the columns also where the two others tie below it, at a higher cost.)
+    Cells are computed an anti-diagonal at a time: those do not depend on each other.
     """
     n_rows, n_columns = cost.shape
     # total[r + c, r]: least cost of a path to cell (r - 1, c - 1); row and column 0 are outside the matrix.
@@ -37,9 +38,7 @@ def dtw(cost: FloatArray) -> tuple[IntArray, IntArray]:
         both = total[diagonal - 2, r - 1]
         down = total[diagonal - 1, r - 1]
         right = total[diagonal - 1, r]
-        step = np.full(len(r), 2, dtype=np.int8)
-        step[(down < both) & (down < right)] = 1
-        step[(both < down) & (both < right)] = 0
+        step = np.where(right <= np.minimum(both, down), 2, np.where(down < both, 1, 0))
         trace[diagonal, r] = step
         total[diagonal, r] = cost[r - 1, diagonal - r - 1] + np.choose(step, (both, down, right))
 
@@ -52,6 +51,17 @@ def dtw(cost: FloatArray) -> tuple[IntArray, IntArray]:
         column -= step_back != 1
     steps = np.array(path[::-1], dtype=np.intp)
     return steps[:, 0], steps[:, 1]
+
+
+def smooth(weights: FloatArray) -> FloatArray:
+    """Return weights, shape (n_heads, n_rows, n_positions), median-filtered along the positions.
+
+    The ends are mirrored, as in openai-whisper; fewer positions than half a filter are left as they are.
+    """
+    if weights.shape[-1] <= MEDIAN_FILTER_WIDTH // 2:
+        return weights
+    smoothed: FloatArray = median_filter(weights, size=(1, 1, MEDIAN_FILTER_WIDTH), mode="mirror")
+    return smoothed
 
 
 def word_spans(
@@ -79,9 +89,7 @@ def word_spans(
     weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-12)
     deviation = weights.std(axis=-2, keepdims=True)
     weights = (weights - weights.mean(axis=-2, keepdims=True)) / np.maximum(deviation, 1e-12)
-    if n_positions > MEDIAN_FILTER_WIDTH // 2:
-        weights = median_filter(weights, size=(1, 1, MEDIAN_FILTER_WIDTH), mode="mirror")
-    rows, columns = dtw(-weights.mean(axis=0)[n_prompt - 1 :])
+    rows, columns = dtw(-smooth(weights).mean(axis=0)[n_prompt - 1 :])
     # Position at which the path enters each row, and the end of the audio behind the last.
     first = np.append(columns[np.searchsorted(rows, np.arange(rows[-1] + 1))], n_positions)
     bounds = np.minimum(np.cumsum([0, *word_lengths]), len(first) - 1)

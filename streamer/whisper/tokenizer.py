@@ -43,11 +43,15 @@ class Tokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, *, multilingual: bool, where: str) -> None:
         """Raise ModelError where a special token is not in the vocabulary; `where` names it in the message."""
         self._backend = backend
+        # Some files ask for it; a prompt is cut by us, and never filled up.
+        backend.no_truncation()
+        backend.no_padding()
         self._where = where
         # Whether the start of a transcript names language and task.
         self.multilingual = multilingual
-        # Number of entries, special tokens included.
-        self.n_vocab: int = backend.get_vocab_size(with_added_tokens=True)
+        vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+        # Highest token, special ones included, and one: numbers below may be free.
+        self.n_vocab: int = max(vocabulary.values(), default=-1) + 1
         self.special = SpecialTokens(
             end_of_text=self._find("<|endoftext|>"),
             start_of_transcript=self._find("<|startoftranscript|>"),
@@ -61,9 +65,14 @@ class Tokenizer:
         # Language code to token.
         self.languages: dict[str, int] = {
             match[1]: index
-            for text, index in sorted(backend.get_vocab(with_added_tokens=True).items(), key=lambda item: item[1])
+            for text, index in sorted(vocabulary.items(), key=lambda item: item[1])
             if (match := _LANGUAGE.fullmatch(text))
         }
+        if multilingual and not self.languages:
+            raise ModelError(
+                f"{where} has no language token such as <|en|>, generation_config.json says is_multilingual: expected"
+                " files of one model; fetch both again from one place"
+            )
 
     @classmethod
     def load(cls, directory: Path, *, multilingual: bool) -> "Tokenizer":
@@ -77,7 +86,8 @@ class Tokenizer:
         try:
             backend = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # noqa: BLE001 - the library raises bare Exception
-            raise ModelError(f"{path} is no tokenizer ({error}): fetch the file again") from None
+            reason = " ".join(str(error).split())
+            raise ModelError(f"{path} is no tokenizer ({reason:.120}): expected Whisper's; fetch it again") from None
         return cls(backend, multilingual=multilingual, where=str(path))
 
     def start_sequence(self, language: str, task: str) -> list[int]:
@@ -102,7 +112,7 @@ class Tokenizer:
         return [self.special.start_of_transcript, self.languages[language], task_token]
 
     def encode(self, text: str) -> list[int]:
-        """Return the tokens of ordinary text; special tokens in it are not recognised as such."""
+        """Return the tokens of ordinary text; what reads like a special token is left out."""
         tokens: list[int] = self._backend.encode(text, add_special_tokens=False).ids
         return [token for token in tokens if token < self.special.end_of_text]
 
@@ -132,8 +142,8 @@ class Tokenizer:
         for token in tokens:
             pending.append(token)
             text = self.decode(pending)
-            # A character has at most four bytes, so a fifth token shows that the bytes themselves are broken.
-            if REPLACEMENT_CHARACTER not in text or len(pending) > 4:
+            # Only bytes at the end can still become a character. Broken bytes before them stay broken.
+            if not text.endswith(REPLACEMENT_CHARACTER):
                 pieces.append((text, tuple(pending)))
                 pending = []
         return pieces  # an unfinished character at the end is not shown

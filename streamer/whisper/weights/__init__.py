@@ -19,23 +19,23 @@ class Checkpoint:
     dims: ModelDimensions
     tensors: Mapping[str, FloatArray]
 
-    def check(self, where: str) -> None:
-        """Raise ModelError unless every expected tensor is there with the expected shape."""
-        expected = expected_shapes(self.dims)
-        missing = sorted(set(expected) - set(self.tensors))
-        if missing:
-            more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+
+def check_shapes(dims: ModelDimensions, found: Mapping[str, tuple[int, ...]], where: str) -> None:
+    """Raise ModelError unless every expected tensor is there with the expected shape; `where` names the file."""
+    expected = expected_shapes(dims)
+    missing = sorted(set(expected) - set(found))
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise ModelError(
+            f"{where} lacks the tensor {missing[0]}{more}: expected the weights of the model that config.json"
+            " describes; fetch both files again from one place"
+        )
+    for name, shape in expected.items():
+        if found[name] != shape:
             raise ModelError(
-                f"{where} lacks the tensor {missing[0]}{more}: expected the weights of the model that config.json"
-                " describes; fetch both files again from one place"
+                f"{where} has {name} of shape {list(found[name])!s:.60}, config.json asks for {list(shape)}:"
+                " the files are from different models; fetch both again from one place"
             )
-        for name, shape in expected.items():
-            found = self.tensors[name].shape
-            if found != shape:
-                raise ModelError(
-                    f"{where} has {name} of shape {list(found)}, config.json asks for {list(shape)}:"
-                    " the files are from different models; fetch both again from one place"
-                )
 
 
 def expected_shapes(dims: ModelDimensions) -> dict[str, tuple[int, ...]]:

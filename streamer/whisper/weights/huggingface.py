@@ -9,7 +9,13 @@ from safetensors import SafetensorError, safe_open
 
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, FloatArray
+from streamer.whisper.weights import Checkpoint, FloatArray, check_shapes, expected_shapes
+
+# Largest JSON file that is read: those of a Whisper have a few kilobytes.
+MAX_JSON_BYTES = 4 << 20
+
+# Names of the types that the graphs take, as safetensors writes them.
+_FLOAT_TYPES = ("F16", "F32")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -18,18 +24,24 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises ModelError where the file is missing or does not hold one.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        with path.open("rb") as file:
+            text = file.read(MAX_JSON_BYTES + 1)
+        if len(text) > MAX_JSON_BYTES:
+            raise ModelError(
+                f"{path} has more than {MAX_JSON_BYTES >> 20} MiB: expected a few kilobytes of JSON; fetch it again"
+            )
+        data = json.loads(text.decode("utf-8"))
     except FileNotFoundError:
         raise ModelError(
             f"{path} is missing: a model directory holds config.json, generation_config.json,"
             " preprocessor_config.json, tokenizer.json and model.safetensors; fetch it again"
         ) from None
     except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): check the permissions") from None
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON ({error}): fetch the file again") from None
+        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not JSON ({error!s:.120}): expected a JSON object; fetch it again") from None
     if not isinstance(data, dict):
-        raise ModelError(f"{path} holds a JSON {type(data).__name__}: expected an object; fetch the file again")
+        raise ModelError(f"{path} holds a JSON {type(data).__name__}: expected an object; fetch it again")
     return data
 
 
@@ -41,26 +53,31 @@ def load(directory: Path) -> Checkpoint:
     config_path = directory / "config.json"
     config = read_json(config_path)
     if config.get("model_type") != "whisper":
-        raise ModelError(f"{config_path} has model_type {config.get('model_type')!r}: expected 'whisper'")
+        raise ModelError(
+            f"{config_path} has model_type {config.get('model_type')!r:.60}: expected 'whisper'; choose a Whisper model"
+        )
     dims = ModelDimensions.from_huggingface(config, config_path)
 
     path = directory / "model.safetensors"
     if not path.is_file():
         raise ModelError(f"{path} is missing: expected the weights that {config_path} describes; fetch it again")
-    tensors: dict[str, FloatArray] = {}
     try:
         with safe_open(path, framework="numpy") as file:
-            for name in file.keys():  # noqa: SIM118 - not a mapping
-                # `proj_out` is the token embedding again; the graphs tie the two.
-                if name != "proj_out.weight":
-                    tensors[name.removeprefix("model.")] = np.asarray(file.get_tensor(name))
-    except (SafetensorError, OSError, TypeError, AttributeError) as error:
+            # `proj_out` is the token embedding again, and whatever else there may be is not looked at.
+            expected = expected_shapes(dims)
+            stored = {name.removeprefix("model."): name for name in file.keys()}  # noqa: SIM118 - not a mapping
+            headers = {name: file.get_slice(stored[name]) for name in expected if name in stored}
+            for name, header in headers.items():
+                if header.get_dtype() not in _FLOAT_TYPES:
+                    raise ModelError(
+                        f"{path} has {name} of type {header.get_dtype()}: expected F16 or F32; convert the model"
+                    )
+            # Before anything is read, so that a broken file costs no memory.
+            check_shapes(dims, {name: tuple(header.get_shape()) for name, header in headers.items()}, str(path))
+            tensors: dict[str, FloatArray] = {name: np.asarray(file.get_tensor(stored[name])) for name in expected}
+    except (SafetensorError, OSError) as error:
+        reason = " ".join(str(error).split())
         raise ModelError(
-            f"{path} cannot be read ({error}): it is truncated or no safetensors file; fetch it again"
+            f"{path} cannot be read ({reason:.120}): it is truncated or no safetensors file; fetch it again"
         ) from None
-    for name, tensor in tensors.items():
-        if tensor.dtype not in (np.float16, np.float32):
-            raise ModelError(f"{path} has {name} of type {tensor.dtype}: expected float16 or float32")
-    checkpoint = Checkpoint(dims, tensors)
-    checkpoint.check(str(path))
-    return checkpoint
+    return Checkpoint(dims, tensors)

@@ -1,0 +1,83 @@
+"""What the tests of the Whisper package share: recordings, and models of random weights."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+import torch
+import transformers
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights import Checkpoint, expected_shapes
+
+ROOT = Path(__file__).parents[2]
+NANO = ROOT / "models" / "nano.en"
+SAMPLE = NANO / "sample.flac"
+SPEECH = ROOT / "tests" / "data" / "speech.flac"
+
+Samples = NDArray[np.float32]
+
+# torch and transformers have no types.
+Untyped = Any
+
+# As small as a Whisper can be: its encoder positions are fixed.
+TINY_CONFIG: dict[str, Any] = {
+    "model_type": "whisper",
+    "num_mel_bins": 2,
+    "max_source_positions": 1500,
+    "d_model": 4,
+    "encoder_attention_heads": 2,
+    "encoder_layers": 1,
+    "vocab_size": 8,
+    "max_target_positions": 32,
+    "decoder_attention_heads": 2,
+    "decoder_layers": 1,
+}
+
+
+def read(path: Path) -> Samples:
+    samples, sample_rate = soundfile.read(path, dtype="float32")
+    assert sample_rate == SAMPLE_RATE
+    return np.asarray(samples, dtype=np.float32)
+
+
+def noise(n_samples: int, seed: int = 0) -> Samples:
+    return (0.1 * np.random.default_rng(seed).standard_normal(n_samples)).astype(np.float32)
+
+
+def tensor(array: NDArray[Any]) -> Untyped:
+    return torch.from_numpy(np.ascontiguousarray(array))
+
+
+def random_checkpoint(dims: ModelDimensions, seed: int = 0) -> Checkpoint:
+    """Return weights of a spread that keeps logits and attention lively."""
+    random = np.random.default_rng(seed)
+    tensors = {}
+    for name, shape in expected_shapes(dims).items():
+        values = random.standard_normal(shape, dtype=np.float32)
+        fan_in = shape[-1] if len(shape) == 2 and "embed" not in name else 1
+        spread = 1.0 if "layer_norm.weight" in name else fan_in**-0.5 if fan_in > 1 else 0.2
+        tensors[name] = values * np.float32(spread)
+    return Checkpoint(dims, tensors)
+
+
+def load_reference(**keywords: object) -> Untyped:
+    """Return transformers' model of the embedded weights."""
+    model: Untyped = transformers.WhisperForConditionalGeneration
+    return model.from_pretrained(NANO, dtype=torch.float32, **keywords).eval()
+
+
+def write_tiny(directory: Path, config: Mapping[str, object] | None = None, dtype: str = "float32") -> Path:
+    """Write `config.json` and `model.safetensors` of a tiny model; `config` changes the former only."""
+    directory.mkdir(parents=True, exist_ok=True)
+    dims = ModelDimensions.from_huggingface(TINY_CONFIG, directory)
+    tensors = {f"model.{name}": value.astype(dtype) for name, value in random_checkpoint(dims).tensors.items()}
+    save_file(tensors, directory / "model.safetensors")
+    (directory / "config.json").write_text(json.dumps({**TINY_CONFIG, **(config or {})}), encoding="utf-8")
+    return directory
