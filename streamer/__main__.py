@@ -1,10 +1,29 @@
 """`python -m streamer`, and what the installed command `streamer` calls."""
 
+import contextlib
+import logging
+import os
 import sys
+import threading
 
-from streamer.cli import main
+from streamer import cli
 
-__all__ = ["main"]
+
+def main() -> int:
+    """Run the command that the arguments name and return its exit code.
+
+    Where a thread was left behind in something that cannot be interrupted (a model that is being compiled, a pipe
+    that is being read), the process ends here: to end the interpreter beneath such a thread would abort it.
+    """
+    exit_code = cli.main()
+    if any(thread.daemon and type(thread) is threading.Thread for thread in threading.enumerate()):
+        logging.shutdown()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(exit_code)
+    return exit_code
+
 
 if __name__ == "__main__":
     sys.exit(main())

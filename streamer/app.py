@@ -86,7 +86,7 @@ def transcribe(settings: Settings, paths: Sequence[Path], *, format: str, stream
             stack.callback(engine.stop)
         for path, target in zip(paths, targets, strict=True):
             try:
-                with _opened(target) as stream, _progress(console, path) as on_progress:
+                with _opened(target) as stream, _progress(console, path, target) as on_progress:
                     writer = open_writer(format, stream)
                     try:
                         if engine is None:
@@ -495,9 +495,9 @@ def _opened(target: Path | None) -> Iterator[TextIO]:
 
 
 @contextlib.contextmanager
-def _progress(console: Console, path: Path) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how far a file is transcribed, where a person watches and standard output is not that terminal."""
-    if not console.is_terminal or sys.stdout.isatty():
+def _progress(console: Console, path: Path, target: Path | None) -> Iterator[Callable[[int, int | None], None]]:
+    """Show how far a file is transcribed, where a person watches who does not see the text come."""
+    if not console.is_terminal or (target is None and sys.stdout.isatty()):
         yield lambda done, total: None
         return
     with Progress(
