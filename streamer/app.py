@@ -74,8 +74,8 @@ def transcribe(settings: Settings, paths: Sequence[Path], *, format: str, stream
                 " transcribe them one at a time, each with its own --output"
             )
     model = _load_model(settings)
-    if settings.decoding.language != "auto":
-        model.tokenizer.start_sequence(settings.decoding.language, settings.decoding.task)
+    # Raises before any file is read.
+    model.tokenizer.choose_language(settings.decoding.language, settings.decoding.task)
     console = Console(stderr=True)
     exit_code = 0
     with contextlib.ExitStack() as stack:
@@ -151,8 +151,7 @@ class _Daemon:
                 if model is None:
                     return 0
                 self._model = model
-                if settings.decoding.language != "auto":
-                    model.tokenizer.start_sequence(settings.decoding.language, settings.decoding.task)
+                model.tokenizer.choose_language(settings.decoding.language, settings.decoding.task)
                 engine = make_engine(model)
                 register_engine(registry, engine)
                 engine.start()

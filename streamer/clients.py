@@ -52,8 +52,6 @@ class ClientStreams:
         most = self._settings.server.max_streams
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         session = session_settings(self._settings, model, language=start.language, task=start.task)
-        if session.language != "auto":
-            model.tokenizer.start_sequence(session.language, session.task)
         with self._lock:
             if self._n_open >= most:
                 raise BusyError(

@@ -33,7 +33,7 @@ class WhisperDecoder:
         decoder.use(encoded)
         language = request.language
         if language == "auto":
-            language = detect_language(decoder, tokenizer)[0] if tokenizer.multilingual else "en"
+            language = detect_language(decoder, tokenizer)[0]
         options = WindowOptions(
             language=language,
             task=request.task,
@@ -65,7 +65,11 @@ def make_engine(model: WhisperModel) -> Engine[EncodedWindow]:
 def session_settings(
     settings: Settings, model: WhisperModel, *, language: str | None = None, task: str | None = None
 ) -> SessionSettings:
-    """Return a session's settings, with a client's own language and task where it named them."""
+    """Return a session's settings, with a client's own language and task where it named them.
+
+    Raises ConfigError where the model does not know the language, or cannot translate.
+    """
+    task = task or settings.decoding.task
     return SessionSettings(
         gate=GateSettings(
             threshold=settings.speech.threshold,
@@ -84,6 +88,6 @@ def session_settings(
         no_speech_threshold=settings.decoding.no_speech_threshold,
         logprob_threshold=settings.decoding.logprob_threshold,
         compression_ratio_threshold=settings.decoding.compression_ratio_threshold,
-        language=language or settings.decoding.language,
-        task=task or settings.decoding.task,
+        language=model.tokenizer.choose_language(language or settings.decoding.language, task),
+        task=task,
     )

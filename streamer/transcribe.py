@@ -47,12 +47,11 @@ def transcribe(
     """
     if len(samples) == 0:
         return
-    if language != "auto":
-        model.tokenizer.start_sequence(language, task)  # raises before anything is computed
+    tokenizer = model.tokenizer
+    language = tokenizer.choose_language(language, task)  # raises before anything is computed
     features = log_mel_recording(samples, model.dims.n_mels)
     n_frames = features.shape[1]
     decoder = model.runtime.decoder
-    tokenizer = model.tokenizer
     seek = 0
     number = 0
     # A short recording was padded to 30 s; what lies past its end is not looked at.
@@ -62,7 +61,7 @@ def transcribe(
         mel[:, :length] = features[:, seek : seek + length]
         decoder.use(model.runtime.encode(mel, 0))
         if language == "auto":
-            language = detect_language(decoder, tokenizer)[0] if tokenizer.multilingual else "en"
+            language = detect_language(decoder, tokenizer)[0]
         options = WindowOptions(language=language, task=task, timestamps=True)
         window = decode_window(decoder, tokenizer, model.generation, options)
         segments, advance = split_segments(window.tokens, tokenizer.special.timestamp_begin, length)

@@ -117,8 +117,7 @@ class Server:
                     logger=_library_logger(),
                 )
             )
-        url = _url(host, sockets[0].getsockname()[1])
-        return url
+        return _url(host, sockets[0].getsockname()[1])
 
     async def stop(self, timeout_s: float = 10.0) -> None:
         """Take no more connections, flush the open ones, close them with code 1001, and return when all are gone.

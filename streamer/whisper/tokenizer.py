@@ -90,6 +90,16 @@ class Tokenizer:
             raise ModelError(f"{path} is no tokenizer ({reason:.120}): expected Whisper's; fetch it again") from None
         return cls(backend, multilingual=multilingual, where=str(path))
 
+    def choose_language(self, wanted: str, task: str) -> str:
+        """Return the language to decode in: the wanted one, the only one there is, or `auto` to be found out.
+
+        Raises ConfigError where the model does not know the language, or cannot translate.
+        """
+        known = list(self.languages) if self.multilingual else ["en"]
+        chosen = known[0] if wanted == "auto" and len(known) == 1 else wanted
+        self.start_sequence(known[0] if chosen == "auto" else chosen, task)
+        return chosen
+
     def start_sequence(self, language: str, task: str) -> list[int]:
         """Return the tokens that start a transcript.
 

@@ -197,3 +197,19 @@ def test_an_english_only_model_names_neither() -> None:
         tokenizer.start_sequence("de", "transcribe")
     with pytest.raises(ConfigError, match="expected task transcribe"):
         tokenizer.start_sequence("en", "translate")
+
+
+def test_the_only_language_need_not_be_found_out(tables: dict[str, Any]) -> None:
+    assert TOKENIZER.choose_language("auto", "transcribe") == "en"
+    english_only = Tokenizer.load(NANO, multilingual=False)
+    assert english_only.choose_language("auto", "transcribe") == "en"
+    with pytest.raises(ConfigError, match="cannot translate"):
+        english_only.choose_language("auto", "translate")
+
+
+def test_one_of_several_languages_is_found_out(tables: dict[str, Any]) -> None:
+    tokenizer = renamed(tables, startoflm="de")
+    assert tokenizer.choose_language("auto", "transcribe") == "auto"
+    assert tokenizer.choose_language("de", "translate") == "de"
+    with pytest.raises(ConfigError, match="'fr'"):
+        tokenizer.choose_language("fr", "transcribe")
