@@ -205,7 +205,7 @@ class _Reader:
 
     def _sound_file(self) -> soundfile.SoundFile:
         try:
-            return soundfile.SoundFile(self._stream)
+            return _SoundFile(self._stream)
         except TypeError:
             # soundfile takes a name in .raw for headerless audio and asks for a format.
             raise AudioFileError(
@@ -235,6 +235,15 @@ class _Reader:
         # Of an Ogg file libsndfile counts what is there, so its number announces nothing.
         if self._announced_frames is None and 0 < file.frames < UNKNOWN_FRAMES and file.format not in ("OGG", "WAV"):
             self._announced_frames = file.frames
+
+
+class _SoundFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile has no types
+    """A file that is read from its beginning to its end."""
+
+    def seekable(self) -> bool:
+        # Where it can, soundfile seeks to where it is after each read. An MP3 decoder that is sent anywhere forgets
+        # the frames that the next one refers to, so that every block would begin with a click.
+        return False
 
 
 def _opened(path: Path) -> BinaryIO:
