@@ -1,0 +1,334 @@
+"""The program against what goes wrong: one clear line, the right exit code, nothing lost."""
+
+import asyncio
+import json
+import os
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.signal
+import soundfile
+from numpy.typing import NDArray
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.events import Error, Final, Partial
+from tests.daemon import SAMPLE, command, events_of, follow, recording, running, sample_text, started
+from tests.promises import check_promises, transcript
+from tests.wer import wer
+
+SENTENCE_S = 6.6  # the first of the sample
+
+# nano.en gets about one word in ten wrong.
+MAX_WER = 0.2
+
+FloatArray = NDArray[np.float32]
+
+
+@pytest.fixture(scope="module")
+def sentence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first sentence of the sample, as a file."""
+    path = tmp_path_factory.mktemp("audio") / "sentence.wav"
+    soundfile.write(path, recording(SAMPLE, 0.0, SENTENCE_S), SAMPLE_RATE, subtype="PCM_16")
+    return path
+
+
+def refused(exit_code: int, *arguments: str | Path, environ: dict[str, str] | None = None) -> str:
+    """Run a command that must fail with an exit code and one line, and return that line."""
+    outcome = command(*arguments, environ=environ)
+    error = outcome.error()
+    assert outcome.exit_code == exit_code, outcome.stderr
+    assert outcome.stdout == ""
+    return error
+
+
+# --- configuration ----------------------------------------------------------------------------------------------------
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("server:\n  prot: 8765\n", encoding="utf-8")
+    error = refused(2, "run", "--config", config)
+    assert f"{config}:2" in error
+    assert "'server.prot'" in error
+    assert "'server.port'" in error
+
+
+def test_a_value_out_of_range_is_refused(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("stream:\n  pace_s: 99\n", encoding="utf-8")
+    assert "from 0.1 to 10" in refused(2, "run", "--config", config)
+    assert "from 0 to 65535" in refused(2, "run", "--port", "65536")
+
+
+def test_others_are_not_let_in_without_a_token() -> None:
+    error = refused(2, "run", "--host", "0.0.0.0", "--port", "0", "--input", "none")
+    assert "server.token" in error
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert f"port {port} on 127.0.0.1 is already in use" in refused(
+            2, "run", "--input", "none", "--port", str(port)
+        )
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """A copy of the embedded model."""
+    directory = tmp_path / "model"
+    shutil.copytree(SAMPLE.parent, directory, ignore=shutil.ignore_patterns("sample.*"), copy_function=shutil.copyfile)
+    return directory
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json", "model.safetensors"],
+)
+def test_a_missing_file_of_a_model_is_named(model: Path, sentence: Path, name: str) -> None:
+    (model / name).unlink()
+    error = refused(2, "transcribe", "--model", model, sentence)
+    assert name in error
+    assert "missing" in error or "expected a directory with config.json" in error
+
+
+def test_a_mismatched_file_of_a_model_is_named(model: Path, sentence: Path) -> None:
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    config["encoder_layers"] += 1
+    (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    error = refused(2, "transcribe", "--model", model, sentence)
+    assert "model.safetensors" in error
+    assert "config.json" in error
+
+
+def test_a_cut_off_file_of_a_model_is_named(model: Path) -> None:
+    os.truncate(model / "model.safetensors", 100_000)
+    error = refused(2, "run", "--port", "0", "--input", "none", "--model", model)
+    assert "model.safetensors" in error
+
+
+def test_a_model_that_is_not_there_is_refused(tmp_path: Path, sentence: Path) -> None:
+    assert "nano.en" in refused(2, "transcribe", "--model", "nano.de", sentence)
+
+
+# --- files ------------------------------------------------------------------------------------------------------------
+
+COMMANDS: list[tuple[str | Path, ...]] = [
+    ("transcribe",),
+    ("transcribe", "--stream"),
+    ("run", "--port", "0", "--speed", "0", "--exit-at-end", "--input"),
+]
+command_names = pytest.mark.parametrize("arguments", COMMANDS, ids=["transcribe", "stream", "run"])
+
+
+@command_names
+def test_a_file_that_is_no_audio_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    empty, text, missing = tmp_path / "empty.wav", tmp_path / "text.wav", tmp_path / "missing.wav"
+    empty.touch()
+    text.write_text("These are words, but nobody says them.\n" * 100, encoding="utf-8")
+    for path, said in ((empty, "is empty"), (text, "is not audio"), (missing, "does not exist")):
+        error = refused(2, *arguments, path)
+        assert str(path) in error
+        assert said in error
+
+
+@command_names
+def test_what_a_truncated_file_holds_is_transcribed(tmp_path: Path, sentence: Path, arguments: tuple[str, ...]) -> None:
+    whole = tmp_path / "whole.wav"
+    truncated = tmp_path / "truncated.wav"
+    soundfile.write(whole, recording(SAMPLE, 0.0, 2 * SENTENCE_S), SAMPLE_RATE, subtype="PCM_16")
+    truncated.write_bytes(whole.read_bytes()[: sentence.stat().st_size])
+    outcome = command(*arguments, truncated)
+    assert outcome.exit_code == 1
+    assert f"{truncated} ends after 6.60 s, its header announces 13.20 s" in outcome.error()
+    assert wer(sample_text(0.0, SENTENCE_S), outcome.stdout) <= MAX_WER
+
+
+def test_one_bad_file_does_not_keep_the_others_from_being_transcribed(tmp_path: Path, sentence: Path) -> None:
+    outcome = command("transcribe", "--format", "srt", "-o", tmp_path, tmp_path / "missing.wav", sentence)
+    assert "missing.wav does not exist" in outcome.error()
+    assert outcome.exit_code == 2
+    assert "believes" in (tmp_path / "sentence.srt").read_text(encoding="utf-8")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["sentence.srt"]
+
+
+def test_files_whose_texts_would_have_one_name_are_refused(tmp_path: Path, sentence: Path) -> None:
+    other = tmp_path / "other" / sentence.name
+    other.parent.mkdir()
+    shutil.copyfile(sentence, other)
+    error = refused(2, "transcribe", "-o", tmp_path, sentence, other)
+    assert "sentence.txt" in error
+    assert not (tmp_path / "sentence.txt").exists()
+
+
+def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path, sentence: Path) -> None:
+    assert "cannot be written" in refused(2, "transcribe", "-o", tmp_path / "no" / "where.txt", sentence)
+    assert "no directory" in refused(2, "transcribe", "-o", tmp_path / "a.txt", sentence, sentence)
+
+
+@pytest.mark.parametrize("arguments", [(), ("--stream",)], ids=["offline", "stream"])
+def test_json_lines_are_numbered_events_from_ready_to_end(sentence: Path, arguments: tuple[str, ...]) -> None:
+    outcome = command("transcribe", "--format", "jsonl", *arguments, sentence)
+    assert outcome.exit_code == 0, outcome.stderr
+    check_promises(events_of(outcome.stdout), duration_s=SENTENCE_S)
+
+
+# --- microphones ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def without_portaudio(tmp_path: Path) -> dict[str, str]:
+    """An environment in which PortAudio cannot be found, neither in the system nor beside sounddevice."""
+    hiding = (
+        "import ctypes.util, sys\n"
+        "find_library = ctypes.util.find_library\n"
+        "ctypes.util.find_library = lambda name: None if 'portaudio' in name.lower() else find_library(name)\n"
+        "sys.modules['_sounddevice_data'] = None\n"
+    )
+    (tmp_path / "sitecustomize.py").write_text(hiding, encoding="utf-8")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+@pytest.fixture
+def without_microphone(tmp_path: Path) -> dict[str, str]:
+    """An environment in which PortAudio is there and has no device."""
+    hiding = (
+        "import pathlib, sys\n"
+        "sys.path = [path for path in sys.path if path != str(pathlib.Path(__file__).parent)]\n"
+        "del sys.modules['sounddevice']\n"
+        "import sounddevice\n"
+        "def query_devices(device=None, kind=None):\n"
+        "    if device is None and kind is None:\n"
+        "        return sounddevice.DeviceList()\n"
+        "    raise sounddevice.PortAudioError('Error querying device -1')\n"
+        "sounddevice.query_devices = query_devices\n"
+    )
+    (tmp_path / "sounddevice.py").write_text(hiding, encoding="utf-8")
+    return {"PYTHONPATH": str(tmp_path)}
+
+
+def test_no_audio_library_is_one_line_that_says_how_to_get_it(without_portaudio: dict[str, str]) -> None:
+    error = refused(1, "run", "--port", "0", environ=without_portaudio)
+    assert "PortAudio" in error
+    assert "install" in error
+
+
+def test_no_microphone_is_one_line_that_says_what_else_there_is(without_microphone: dict[str, str]) -> None:
+    error = refused(1, "run", "--port", "0", environ=without_microphone)
+    assert "no microphone" in error
+    assert "--input FILE" in error
+
+
+@pytest.mark.parametrize("missing", ["without_portaudio", "without_microphone"])
+def test_without_a_microphone_the_fallback_is_played(
+    sentence: Path, missing: str, request: pytest.FixtureRequest
+) -> None:
+    environ: dict[str, str] = request.getfixturevalue(missing)
+    with running(
+        *("--no-captions", "--exit-at-end", "--speed", "3", "--fallback", sentence), environ=environ
+    ) as daemon:
+        received = asyncio.run(follow(daemon.address("/v1/captions?after=0")))
+        assert daemon.wait().exit_code == 0
+    assert f"playing {sentence} instead" in daemon.stderr
+    check_promises(received.events, duration_s=SENTENCE_S)
+    assert wer(sample_text(0.0, SENTENCE_S), transcript(received.events)) <= MAX_WER
+
+
+def test_a_fallback_that_is_missing_is_refused(tmp_path: Path, without_microphone: dict[str, str]) -> None:
+    error = refused(2, "run", "--port", "0", "--fallback", tmp_path / "missing.wav", environ=without_microphone)
+    assert "missing.wav does not exist" in error
+
+
+# --- stopping ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
+def test_a_daemon_that_is_stopped_while_its_model_is_loaded_ends_in_order(tmp_path: Path) -> None:
+    # A pipe that nobody writes to holds the load up where the settings of the model are read.
+    model = tmp_path / "model"
+    shutil.copytree(SAMPLE.parent, model, ignore=shutil.ignore_patterns("sample.*", "config.json"))
+    held = model / "config.json"
+    os.mkfifo(held)
+    with started("--input", "none", "--model", model) as daemon:
+        descriptor = os.open(held, os.O_WRONLY)  # waits until the load has come this far
+        try:
+            outcome = daemon.stop()
+        finally:
+            os.close(descriptor)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "http://" not in outcome.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
+@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3])
+def test_a_daemon_that_is_stopped_while_its_model_is_compiled_ends_in_order(tmp_path: Path, delay_s: float) -> None:
+    # The server is there before the model is: when it answers, the model is being loaded, or just has been.
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port = found.getsockname()[1]
+    environ = {"STREAMER_CACHE_DIR": str(tmp_path)}  # nothing was compiled before
+    with started("--input", "none", "--port", str(port), environ=environ) as daemon:
+        daemon.url = f"http://127.0.0.1:{port}/"
+        daemon.wait_answer()
+        time.sleep(delay_s)
+        outcome = daemon.stop()
+    assert outcome.exit_code == 0, outcome.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
+def test_a_daemon_that_waits_for_standard_input_ends_in_order() -> None:
+    reading, writing = os.pipe()
+    try:
+        with running("--input", "-", "--no-captions", stdin=reading) as daemon:
+            outcome = daemon.stop()
+    finally:
+        os.close(reading)
+        os.close(writing)
+    assert outcome.exit_code == 0, outcome.stderr
+
+
+# --- nothing said -----------------------------------------------------------------------------------------------------
+
+TEN_MINUTES = 600 * SAMPLE_RATE
+
+
+def silence(_: np.random.Generator) -> FloatArray:
+    return np.zeros(TEN_MINUTES, dtype=np.float32)
+
+
+def noise(rng: np.random.Generator) -> FloatArray:
+    """White, then pink, then brown noise, each of them swelling and fading."""
+    white = rng.standard_normal(TEN_MINUTES // 3)
+    # Pink: Kellet's filter, which falls by 3 dB an octave within half a decibel.
+    b = [0.049922035, -0.095993537, 0.050612699, -0.004408786]
+    a = [1, -2.494956002, 2.017265875, -0.522189400]
+    pink = scipy.signal.lfilter(b, a, rng.standard_normal(len(white)))
+    brown = scipy.signal.lfilter([1], [1, -0.998], rng.standard_normal(len(white)))
+    swell = 0.55 - 0.45 * np.cos(np.arange(len(white)) * (2 * np.pi / (20 * SAMPLE_RATE)))
+    sounds = [swell * sound / np.abs(sound).max() for sound in (white, pink, brown)]
+    return (0.5 * np.concatenate(sounds)).astype(np.float32)
+
+
+@pytest.mark.parametrize("sound", [silence, noise])
+def test_ten_minutes_without_speech_give_no_words(
+    tmp_path: Path, sound: Callable[[np.random.Generator], FloatArray]
+) -> None:
+    path = tmp_path / f"{sound.__name__}.wav"
+    soundfile.write(path, sound(np.random.default_rng(1)), SAMPLE_RATE, subtype="PCM_16")
+    outcome = command("transcribe", "--stream", "--format", "jsonl", path)
+    assert outcome.exit_code == 0, outcome.stderr
+    events = events_of(outcome.stdout)
+    assert [event.text for event in events if isinstance(event, Partial | Final) and event.text] == []
+    assert not any(isinstance(event, Error) for event in events)
+    check_promises(events, duration_s=TEN_MINUTES / SAMPLE_RATE)

@@ -1,0 +1,453 @@
+"""The daemon as a process, real sockets, the embedded model: the promises of docs/protocol.md, and the commands."""
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from websockets.asyncio.client import connect
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech
+from tests.chat_endpoint import chat_endpoint, saying
+from tests.daemon import (
+    SAMPLE,
+    WAIT_S,
+    Daemon,
+    Received,
+    command,
+    connected,
+    environment,
+    events_of,
+    follow,
+    pcm16,
+    recording,
+    running,
+    sample_text,
+    send_audio,
+    transcribe,
+)
+from tests.promises import check_promises, transcript
+from tests.wer import wer, words_of
+
+RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "audio"
+
+# The first sentence of the sample, the second, and both.
+FIRST_S = (0.0, 6.6)
+SECOND_S = (6.6, 14.7)
+BOTH_S = (0.0, 14.7)
+
+# How far streamed text may be from what is said there: nano.en gets about one word in ten wrong.
+MAX_SAMPLE_WER = 0.2
+
+
+@pytest.fixture(scope="module")
+def daemon() -> Iterator[Daemon]:
+    """A daemon for clients' own audio, with room for two."""
+    with running("--input", "none", environ={"STREAMER_SERVER_MAX_STREAMS": "2"}) as daemon:
+        yield daemon
+        outcome = daemon.stop()
+        assert outcome.exit_code == 0, outcome.stderr
+        assert outcome.stdout == ""
+        assert "Traceback" not in outcome.stderr, outcome.stderr
+
+
+@pytest.fixture(scope="module")
+def excerpt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first two sentences of the sample, as a file."""
+    path = tmp_path_factory.mktemp("audio") / "excerpt.wav"
+    soundfile.write(path, recording(SAMPLE, *BOTH_S), SAMPLE_RATE, subtype="PCM_16")
+    return path
+
+
+def check_sample(received: Received, begin_s: float, end_s: float) -> None:
+    """A stream of a part of the sample kept every promise, ended well, and its text is what is said there."""
+    assert received.close_code == 1000, received.close_reason
+    check_promises(received.events, duration_s=end_s - begin_s)
+    assert not received.of(Error, Gap)
+    assert wer(sample_text(begin_s, end_s), transcript(received.events)) <= MAX_SAMPLE_WER
+
+
+# --- clients' own audio -----------------------------------------------------------------------------------------------
+
+
+def test_the_daemon_says_once_where_it_is_and_is_healthy(daemon: Daemon) -> None:
+    assert daemon.stderr.count("http://") == 1
+    health = daemon.health()
+    assert (health["status"], health["model"], health["input"]) == ("ok", "nano.en", "none")
+    assert set(health["device"]) == {"encoder", "cross_kv", "decoder"}
+    assert "streamer_encodes_total" in daemon.get("/metrics")[1]
+
+
+async def test_audio_at_the_pace_of_speech_is_told_while_it_is_said(daemon: Daemon) -> None:
+    async with connected(daemon.address("/v1/stream")) as (connection, received):
+        await send_audio(connection, recording(SAMPLE, *FIRST_S), speed=1.0)
+        assert received.of(Partial), "no word while there was still audio to come"
+        await connection.send('{"type":"finish"}')
+        await received.wait_closed()
+    check_sample(received, *FIRST_S)
+    assert any(0 < partial.stable < len(partial.text) for partial in received.of(Partial))
+
+
+async def test_all_of_audio_that_comes_much_faster_than_real_time_is_transcribed(daemon: Daemon) -> None:
+    samples = recording()
+    received = await transcribe(daemon, samples)
+    assert received.close_code == 1000
+    assert not received.of(Error, Gap)
+    # Above the promises: the text says more where one of them is broken.
+    assert wer(sample_text(), transcript(received.events)) <= MAX_SAMPLE_WER
+    check_promises(received.events, duration_s=len(samples) / SAMPLE_RATE)
+
+
+async def test_audio_that_comes_slower_than_real_time_is_transcribed(daemon: Daemon) -> None:
+    received = await transcribe(daemon, recording(SAMPLE, 0.0, 3.0), speed=0.5)
+    assert received.close_code == 1000
+    check_promises(received.events, duration_s=3.0)
+    assert words_of(transcript(received.events))[:5] == words_of("the Commission believes that the")
+
+
+async def test_other_formats_say_the_same(daemon: Daemon) -> None:
+    samples = np.repeat(recording(SAMPLE, *FIRST_S), 2 * 3)  # stereo at 48 kHz
+    async with connected(daemon.address("/v1/stream")) as (connection, received):
+        await connection.send(
+            '{"type":"start","format":"f32le","sample_rate":48000,"channels":2,"language":"en","task":"transcribe"}'
+        )
+        data = samples.astype("<f4").tobytes()
+        for first in range(0, len(data), 1 << 20):
+            await connection.send(data[first : first + (1 << 20)])
+        await connection.send('{"type":"finish"}')
+        await received.wait_closed()
+    check_sample(received, *FIRST_S)
+    assert received.of(Ready)[0].language == "en"
+
+
+async def test_two_clients_at_once_each_get_their_own_text(daemon: Daemon) -> None:
+    first, second = await asyncio.gather(
+        transcribe(daemon, recording(SAMPLE, *FIRST_S)), transcribe(daemon, recording(SAMPLE, *SECOND_S))
+    )
+    check_sample(first, *FIRST_S)
+    check_promises(second.events)
+    assert second.close_code == 1000
+    assert wer(sample_text(*SECOND_S), transcript(second.events)) <= MAX_SAMPLE_WER
+    assert first.events[0].session != second.events[0].session
+
+
+async def test_a_client_without_audio_gets_ready_and_end(daemon: Daemon) -> None:
+    received = await transcribe(daemon, recording(SAMPLE, 0.0, 0.0))
+    assert [event.type for event in received.events] == ["ready", "end"]
+    assert received.close_code == 1000
+
+
+async def test_text_where_audio_belongs_is_refused_and_nothing_said_before_is_lost(daemon: Daemon) -> None:
+    async with connected(daemon.address("/v1/stream")) as (connection, received):
+        await send_audio(connection, recording(SAMPLE, *FIRST_S))
+        await connection.send("hello?")
+        await received.wait_closed()
+    (error,) = received.of(Error)
+    assert (error.code, error.fatal) == ("bad_message", True)
+    assert "expected" in error.message
+    assert received.close_code == 1003
+    check_promises(received.events)
+    assert wer(sample_text(*FIRST_S), transcript(received.events)) <= MAX_SAMPLE_WER
+
+
+async def test_a_first_message_that_is_not_understood_is_refused(daemon: Daemon) -> None:
+    for message, said in (
+        ("hello?", "JSON"),
+        ('{"type":"start","format":"mp3"}', "mp3"),
+        ('{"type":"start","sample_rat":16000}', "sample_rat"),
+        ('{"type":"start","language":"xx"}', "xx"),
+    ):
+        async with connected(daemon.address("/v1/stream")) as (connection, received):
+            await connection.send(message)
+            await received.wait_closed()
+        (error,) = received.events
+        assert isinstance(error, Error)
+        assert error.fatal
+        assert said in error.message
+        assert received.close_code == 1008
+
+
+async def test_frames_of_an_odd_number_of_bytes_are_joined(daemon: Daemon) -> None:
+    data = pcm16(recording(SAMPLE, *FIRST_S))
+    async with connected(daemon.address("/v1/stream")) as (connection, received):
+        for first in range(0, len(data), 3001):
+            await connection.send(data[first : first + 3001])
+        await connection.send('{"type":"finish"}')
+        await received.wait_closed()
+    (error,) = received.of(Error)
+    assert (error.code, error.fatal) == ("odd_bytes", False)
+    assert received.close_code == 1000
+    check_promises(received.events)
+    assert wer(sample_text(*FIRST_S), transcript(received.events)) <= MAX_SAMPLE_WER
+
+
+async def test_samples_that_are_no_numbers_are_silence(daemon: Daemon) -> None:
+    samples = recording(SAMPLE, *FIRST_S).copy()
+    samples[:1600] = np.nan
+    samples[1600:3200] = np.inf
+    async with connected(daemon.address("/v1/stream")) as (connection, received):
+        await connection.send('{"type":"start","format":"f32le"}')
+        await connection.send(samples.astype("<f4").tobytes())
+        await connection.send('{"type":"finish"}')
+        await received.wait_closed()
+    (error,) = received.of(Error)
+    assert (error.code, error.fatal) == ("bad_samples", False)
+    check_promises(received.events)
+    assert wer(sample_text(*FIRST_S), transcript(received.events)) <= MAX_SAMPLE_WER
+
+
+async def test_a_frame_that_announces_a_gigabyte_is_refused_before_it_comes(daemon: Daemon) -> None:
+    host, port = daemon.url.removeprefix("http://").rstrip("/").split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    writer.write(
+        b"GET /v1/stream HTTP/1.1\r\nHost: %b:%b\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+        % (host.encode(), port.encode())
+    )
+    async with asyncio.timeout(WAIT_S):
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        # A binary frame of 2**30 masked bytes, of which only the announcement comes (RFC 6455, 5.2).
+        writer.write(bytes([0x82, 0x80 | 127]) + (1 << 30).to_bytes(8, "big") + b"\0\0\0\0" + b"\0" * 1000)
+        head = await reader.readexactly(4)
+        assert (head[0], int.from_bytes(head[2:], "big")) == (0x88, 1009)
+        writer.close()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+    assert daemon.health()["status"] == "ok"
+
+
+async def test_too_many_clients_are_told_to_come_back(daemon: Daemon) -> None:
+    async with (
+        connected(daemon.address("/v1/stream")) as (one, first),
+        connected(daemon.address("/v1/stream")) as (two, second),
+    ):
+        for connection, received in ((one, first), (two, second)):
+            await connection.send(b"\0\0")
+            await received.wait_for(Ready)
+        refused = await transcribe_refused(daemon)
+        (error,) = refused.events
+        assert (error.code, error.fatal) == ("busy", True)  # type: ignore[attr-defined]
+        assert refused.close_code == 1013
+        assert refused.close_reason == "busy"
+    check_sample(await transcribe_when_free(daemon, *FIRST_S), *FIRST_S)
+
+
+async def test_a_client_that_vanishes_in_the_middle_of_a_word_frees_its_place(daemon: Daemon) -> None:
+    for _ in range(2):
+        async with connect(daemon.address("/v1/stream"), proxy=None) as connection:
+            await send_audio(connection, recording(SAMPLE, 0.0, 3.0))
+            connection.transport.abort()
+    check_sample(await transcribe_when_free(daemon, *FIRST_S), *FIRST_S)
+    assert daemon.health()["status"] == "ok"
+
+
+async def transcribe_refused(daemon: Daemon) -> Received:
+    async with connected(daemon.address("/v1/stream")) as (connection, received):
+        await connection.send(b"\0\0")
+        await received.wait_closed()
+        return received
+
+
+async def transcribe_when_free(daemon: Daemon, begin_s: float, end_s: float) -> Received:
+    """Transcribe as soon as there is a place: the daemon may not have noticed yet that a client is gone."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            async with connected(daemon.address("/v1/stream")) as (connection, received):
+                await connection.send(b"\0\0")
+                await received.wait_for(Ready, Error)
+                if received.of(Error):
+                    assert received.of(Error)[0].code == "busy"
+                    await asyncio.sleep(0.1)
+                    continue
+                await send_audio(connection, recording(SAMPLE, begin_s, end_s)[1:])
+                await connection.send('{"type":"finish"}')
+                await received.wait_closed()
+                return received
+
+
+# --- the daemon's own input -------------------------------------------------------------------------------------------
+
+
+async def test_all_subscribers_of_a_file_get_every_final_also_over_a_broken_connection(excerpt: Path) -> None:
+    with running("--input", excerpt, "--speed", "3", "--exit-at-end", "--no-captions") as daemon:
+        address = daemon.address("/v1/captions?after=0")
+        steady = asyncio.create_task(follow(address))
+        async with connected(address) as (connection, before):
+            await before.wait_for(Partial, n=3)
+            connection.transport.abort()
+            await before.wait_closed()
+        last = before.events[-1]
+        await asyncio.sleep(1.0)  # something is missed meanwhile
+        after = await follow(daemon.address(f"/v1/captions?after={last.seq}&session={last.session}"))
+        received = await steady
+        outcome = daemon.wait()
+    assert outcome.exit_code == 0, outcome.stderr
+    check_sample(received, *BOTH_S)
+    assert after.close_code == 1000
+    both = [*before.events, *after.events]
+    check_promises(both, duration_s=BOTH_S[1])
+    assert lasting(both) == lasting(received.events)
+
+
+def lasting(events: Sequence[Event]) -> list[Event]:
+    """Return all but the partials."""
+    return [event for event in events if not isinstance(event, Partial)]
+
+
+async def test_the_end_is_told_to_those_who_come_late(excerpt: Path) -> None:
+    with running("--input", excerpt, "--speed", "0", "--no-captions") as daemon:
+        received = await follow(daemon.address("/v1/captions?after=0"))
+        check_sample(received, *BOTH_S)
+        late = await follow(daemon.address("/v1/captions"))
+        assert [event.type for event in late.events] == ["ready", "end"]
+        everything = await follow(daemon.address("/v1/captions?after=0"))
+        assert everything.events == lasting(received.events)
+        assert daemon.health()["status"] == "ok"
+        assert daemon.stop().exit_code == 0
+
+
+def test_a_file_is_captioned_on_standard_output(excerpt: Path) -> None:
+    outcome = command("run", "--port", "0", "--input", excerpt, "--speed", "0", "--exit-at-end")
+    assert outcome.exit_code == 0, outcome.stderr
+    assert wer(sample_text(*BOTH_S), outcome.stdout) <= MAX_SAMPLE_WER
+
+
+def test_standard_input_is_captioned() -> None:
+    outcome = command(
+        *("run", "--port", "0", "--input", "-", "--exit-at-end"), stdin=pcm16(recording(SAMPLE, *FIRST_S))
+    )
+    assert outcome.exit_code == 0, outcome.stderr
+    assert wer(sample_text(*FIRST_S), outcome.stdout) <= MAX_SAMPLE_WER
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
+async def test_what_was_said_before_sigterm_is_final() -> None:
+    with running("--input", SAMPLE, "--no-captions") as daemon:
+        async with connected(daemon.address("/v1/captions?after=0")) as (_, received):
+            await received.wait_for(Partial, n=4)
+            spoken = received.of(Partial)[-1]
+            daemon.terminate()
+            await received.wait_closed()
+        outcome = daemon.wait()
+    assert outcome.exit_code == 0, outcome.stderr
+    assert received.close_code == 1000
+    check_promises(received.events)
+    (final,) = received.of(Final)
+    assert isinstance(received.events[-1], End)
+    assert received.of(Speech)[-1].state == "end"
+    assert final.end >= spoken.end
+    assert words_of(final.text)[:3] == words_of("the Commission believes")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
+async def test_sigterm_ends_a_clients_stream_in_order() -> None:
+    with running("--input", "none") as daemon:
+        async with connected(daemon.address("/v1/stream")) as (connection, received):
+            await send_audio(connection, recording(SAMPLE, *FIRST_S), speed=4.0)
+            await received.wait_for(Partial)
+            daemon.terminate()
+            await received.wait_closed()
+        outcome = daemon.wait()
+    assert outcome.exit_code == 0, outcome.stderr
+    check_promises(received.events)
+    assert received.close_code == 1001
+    assert words_of(transcript(received.events))[:3] == words_of("the Commission believes")
+
+
+# --- commands that follow a daemon ------------------------------------------------------------------------------------
+
+
+async def test_listen_prints_what_the_daemon_publishes(excerpt: Path) -> None:
+    with running("--input", excerpt, "--speed", "2", "--exit-at-end", "--no-captions") as daemon:
+        listening = [
+            asyncio.create_task(asyncio.to_thread(command, "listen", daemon.url, "--format", format))
+            for format in ("text", "jsonl", "srt")
+        ]
+        received = await follow(daemon.address("/v1/captions?after=0"))
+        text, jsonl, srt = await asyncio.gather(*listening)
+        assert daemon.wait().exit_code == 0
+    for outcome in (text, jsonl, srt):
+        assert (outcome.exit_code, outcome.stderr) == (0, "")
+    assert text.stdout.splitlines() == [final.text for final in received.of(Final)]
+    heard = events_of(jsonl.stdout)
+    assert [event for event in heard if isinstance(event, Final)] == received.of(Final)
+    assert heard[-1] == received.events[-1]
+    assert srt.stdout.startswith("1\n00:00:0")
+    lines = [line for line in srt.stdout.splitlines() if not (line.isdecimal() or " --> " in line)]
+    assert words_of(" ".join(lines)) == words_of(transcript(received.events))
+
+
+def test_listen_leaves_quietly_when_its_reader_has_had_enough(excerpt: Path) -> None:
+    with running("--input", excerpt, "--speed", "3", "--no-captions") as daemon:
+        listener = subprocess.Popen(
+            [sys.executable, "-m", "streamer", "listen", daemon.url, "--format", "jsonl"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment(),
+        )
+        assert listener.stdout is not None
+        assert b'"ready"' in listener.stdout.readline()
+        listener.stdout.close()
+        assert listener.wait(WAIT_S) == 0
+        assert listener.stderr is not None
+        assert listener.stderr.read() == b""
+        listener.stderr.close()
+        assert daemon.health()["status"] == "ok"
+
+
+async def test_chat_answers_what_is_said(excerpt: Path) -> None:
+    with running("--input", excerpt, "--speed", "2", "--exit-at-end", "--no-captions") as daemon:
+        async with chat_endpoint(saying("I ", "see."), saying("Go on."), saying("More?")) as endpoint:
+            talking = asyncio.create_task(
+                asyncio.to_thread(command, "chat", "--to", endpoint.url, "--daemon", daemon.url, "--model", "m")
+            )
+            received = await follow(daemon.address("/v1/captions?after=0"))
+            outcome = await talking
+            assert daemon.wait().exit_code == 0
+        assert outcome.exit_code == 0, outcome.stderr
+        finals = [final.text for final in received.of(Final)]
+        assert finals
+        # Finals that come while a reply is under way are asked together.
+        assert " ".join(endpoint.questions) == " ".join(finals)
+        assert "you: " + endpoint.questions[0] in outcome.stdout
+        assert "bot: I see." in outcome.stdout
+
+
+# --- recordings -------------------------------------------------------------------------------------------------------
+
+NAMES = ("breathless", "noisy", "pauses")
+
+
+@pytest.fixture(scope="module")
+def streamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the events of each recording."""
+    missing = [name for name in NAMES if not (RECORDINGS / f"{name}.flac").exists()]
+    if missing:
+        pytest.skip(f"no recordings {', '.join(missing)} in {RECORDINGS.name}/ beside the repository")
+    output = tmp_path_factory.mktemp("streamed")
+    files = [RECORDINGS / f"{name}.flac" for name in NAMES]
+    outcome = command("transcribe", "--stream", "--format", "jsonl", "-o", output, *files)
+    assert outcome.exit_code == 0, outcome.stderr
+    outcome = command("transcribe", "-o", output, *files)
+    assert outcome.exit_code == 0, outcome.stderr
+    return output
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_streamed_text_is_as_good_as_offline_text(streamed: Path, name: str) -> None:
+    reference = (RECORDINGS / f"{name}.txt").read_text(encoding="utf-8")
+    events = events_of((streamed / f"{name}.jsonl").read_text(encoding="utf-8"))
+    offline = (streamed / f"{name}.txt").read_text(encoding="utf-8")
+    assert wer(reference, transcript(events)) <= wer(reference, offline) + 0.03
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_recordings_keep_every_promise(streamed: Path, name: str) -> None:
+    duration_s = soundfile.info(RECORDINGS / f"{name}.flac").duration
+    check_promises(events_of((streamed / f"{name}.jsonl").read_text(encoding="utf-8")), duration_s=duration_s)
