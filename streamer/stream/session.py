@@ -139,13 +139,18 @@ class _Region:
     # Unsettled words of the newest hypothesis.
     tail: list[_Settled] = field(default_factory=list)
 
+    # Whether the tail begins in the middle of a word, whose beginning is the last settled word.
+    tail_writes_on: bool = False
+
     # What the newest hypothesis said besides its words.
     language: str = ""
     no_speech_prob: float = 0.0
     avg_logprob: float = 0.0
 
-    # The newest partial, so that the same is not said twice.
+    # The newest partial, so that the same is not said twice, and how many words had settled by then: the segment
+    # that it belongs to cannot end before them.
     partial: Partial | None = None
+    n_told_stable: int = 0
 
     def settled_from(self, number: int) -> list[_Settled]:
         """Return the settled words from a number on."""
@@ -154,6 +159,19 @@ class _Region:
     @property
     def n_settled(self) -> int:
         return self.n_forgotten + len(self.words)
+
+    def settle(self, n_words: int) -> None:
+        """Settle the first words of the tail."""
+        settled = self.tail[:n_words]
+        del self.tail[:n_words]
+        if settled and self.tail_writes_on:
+            # One word for the decoder is one word here, so that no final ends within a word.
+            begun, rest = self.words.pop(), settled[0]
+            settled[0] = replace(
+                rest, text=begun.text + rest.text, tokens=begun.tokens + rest.tokens, start=begun.start
+            )
+            self.tail_writes_on = False
+        self.words += settled
 
 
 class Session:
@@ -178,6 +196,8 @@ class Session:
         self._language = settings.language
         # The end of the text that is final.
         self._said = ""
+        # Where the newest final or gap ends: nothing that follows reaches back beyond it.
+        self._told_until = 0
         # Whether the audio has ended.
         self._ended = False
 
@@ -225,19 +245,29 @@ class Session:
         events: list[Event] = []
         start = self._heard
         while self._regions:
-            region = self._regions.popleft()
-            if region.taken_end > region.segment_start:
-                start = min(start, region.taken_end)
-                events.append(self._final(region, region.settled_from(region.n_final) + region.tail, region.taken_end))
-            else:
-                start = min(start, region.segment_start)
+            # The first region reaches back furthest, and those behind it were never transcribed.
+            start = min(start, self._abandon(self._regions.popleft(), events))
         boundary = self._gate.close(self._heard)
         if boundary is not None:
             events.append(Speech(state="end", time=seconds(boundary.position)))
         self._agreement.reset()
         self._heard = max(self._heard, end)
-        self._gate.skip_to(self._heard)
-        events.append(Gap(start=seconds(start), end=seconds(self._heard), reason=reason))
+        # Up to the grid of the mel frames, so that the next window begins behind what is lost.
+        self._gate.skip_to(-(-self._heard // HOP_LENGTH) * HOP_LENGTH)
+        self._add_gap(start, self._heard, reason, events)
+        return events
+
+    def fail(self, window: Window, reason: GapReason) -> list[Event]:
+        """A window cannot be transcribed: give up its region, unless newer text of it has come since."""
+        region = self._region_of(window)
+        if region is None:
+            return []
+        if region.end is None:
+            return self.lose(self._heard, reason)
+        events: list[Event] = []
+        self._regions.popleft()
+        self._agreement.reset()
+        self._add_gap(self._abandon(region, events), region.end, reason, events)
         return events
 
     def next_window_due(self) -> bool:
@@ -271,14 +301,17 @@ class Session:
         )
 
     def request(self, window: Window) -> Request | None:
-        """Return how to decode a window, or None where it is not wanted any more."""
+        """Return how to decode a window, or None where it is not wanted any more.
+
+        The answer holds until the next `take`: windows are decoded one after the other.
+        """
         region = self._region_of(window)
         if region is None:
             return None
         words = region.settled_from(window.first_word)
         n_anchor = max(0, region.n_final - window.first_word)
         anchor = sum(len(word.text) for word in words[:n_anchor])
-        said = self._said[: len(self._said) - anchor] if anchor else self._said
+        said = self._said[: max(0, len(self._said) - anchor)]
         return Request(
             prefix=tuple(token for word in words for token in word.tokens),
             prompt=said if self._settings.condition_on_previous_text else "",
@@ -303,25 +336,20 @@ class Session:
             self._agreement.reset()
 
         if window.last:
-            words = region.settled_from(region.n_final) + region.tail
+            assert region.end is not None, "the last window was handed out before speech ended"
             self._regions.popleft()
             self._agreement.reset()
-            assert region.end is not None, "the last window was handed out before speech ended"
-            if self._language == "auto" and words:
-                self._language = hypothesis.language
-            return [self._final(region, words, region.end)]
+            return [self._final(region, region.settled_from(region.n_final) + region.tail, region.end)]
 
         if trusted:
             limit = window.end - CUT_OFF_SAMPLES
             n_eligible = next((i for i, word in enumerate(region.tail) if word.end > limit), len(region.tail))
-            n_settled = self._agreement.update([word.text for word in region.tail], n_eligible)
-            region.words += region.tail[:n_settled]
-            del region.tail[:n_settled]
+            region.settle(self._agreement.update([word.text for word in region.tail], n_eligible))
 
         events: list[Event] = []
         cut = self._find_cut(region, window)
         if cut is not None:
-            events.append(self._cut(region, *cut))
+            events.append(self._cut(region, window, *cut))
         partial = self._partial(region, window.end)
         if partial is not None:
             events.append(partial)
@@ -339,14 +367,17 @@ class Session:
     def _cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
         match boundary:
             case SpeechStart(position):
+                # A window may have heard, and a final told, more than the gate took for speech.
+                position = max(position, self._told_until)
                 start = position // HOP_LENGTH * HOP_LENGTH
                 self._n_regions += 1
                 region = _Region(self._n_regions, position, window_start=start, segment_start=position)
                 self._regions.append(region)
                 return [Speech(state="start", time=seconds(position))]
             case SpeechEnd(position):
-                self._regions[-1].end = position
-                return [Speech(state="end", time=seconds(position))]
+                region = self._regions[-1]
+                region.end = max(position, region.segment_start)
+                return [Speech(state="end", time=seconds(region.end))]
         return []
 
     def _region_of(self, window: Window) -> _Region | None:
@@ -359,37 +390,34 @@ class Session:
 
     def _measure(self, region: _Region, window: Window, request: Request, hypothesis: Hypothesis) -> None:
         """Place the settled words anew, and keep what the hypothesis says behind them."""
-        settled = region.settled_from(window.first_word)
-        n_skip = len(region.words) - len(settled)
-        heard = [_absolute(word, window.start) for word in hypothesis.words]
-        tail: list[_Settled] = []
+        first, first_open = window.first_word - region.n_forgotten, region.n_final - region.n_forgotten
+        # For each token of the prefix, the index of the settled word that it belongs to.
+        owners = [i for i in range(first, len(region.words)) for _ in region.words[i].tokens]
+        tokens = tuple(token for word in hypothesis.words for token in word.tokens)
+        assert len(owners) == len(request.prefix), "another window was taken since the request"
+        assert tokens[: len(owners)] == request.prefix, "the decoder left the prefix that it was given"
+        region.tail, region.tail_writes_on = [], False
         position = 0  # tokens of the hypothesis that were looked at
-        for word in heard:
-            index = _word_at(settled, position)
+        for timed in hypothesis.words:
+            word = _absolute(timed, window)
+            owned = owners[position : position + len(word.tokens)]
             position += len(word.tokens)
-            if index is None:
-                tail.append(word)
+            if not owned:
+                region.tail.append(word)
                 continue
-            known = settled[index]
-            n_known = sum(len(w.tokens) for w in settled[: index + 1])
-            if position > n_known and index == len(settled) - 1:
+            if owned[-1] < first_open:
+                continue  # final: it stays as it is, and what is written on at it has come too late
+            known = "".join(region.words[i].text for i in range(owned[0], owned[-1] + 1))
+            region.words[owned[0]] = replace(
+                region.words[owned[0]], start=word.start, end=word.end, probability=word.probability
+            )
+            if len(owned) < len(word.tokens) and word.text.startswith(known):
                 # The decoder wrote on at the last word: "President" has become "President's".
-                rest = replace(
-                    word,
-                    text=word.text[len(known.text) :] if word.text.startswith(known.text) else "",
-                    tokens=word.tokens[len(word.tokens) - (position - n_known) :],
-                )
-                if n_skip + index + region.n_forgotten >= region.n_final:
-                    region.words[n_skip + index] = replace(word, text=known.text, tokens=known.tokens)
-                if rest.text:
-                    tail.append(replace(rest, start=word.end))
-            elif n_skip + index + region.n_forgotten >= region.n_final:
-                region.words[n_skip + index] = replace(
-                    known, start=word.start, end=word.end, probability=word.probability
-                )
-        region.tail = tail
+                text, rest = word.text[len(known) :], word.tokens[len(owned) :]
+                region.tail.append(replace(word, text=text, tokens=rest, start=word.end))
+                region.tail_writes_on = True
         if self._is_silence(hypothesis):
-            region.tail = []
+            region.tail, region.tail_writes_on = [], False
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
         # openai-whisper's rule: no speech is likely, and what was decoded is not.
@@ -407,33 +435,59 @@ class Session:
 
     def _find_cut(self, region: _Region, window: Window) -> tuple[int, int] | None:
         """Return after which settled word (its number) and at which position to cut, or None for not yet."""
-        length = window.end - window.start
-        # The last settled word stays: the decoder might still write on at it.
+        if region.end is not None and region.end <= region.window_start + N_SAMPLES:
+            return None  # the last window is coming and takes in all that is left
+        length = window.end - region.window_start
+        full = length >= MAX_WINDOW_SAMPLES
+        cut = self._find_settled_cut(region, length, full=full)
+        # Unless much is cut off, a full window would not move on.
+        middle = region.window_start + length // 2
+        if full and (cut is None or cut[1] < middle):
+            cut = self._force_cut(region, window, middle)
+        if cut is None:
+            return None
+        n_final, position = cut
+        return n_final, min(max(position, region.segment_start), window.end)
+
+    def _find_settled_cut(self, region: _Region, length: int, *, full: bool) -> tuple[int, int] | None:
+        """Look for a cut behind a settled word, the less particular the longer the window is."""
         open_words = region.settled_from(region.n_final)
-        if length >= self._trim_after and len(open_words) > 1:
-            candidates = range(len(open_words) - 1)
-            for ends in (SENTENCE_ENDS, CLAUSE_ENDS):
-                for i in reversed(candidates):
-                    if open_words[i].text.endswith(ends):
-                        return region.n_final + i + 1, _between(open_words[i], open_words[i + 1])
-            if length >= self._trim_after * 3 // 2:
-                i = max(candidates, key=lambda i: (open_words[i + 1].start - open_words[i].end, i))
-                return region.n_final + i + 1, _between(open_words[i], open_words[i + 1])
-        if length >= MAX_WINDOW_SAMPLES:
-            limit = window.end - FORCED_CUT_MARGIN_SAMPLES
-            n_settled = next((i for i, word in enumerate(region.tail) if word.end > limit), len(region.tail))
-            region.words += region.tail[:n_settled]
-            del region.tail[:n_settled]
-            self._agreement.reset()
-            position = region.words[-1].end if region.n_settled > region.n_final else limit
-            return region.n_settled, max(position, region.segment_start)
+        # Stable words that were told belong to this segment. The last settled word stays: the decoder might still
+        # write on at it.
+        candidates = range(max(0, region.n_told_stable - region.n_final - 1), len(open_words) - 1)
+        for ends, from_samples in ((SENTENCE_ENDS, self._trim_after // 2), (CLAUSE_ENDS, self._trim_after * 3 // 4)):
+            for i in reversed(candidates):
+                if length >= from_samples and open_words[i].text.endswith(ends):
+                    return region.n_final + i + 1, _between(open_words[i], open_words[i + 1])
+        if candidates and (full or length >= self._trim_after):
+            i = max(candidates, key=lambda i: (open_words[i + 1].start - open_words[i].end, i))
+            return region.n_final + i + 1, _between(open_words[i], open_words[i + 1])
+        if open_words and (full or length >= self._trim_after * 3 // 2):
+            # Nothing settles any more. A shorter window is easier to agree on.
+            last = open_words[-1]
+            return region.n_settled, _between(last, region.tail[0]) if region.tail else last.end
         return None
 
-    def _cut(self, region: _Region, n_final: int, position: int) -> Final:
+    def _force_cut(self, region: _Region, window: Window, middle: int) -> tuple[int, int]:
+        """Settle what the newest hypothesis says, all but its end, and cut behind it, beyond `middle`."""
+        limit = window.end - FORCED_CUT_MARGIN_SAMPLES
+        region.settle(next((i for i, word in enumerate(region.tail) if word.end > limit), len(region.tail)))
+        self._agreement.reset()
+        if region.n_settled > region.n_final and region.words[-1].end >= middle:
+            return region.n_settled, region.words[-1].end
+        # Nothing was heard for long.
+        following = region.tail[0].start if region.tail else limit
+        return region.n_settled, max(middle, min(following, limit))
+
+    def _cut(self, region: _Region, window: Window, n_final: int, position: int) -> Final:
         """Make everything before a settled word final, and let the next window begin at the anchor."""
+        if region.tail_writes_on and n_final == region.n_settled:
+            # The beginning of its first word becomes final: what was written on has come too late.
+            del region.tail[0]
+            region.tail_writes_on = False
         first, last = region.n_final - region.n_forgotten, n_final - region.n_forgotten
         final = self._final(region, region.words[first:last], position)
-        region.n_final = n_final
+        region.n_final = region.n_told_stable = n_final
         region.segment_start = position
         region.first_word = max(region.first_word, n_final - N_ANCHOR_WORDS)
         anchor = region.settled_from(region.first_word)[: n_final - region.first_word]
@@ -442,16 +496,33 @@ class Session:
             # Far-away words would keep the window from moving on.
             region.first_word, begin = n_final, position
         region.window_start = max(region.window_start, min(begin, position) // HOP_LENGTH * HOP_LENGTH)
-        # Windows on their way may still begin at the window before this one; those before it are gone.
-        n_old = max(0, region.first_word - 200 - region.n_forgotten)
+        # Windows on their way are newer than this one and begin no earlier.
+        n_old = window.first_word - region.n_forgotten
         del region.words[:n_old]
         region.n_forgotten += n_old
         region.partial = None
         return final
 
+    def _abandon(self, region: _Region, events: list[Event]) -> int:
+        """Make final what is known of a region; return where what is lost of it begins."""
+        taken = region.taken_end if region.end is None else min(region.taken_end, region.end)
+        end = max(taken, region.segment_start)
+        words = region.settled_from(region.n_final) + region.tail
+        if words or end > region.segment_start:
+            events.append(self._final(region, words, end))
+        return end
+
+    def _add_gap(self, start: int, end: int, reason: GapReason, events: list[Event]) -> None:
+        if start < end:
+            events.append(Gap(start=seconds(start), end=seconds(end), reason=reason))
+            self._told_until = end
+
     def _final(self, region: _Region, words: Sequence[_Settled], end: int) -> Final:
         text = "".join(word.text for word in words)
         self._said = (self._said + text)[-PROMPT_CHARACTERS:]
+        self._told_until = end
+        if self._language == "auto" and words:
+            self._language = region.language
         final = Final(
             segment=self._segment,
             start=seconds(region.segment_start),
@@ -470,8 +541,10 @@ class Session:
         words = settled + region.tail
         text = "".join(word.text for word in words)
         stripped = text.lstrip()
-        stable = max(0, sum(len(word.text) for word in settled) - (len(text) - len(stripped)))
+        # Without a space at its end: a final that ends there ends without it.
+        stable = len("".join(word.text for word in settled).strip())
         previous = region.partial
+        region.n_told_stable = region.n_settled
         if previous is None and not words:
             return None
         partial = Partial(
@@ -488,17 +561,10 @@ class Session:
         return partial
 
 
-def _absolute(word: TimedWord, start: int) -> _Settled:
-    return _Settled(word.text, word.tokens, start + word.start_samples, start + word.end_samples, word.probability)
-
-
-def _word_at(words: Sequence[_Settled], position: int) -> int | None:
-    """Return which word the token at a position belongs to, None behind the last."""
-    for i, word in enumerate(words):
-        if position < len(word.tokens):
-            return i
-        position -= len(word.tokens)
-    return None
+def _absolute(word: TimedWord, window: Window) -> _Settled:
+    start = min(window.start + max(0, word.start_samples), window.end)
+    end = min(max(start, window.start + word.end_samples), window.end)
+    return _Settled(word.text, word.tokens, start, end, word.probability)
 
 
 def _between(left: _Settled, right: _Settled) -> int:

@@ -197,7 +197,12 @@ class Engine(Generic[Encoded]):
         while True:
             with self._changed:
                 changes = self._changes
-            busy = turn()
+            try:
+                busy = turn()
+            except Exception:
+                # Only an `on_event` or `on_finished` that raises gets here; the other sessions need this thread.
+                logger.exception("a session's listener failed")
+                busy = False
             with self._changed:
                 if self._stopping:
                     return
@@ -208,12 +213,21 @@ class Engine(Generic[Encoded]):
         """Listen for speech in all sessions, encode the first window that is due. Returns whether there was work."""
         with self._changed:
             lives = list(self._lives)
+            # Looked at once: were the slot to become free on the way, those further down would overtake the others.
+            waiting = self._slot.live if self._slot is not None else None
         busy = False
         for live in lives:
-            busy |= self._listen(live)
-            with self._changed:
-                if self._slot is not None and self._slot.live is not live:
+            try:
+                busy |= self._listen(live)
+            except Exception as error:  # noqa: BLE001 - a bug in one session must not end everybody's captions
+                self._give_up(live, error)
+                continue
+            if waiting is not None:
+                if waiting is not live:
                     continue  # another session's window waits; replacing it would be unfair
+                with self._changed:
+                    if self._slot is None:
+                        return True  # it was taken meanwhile: those that were passed over come first
             due = self._due_window(live)
             if due is None:
                 continue
@@ -302,8 +316,8 @@ class Engine(Generic[Encoded]):
         begin = time.monotonic()
         try:
             encoded = self._encoder.encode(live.mel.window(samples, window.start), buffer)
-        except Exception as error:  # noqa: BLE001 - a bug in one window must not end everybody's captions
-            self._fail(live, error)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(live, window, error)
             return
         self.stats.encodes += 1
         self.stats.encode_s += time.monotonic() - begin
@@ -318,6 +332,7 @@ class Engine(Generic[Encoded]):
             self._decoding = job.buffer if job is not None else None
         if job is None:
             return False
+        self._wake()  # the slot is free: the next window can be encoded while this one is decoded
         live = job.live
         finished = False
         begin = time.monotonic()
@@ -340,7 +355,7 @@ class Engine(Generic[Encoded]):
                         for event in live.session.take(job.window, request, hypothesis, now):
                             live.on_event(event)
         except Exception as error:  # noqa: BLE001 - as above
-            self._fail(live, error)
+            self._fail(live, job.window, error)
         else:
             with live.lock:
                 live.n_in_flight -= 1
@@ -354,7 +369,7 @@ class Engine(Generic[Encoded]):
             self._finish(live)
         return True
 
-    def _fail(self, live: LiveSession, error: Exception) -> None:
+    def _fail(self, live: LiveSession, window: Window, error: Exception) -> None:
         """A window cannot be transcribed: say so, and that its audio is lost, and go on with what follows."""
         self.stats.failures += 1
         if isinstance(error, StreamerError):
@@ -367,9 +382,23 @@ class Engine(Generic[Encoded]):
             if live.over:
                 return
             live.on_event(Error(code=error.code, message=str(error), fatal=False))
-            for event in live.session.lose(live.position, "device"):
+            for event in live.session.fail(window, "device"):
                 live.on_event(event)
         self._wake()
+
+    def _give_up(self, live: LiveSession, error: Exception) -> None:
+        """A session cannot go on: say so and serve the others."""
+        self.stats.failures += 1
+        logger.error("a session was given up", exc_info=error)
+        message = f"the session was given up ({type(error).__name__}): the log has more; start another"
+        with live.lock:
+            if live.over:
+                return
+            live.over = True
+        try:
+            live.on_event(Error(code=StreamerError.code, message=message, fatal=True))
+        finally:
+            self._finish(live)
 
     def _finish(self, live: LiveSession) -> None:
         with self._changed:

@@ -1,0 +1,570 @@
+"""The promises of a session, held over simulated conversations."""
+
+import dataclasses
+import itertools
+import random
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from streamer.audio.vad import CHUNK_SAMPLES
+from streamer.events import Event, Final, Gap, Partial, Speech, Word
+from streamer.stream.gate import GateSettings
+from streamer.stream.session import PROMPT_CHARACTERS, Request, Session, SessionSettings, Window
+from streamer.whisper.result import Hypothesis, TimedWord
+from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
+
+GATE = GateSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
+
+SETTINGS = SessionSettings(
+    gate=GATE,
+    pace_s=0.5,
+    n_agreeing=2,
+    trim_after_s=8.0,
+    condition_on_previous_text=True,
+    no_speech_threshold=0.6,
+    logprob_threshold=-1.0,
+    compression_ratio_threshold=2.4,
+    language="en",
+    task="transcribe",
+)
+
+# Rounding to milliseconds, twice.
+TOLERANCE_S = 0.0011
+
+
+@dataclass
+class Promises:
+    """Takes a session's events and fails where one breaks a promise."""
+
+    finals: list[Final] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    # Stretches of speech, the last open while its end is None.
+    speech: list[tuple[float, float | None]] = field(default_factory=list)
+    partials: int = 0
+    # The newest partial of the segment that is open.
+    partial: Partial | None = None
+    # Where the newest final or gap ended.
+    told_until: float = 0.0
+
+    def take(self, events: Sequence[Event]) -> None:
+        for event in events:
+            match event:
+                case Speech():
+                    self._take_speech(event)
+                case Partial():
+                    self._take_partial(event)
+                case Final():
+                    self._take_final(event)
+                case Gap():
+                    assert self.told_until <= event.start < event.end
+                    self.told_until = event.end
+                    self.gaps.append(event)
+                case _:
+                    pytest.fail(f"unexpected {event}")
+
+    def check_all_told(self) -> None:
+        """Every moment of speech lies in a final or in a gap."""
+        told = sorted([(f.start, f.end) for f in self.finals] + [(gap.start, gap.end) for gap in self.gaps])
+        for start, end in self.speech:
+            assert end is not None, "speech that never ended"
+            position = start
+            for a, b in told:
+                if a <= position + TOLERANCE_S and b > position:
+                    position = b
+            assert position >= end - TOLERANCE_S, f"speech from {start} to {end} is told until {position} only"
+
+    def _take_speech(self, event: Speech) -> None:
+        if event.state == "start":
+            assert not self.speech or self.speech[-1][1] is not None, "speech started twice"
+            assert not self.speech or event.time >= (self.speech[-1][1] or 0)
+            self.speech.append((event.time, None))
+        else:
+            assert self.speech, "speech ended before it started"
+            start, end = self.speech[-1]
+            assert end is None, "speech ended twice"
+            assert event.time >= start
+            self.speech[-1] = (start, event.time)
+
+    def _take_partial(self, event: Partial) -> None:
+        self.partials += 1
+        assert event.segment == len(self.finals) + 1
+        assert self.told_until <= event.start + TOLERANCE_S
+        assert 0 <= event.stable <= len(event.text)
+        assert "".join(word.word for word in event.words).lstrip() == event.text
+        assert "".join(word.word for word in event.words if word.stable).strip() == event.text[: event.stable]
+        self._check_words(event.words, event.start, event.end)
+        if self.partial is not None:
+            assert event.stable >= self.partial.stable
+            stable = self.partial.text[: self.partial.stable]
+            assert event.text.startswith(stable), "stable text was taken back"
+        self.partial = event
+
+    def _take_final(self, event: Final) -> None:
+        assert event.segment == len(self.finals) + 1
+        assert self.told_until <= event.start <= event.end
+        assert "".join(word.word for word in event.words).strip() == event.text
+        assert all(word.stable for word in event.words)
+        self._check_words(event.words, event.start, event.end)
+        if self.partial is not None:
+            assert event.text.startswith(self.partial.text[: self.partial.stable]), "a final took stable text back"
+        self.partial = None
+        self.told_until = event.end
+        self.finals.append(event)
+
+    @staticmethod
+    def _check_words(words: Sequence[Word], start: float, end: float) -> None:
+        position = start
+        for word in words:
+            assert position <= word.start <= word.end <= end
+            position = word.end
+
+
+class Conversation:
+    """A speaker, a session, and a decoder that takes its time, moved on chunk by chunk."""
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        words: list[SpokenWord],
+        *,
+        seed: int,
+        manners: Manners = FAITHFUL,
+        cost_s: float = 0.3,
+        failure: float = 0.0,
+        loss: float = 0.0,
+    ) -> None:
+        self.session = Session(settings)
+        self.promises = Promises()
+        self.speaker = Speaker(words, seed=seed, manners=manners)
+        self.clock = Clock()
+        self.position = 0
+        self.windows: list[Window] = []
+        self.requests: list[Request] = []
+        self._rng = random.Random(seed)
+        self._cost_s, self._failure, self._loss = cost_s, failure, loss
+        # No audio before this can be had: released, as the ring buffer does.
+        self._released = 0
+        # The window that waits for the decoder, and the one that it is busy with.
+        self._slot: Window | None = None
+        self._job: tuple[Window, Request, Hypothesis] | None = None
+        self._done_s = 0.0
+
+    def speak_until(self, end_s: float) -> None:
+        """Let the audio go on until `end_s`."""
+        while self.position < end_s * SAMPLE_RATE:
+            end = self.position + CHUNK_SAMPLES
+            self.clock.advance(CHUNK_SAMPLES / SAMPLE_RATE)
+            if self._rng.random() < self._loss:
+                end += self._rng.randint(0, 10 * SAMPLE_RATE) // CHUNK_SAMPLES * CHUNK_SAMPLES
+                self._lose(end)
+            else:
+                talks = self.speaker.talks(self.position, end)
+                self.promises.take(self.session.hear(end, 0.9 if talks else 0.05))
+            self.position = end
+            self._work()
+
+    def finish(self) -> None:
+        """End the audio, wait for what is still to come, and check that everything was told."""
+        self.promises.take(self.session.finish(self.position))
+        for _ in range(10_000):
+            self._work()
+            if self.session.finished:
+                break
+            assert self._job is not None or self._slot is not None, "it stands still"
+            self.clock.now_s = max(self.clock.now_s, self._done_s)
+        assert self.session.finished
+        self._work()
+        self.promises.check_all_told()
+
+    def check_words(self) -> list[int]:
+        """Check that no word is told twice or out of order; return those that were told."""
+        heard = [index_of(word.word.split("'")[0]) for final in self.promises.finals for word in final.words]
+        indices = [index for index in heard if index is not None]
+        assert all(a < b for a, b in itertools.pairwise(indices)), indices
+        return indices
+
+    def _work(self) -> None:
+        """Do what is due at this time."""
+        if self._job is not None and self.clock.now_s >= self._done_s:
+            job, self._job = self._job, None
+            if self._rng.random() < self._failure:
+                self._told(self.session.fail(job[0], "device"))
+            else:
+                self._told(self.session.take(*job, self.clock.now_s))
+        if self.session.next_window_due():
+            self._slot = self._next_window()
+        if self._job is None and self._slot is not None:
+            window, self._slot = self._slot, None
+            request = self.session.request(window)
+            if request is not None:
+                assert request.n_samples == window.end - window.start
+                self.requests.append(request)
+                hypothesis = self.speaker.hypothesis(window.start, window.end, request.prefix)
+                self._job = (window, request, hypothesis)
+                self._done_s = self.clock.now_s + self._rng.uniform(0, 2 * self._cost_s)
+
+    def _next_window(self) -> Window:
+        window = self.session.next_window(self.clock.now_s)
+        assert window is not None
+        assert window.start % HOP_LENGTH == 0
+        assert 0 <= window.end - window.start <= N_SAMPLES
+        assert window.end <= self.position
+        assert window.start >= self._released
+        assert not self.windows or window.start >= self.windows[-1].start
+        self.windows.append(window)
+        return window
+
+    def _lose(self, end: int) -> None:
+        self._released = end  # the audio is gone
+        self._told(self.session.lose(end, "overrun"))
+
+    def _told(self, events: Sequence[Event]) -> None:
+        self.promises.take(events)
+        self._released = max(self._released, min(self.position, self.session.needed_from))
+
+
+def settings_of(**changes: object) -> SessionSettings:
+    return dataclasses.replace(SETTINGS, **changes)  # type: ignore[arg-type]
+
+
+paces = st.builds(
+    settings_of,
+    pace_s=st.sampled_from((0.1, 0.5, 2.0, 10.0)),
+    n_agreeing=st.integers(1, 4),
+    trim_after_s=st.sampled_from((5.0, 8.0, 15.0, 28.0)),
+)
+seeds = st.integers(0, 2**32)
+costs = st.sampled_from((0.0, 0.3, 1.0, 4.0, 15.0))
+pauses = st.sampled_from((0.0, 0.05, 0.3, 0.8))
+durations = st.sampled_from((0.5, 7.0, 40.0, 90.0))
+
+
+@given(settings=paces, seed=seeds, cost_s=costs, pause=pauses, duration_s=durations)
+def test_with_a_good_decoder_every_word_is_told_once(
+    settings: SessionSettings, seed: int, cost_s: float, pause: float, duration_s: float
+) -> None:
+    words = spoken(random.Random(seed), duration_s, pause=pause)
+    conversation = Conversation(settings, words, seed=seed, cost_s=cost_s)
+    conversation.speak_until(duration_s + 2.0)
+    conversation.finish()
+    assert " ".join(final.text for final in conversation.promises.finals if final.text).split() == [
+        word.text.strip() for word in words
+    ]
+    assert not conversation.promises.gaps
+
+
+@given(settings=paces, seed=seeds, cost_s=costs, pause=pauses, duration_s=durations)
+@example(settings=SETTINGS, seed=1, cost_s=1.0, pause=0.0, duration_s=90.0)
+def test_with_a_bad_decoder_every_promise_is_kept(
+    settings: SessionSettings, seed: int, cost_s: float, pause: float, duration_s: float
+) -> None:
+    words = spoken(random.Random(seed), duration_s, pause=pause)
+    conversation = Conversation(settings, words, seed=seed, manners=BAD, cost_s=cost_s)
+    conversation.speak_until(duration_s + random.Random(seed).uniform(-0.5, 2.0))
+    conversation.finish()
+    conversation.check_words()
+
+
+@given(settings=paces, seed=seeds, cost_s=costs, pause=pauses, bad=st.booleans())
+def test_with_lost_audio_and_failures_every_promise_is_kept(
+    settings: SessionSettings, seed: int, cost_s: float, pause: float, bad: bool
+) -> None:
+    words = spoken(random.Random(seed), 60.0, pause=pause)
+    manners = BAD if bad else FAITHFUL
+    conversation = Conversation(settings, words, seed=seed, manners=manners, cost_s=cost_s, failure=0.1, loss=0.003)
+    conversation.speak_until(random.Random(seed).uniform(1.0, 60.0))
+    conversation.finish()
+    told = set(conversation.check_words())
+    if not bad:
+        gaps = [(gap.start, gap.end) for gap in conversation.promises.gaps]
+        for word in words:
+            start, end = word.start / SAMPLE_RATE, word.end / SAMPLE_RATE
+            if end <= conversation.position / SAMPLE_RATE and word.index not in told:
+                # A word that was hardly begun before a gap, or hardly left behind it, is lost too.
+                assert any(a < end + 0.35 and start - 0.35 < b for a, b in gaps), f"{word} lies in no gap of {gaps}"
+
+
+@given(settings=paces, seed=seeds, cost_s=costs)
+def test_where_no_two_hypotheses_agree_long_speech_is_still_told(
+    settings: SessionSettings, seed: int, cost_s: float
+) -> None:
+    words = spoken(random.Random(seed), 120.0, pause=0.0)
+    conversation = Conversation(settings, words, seed=seed, manners=NEVER_AGREES, cost_s=cost_s)
+    conversation.speak_until(122.0)
+    conversation.finish()
+    assert conversation.check_words() == [word.index for word in words]
+
+
+@given(settings=paces, seed=seeds, cost_s=costs)
+def test_speech_without_words_ends_all_the_same(settings: SessionSettings, seed: int, cost_s: float) -> None:
+    words = spoken(random.Random(seed), 100.0, pause=0.0)
+    conversation = Conversation(settings, words, seed=seed, manners=Manners(nothing=1.0), cost_s=cost_s)
+    conversation.speak_until(102.0)
+    conversation.finish()
+    assert not any(final.text for final in conversation.promises.finals)
+    assert conversation.promises.partials == 0
+
+
+@given(seed=seeds, cost_s=costs)
+def test_words_at_the_begin_of_a_full_window_only_do_not_stop_it(seed: int, cost_s: float) -> None:
+    # Two seconds of words, then minutes of something that is speech to the gate and nothing to the decoder.
+    words = spoken(random.Random(seed), 2.0, pause=0.0)
+    conversation = Conversation(SETTINGS, words, seed=seed, cost_s=cost_s)
+    conversation.speaker.talks = lambda start, end: start > SAMPLE_RATE  # type: ignore[method-assign]
+    conversation.speak_until(100.0)
+    conversation.finish()
+    assert conversation.check_words() == [word.index for word in words]
+
+
+def test_silence_asks_for_nothing_and_keeps_little_audio() -> None:
+    conversation = Conversation(SETTINGS, [], seed=0)
+    conversation.speak_until(3600.0)
+    assert conversation.windows == []
+    assert conversation.position - conversation.session.needed_from <= 2 * SAMPLE_RATE
+    conversation.finish()
+    assert conversation.promises == Promises()
+
+
+def test_audio_that_ends_at_once_is_finished_at_once() -> None:
+    session = Session(SETTINGS)
+    assert session.finish(0) == []
+    assert session.finished
+
+
+@pytest.mark.parametrize("manners", [FAITHFUL, BAD, NEVER_AGREES])
+def test_an_hour_of_speech_leaves_nothing_behind(manners: Manners) -> None:
+    words = spoken(random.Random(5), 3600.0, pause=0.0)
+    conversation = Conversation(settings_of(pace_s=2.0), words, seed=5, manners=manners, cost_s=1.0)
+    sizes = []
+    for minute in range(1, 61):
+        conversation.speak_until(60.0 * minute)
+        sizes.append(n_items(conversation.session))
+    assert max(sizes) < PROMPT_CHARACTERS + 5_000, sizes
+    assert max(sizes[30:]) < 3 * max(sizes[:10]), sizes
+    conversation.finish()
+
+
+def n_items(value: object, seen: set[int] | None = None) -> int:
+    """Count what a session holds: characters, and items of containers at any depth."""
+    seen = set() if seen is None else seen
+    if id(value) in seen:
+        return 0
+    seen.add(id(value))
+    if isinstance(value, str | int | float | None):
+        return len(value) if isinstance(value, str) else 1
+    if isinstance(value, list | tuple | deque):
+        return 1 + sum(n_items(item, seen) for item in value)
+    names = getattr(type(value), "__slots__", ()) or vars(value)
+    return 1 + sum(n_items(getattr(value, name), seen) for name in names)
+
+
+# What a session does, one thing at a time.
+
+
+def test_windows_grow_by_the_pace_and_no_faster_than_they_cost() -> None:
+    session = speaking(settings_of(pace_s=1.0))
+    first = window_at(session, 1.5, now_s=10.0)
+    assert (first.start, first.end) == (0, first.end)
+    take(session, first, [], now_s=13.0)
+    assert session.cost_samples == 3 * SAMPLE_RATE
+    hear(session, first.end / SAMPLE_RATE + 2.9)
+    assert session.next_window(13.0) is None
+    second = window_at(session, first.end / SAMPLE_RATE + 3.1, now_s=14.0)
+    assert second.start == first.start
+    take(session, second, [], now_s=14.1)
+    # A pass that was cheap again: the pace is the floor.
+    hear(session, second.end / SAMPLE_RATE + 0.9)
+    assert session.next_window(15.0) is None
+    assert window_at(session, second.end / SAMPLE_RATE + 1.1).end > second.end
+
+
+def test_words_settle_when_two_hypotheses_agree_and_not_where_the_audio_cuts_them_off() -> None:
+    session = speaking()
+    first = window_at(session, 2.0)
+    (partial,) = take(session, first, [(" so", 0.5, 0.8), (" far", 0.9, 1.5)])
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("so far", 0)
+    second = window_at(session, 3.0)
+    (partial,) = take(session, second, [(" so", 0.5, 0.8), (" far", 0.9, seconds_of(second) - 0.1)])
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("so far", 2)
+    third = window_at(session, 4.0)
+    assert request_of(session, third).prefix == tokens_of(" so")
+
+
+def test_the_end_of_speech_makes_everything_final() -> None:
+    session = speaking()
+    take(session, window_at(session, 2.0), [(" hello", 0.5, 1.0)])
+    (end,) = hear(session, 4.0, 0.0)
+    assert isinstance(end, Speech)
+    last = session.next_window(5.0)
+    assert last is not None
+    assert last.last
+    assert last.end / SAMPLE_RATE == pytest.approx(end.time, abs=0.001)
+    (final,) = take(session, last, [(" hello", 0.5, 1.0), (" there.", 1.2, 1.6)])
+    assert isinstance(final, Final)
+    assert final.text == "hello there."
+    assert final.end == end.time
+    assert session.next_window(6.0) is None
+
+
+def test_a_word_that_the_decoder_writes_on_at_stays_one_word() -> None:
+    session = speaking()
+    settle(session, [(" the", 0.2, 0.4), (" President", 0.5, 1.0)])
+    window = window_at(session, 4.0)
+    request = request_of(session, window)
+    whole = TimedWord(" President's", (*tokens_of(" President"), 999_999), 8000, 20000, 0.5)
+    (partial,) = session.take(window, request, Hypothesis((timed(" the", 0.2, 0.4), whole), "en", 0.0, -0.1), 0.0)
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("the President's", len("the President"))
+    window = window_at(session, 5.0)
+    request = request_of(session, window)
+    (partial,) = session.take(window, request, Hypothesis((timed(" the", 0.2, 0.4), whole), "en", 0.0, -0.1), 0.0)
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("the President's", len("the President's"))
+    assert [word.word for word in partial.words] == [" the", " President's"]
+
+
+def test_long_speech_is_cut_behind_a_sentence_and_goes_on_behind_the_anchor() -> None:
+    session = speaking()
+    words = [(" one", 0.5, 1.0), (" two", 1.0, 2.0), (" three", 2.0, 3.0), (" four.", 3.0, 4.0), (" five", 4.2, 5.0)]
+    take(session, window_at(session, 7.0), [*words, (" six", 5.0, 6.0)])
+    window = window_at(session, 8.2)
+    final, partial = take(session, window, [*words, (" six", 5.0, 6.0), (" seven", 6.1, 6.9)])
+    assert isinstance(final, Final)
+    assert isinstance(partial, Partial)
+    assert (partial.segment, partial.text, partial.stable) == (2, "five six seven", len("five six"))
+    assert final.text == "one two three four."
+    assert final.end == pytest.approx(4.1)
+    following = window_at(session, 9.0)
+    assert following.start == round(0.9 * SAMPLE_RATE)
+    request = request_of(session, following)
+    anchor = (*tokens_of(" two"), *tokens_of(" three"), *tokens_of(" four."))
+    assert request.prefix == anchor + tokens_of(" five") + tokens_of(" six")
+    assert request.prompt == " one"
+
+
+def test_a_loop_settles_nothing() -> None:
+    session = speaking()
+    take(session, window_at(session, 2.0), [(" and", 0.5, 0.8)])
+    window = window_at(session, 3.0)
+    looped = Hypothesis((timed(" and", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
+    assert session.take(window, request_of(session, window), looped, 0.0) == []
+    (partial,) = [*take(session, window_at(session, 4.0), [(" and", 0.5, 0.8), (" so", 0.9, 1.0)])]
+    assert isinstance(partial, Partial)
+    assert partial.stable == 0
+
+
+def test_an_older_window_has_nothing_to_say_once_a_newer_was_taken() -> None:
+    session = speaking()
+    older = window_at(session, 2.0)
+    newer = window_at(session, 3.0)
+    take(session, newer, [(" word", 0.5, 0.8)])
+    assert session.request(older) is None
+    assert session.fail(older, "device") == []
+
+
+def test_lost_audio_leaves_a_final_of_what_was_known_and_a_gap() -> None:
+    session = speaking()
+    window = window_at(session, 2.0)
+    take(session, window, [(" known", 0.5, 0.8)])
+    hear(session, 3.0)
+    final, speech, gap = session.lose(5 * SAMPLE_RATE, "overrun")
+    assert isinstance(final, Final)
+    assert final.text == "known"
+    assert final.end == pytest.approx(window.end / SAMPLE_RATE, abs=0.001)
+    assert isinstance(speech, Speech)
+    assert speech.state == "end"
+    assert gap == Gap(start=final.end, end=5.0, reason="overrun")
+    hear(session, 5.2)
+    following = window_at(session, 6.0)
+    assert following.start >= 5 * SAMPLE_RATE
+
+
+def test_a_window_that_fails_costs_its_own_speech_only() -> None:
+    session = speaking()
+    hear(session, 2.0)
+    hear(session, 3.0, 0.0)
+    hear(session, 4.0)  # more speech, while nothing of the first is known
+    window = session.next_window(0.0)
+    assert window is not None
+    assert window.last
+    (gap,) = session.fail(window, "device")
+    assert isinstance(gap, Gap)
+    assert gap.end <= 3.0
+    following = session.next_window(0.0)
+    assert following is not None
+    assert following.start / SAMPLE_RATE >= gap.end - 0.01
+
+
+def test_the_language_is_known_from_the_first_final() -> None:
+    session = speaking(settings_of(language="auto"))
+    hear(session, 2.0)
+    hear(session, 3.0, 0.0)
+    window = session.next_window(0.0)
+    assert window is not None
+    request = request_of(session, window)
+    assert request.language == "auto"
+    session.take(window, request, Hypothesis((timed(" hallo", 0.5, 0.9),), "de", 0.0, -0.1), 0.0)
+    assert session.language == "de"
+
+
+def speaking(settings: SessionSettings = SETTINGS) -> Session:
+    """Return a session in which speech has just begun, at sample 0."""
+    session = Session(settings)
+    (start,) = hear(session, 0.2)
+    assert start == Speech(state="start", time=0.0)
+    return session
+
+
+def hear(session: Session, until_s: float, probability: float = 0.9) -> list[Event]:
+    events: list[Event] = []
+    position = session._heard
+    while position < until_s * SAMPLE_RATE:
+        position += CHUNK_SAMPLES
+        events += session.hear(position, probability)
+    return events
+
+
+def window_at(session: Session, until_s: float, now_s: float = 0.0) -> Window:
+    hear(session, until_s)
+    window = session.next_window(now_s)
+    assert window is not None
+    return window
+
+
+def request_of(session: Session, window: Window) -> Request:
+    request = session.request(window)
+    assert request is not None
+    return request
+
+
+def take(
+    session: Session, window: Window, words: Sequence[tuple[str, float, float]], now_s: float | None = None
+) -> list[Event]:
+    """Let the decoder say words, at seconds of the window."""
+    hypothesis = Hypothesis(tuple(timed(*word) for word in words), "en", 0.0, -0.1)
+    return session.take(window, request_of(session, window), hypothesis, window.issued_s if now_s is None else now_s)
+
+
+def settle(session: Session, words: Sequence[tuple[str, float, float]], at_s: float = 2.0) -> None:
+    take(session, window_at(session, at_s), words)
+    take(session, window_at(session, at_s + 0.7), words)
+
+
+def timed(text: str, start_s: float, end_s: float) -> TimedWord:
+    return TimedWord(text, tokens_of(text), round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE), 0.5)
+
+
+def tokens_of(text: str) -> tuple[int, ...]:
+    return tuple(text.encode())
+
+
+def seconds_of(window: Window) -> float:
+    return (window.end - window.start) / SAMPLE_RATE

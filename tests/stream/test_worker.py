@@ -1,0 +1,384 @@
+"""The engine's threads, with an encoder and a decoder that do as they are told."""
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.errors import InferenceError
+from streamer.events import Error, Event, Final, Gap, Speech
+from streamer.stream.session import SessionSettings
+from streamer.stream.worker import Engine, LiveSession
+from tests.fakes import (
+    FakeDecoder,
+    FakeDetector,
+    FakeEncoded,
+    FakeEncoder,
+    FakeMel,
+    Speaker,
+    SpokenWord,
+    audio_of,
+    spoken,
+)
+from tests.stream.test_session import SETTINGS, Promises
+
+# Longest wait for something that must happen; reached only where it does not.
+PATIENCE_S = 30.0
+
+CAPACITY_SAMPLES = 90 * SAMPLE_RATE
+
+
+@dataclass
+class Listener:
+    """A session in the engine, what it says, and the audio that it is given."""
+
+    voice: int
+    words: list[SpokenWord]
+    patient: bool = True
+    settings: SessionSettings = SETTINGS
+    capacity_samples: int = CAPACITY_SAMPLES
+    events: list[Event] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.finished = threading.Event()
+        self._said = threading.Condition()
+        self.live = LiveSession(
+            self.settings,
+            capacity_samples=self.capacity_samples,
+            n_mels=1,
+            patient=self.patient,
+            on_event=self._on_event,
+            on_finished=self.finished.set,
+        )
+        self.live.detector = FakeDetector()
+        self.live.mel = FakeMel()
+
+    def write(self, until_s: float, from_s: float = 0.0) -> None:
+        """Give it its audio of these seconds."""
+        samples = audio_of(self.words, round(until_s * SAMPLE_RATE) + 20 * SAMPLE_RATE, voice=self.voice)
+        self.live.ring.write(samples[round(from_s * SAMPLE_RATE) : round(until_s * SAMPLE_RATE)])
+
+    def wait_for(self, ready: Callable[[list[Event]], bool]) -> None:
+        with self._said:
+            assert self._said.wait_for(lambda: ready(self.events), PATIENCE_S), self.events
+
+    def of(self, *types: type[Event]) -> list[Event]:
+        return [event for event in self.events if isinstance(event, types)]
+
+    @property
+    def text(self) -> str:
+        return " ".join(event.text for event in self.events if isinstance(event, Final) and event.text)
+
+    def _on_event(self, event: Event) -> None:
+        with self._said:
+            self.events.append(event)
+            self._said.notify_all()
+
+
+class Setting:
+    """An engine of fakes, and its voices."""
+
+    def __init__(self, pause: float = 0.15) -> None:
+        self.words = [spoken(random.Random(voice), 12.0, pause=pause) for voice in range(4)]
+        # Holds a thread where a test puts it.
+        self.barrier = Barrier()
+        self.encoder = FakeEncoder()
+        self.decoder = FakeDecoder(self.encoder, [Speaker(words, seed=i) for i, words in enumerate(self.words)])
+        self.engine: Engine[FakeEncoded] = Engine(self.encoder, self.decoder)
+
+    def listener(self, voice: int = 0, *, patient: bool = True, capacity_s: float = 90.0) -> Listener:
+        return Listener(voice, self.words[voice], patient, capacity_samples=round(capacity_s * SAMPLE_RATE))
+
+    def said(self, voice: int) -> str:
+        return "".join(word.text for word in self.words[voice]).strip()
+
+
+@pytest.fixture
+def setting(request: pytest.FixtureRequest) -> Iterator[Setting]:
+    setting = Setting(*getattr(request, "param", ()))
+    setting.engine.start()
+    yield setting
+    # A test that failed may have left a thread waiting.
+    setting.barrier.let_go.set()
+    setting.engine.stop()
+
+
+class Barrier:
+    """Holds a thread at a window until it is let go."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.let_go = threading.Event()
+
+    def __call__(self, encoded: FakeEncoded) -> None:
+        self.reached.set()
+        assert self.let_go.wait(PATIENCE_S)
+
+    def wait(self) -> None:
+        assert self.reached.wait(PATIENCE_S)
+
+
+def wait_until(engine: Engine[FakeEncoded], ready: Callable[[], bool]) -> None:
+    """Wait until the engine's work makes something true."""
+    ticks = threading.Event()
+    for _ in range(round(PATIENCE_S * 100)):
+        if ready():
+            return
+        ticks.wait(0.01)
+    pytest.fail(f"it did not happen: {engine.stats}")
+
+
+def test_a_session_is_transcribed_and_finished(setting: Setting) -> None:
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    setting.engine.end_audio(listener.live)
+    assert listener.finished.wait(PATIENCE_S)
+    assert listener.text == setting.said(0)
+    promises = Promises()
+    promises.take(listener.events)
+    promises.check_all_told()
+    assert promises.partials > 0
+    assert setting.engine.n_sessions == 0
+    assert setting.decoder.overwritten == []
+
+
+def test_audio_of_no_length_is_finished_at_once(setting: Setting) -> None:
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    setting.engine.end_audio(listener.live)
+    assert listener.finished.wait(PATIENCE_S)
+    assert listener.events == []
+
+
+@pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])
+def test_several_sessions_are_told_apart_and_served_in_turn(setting: Setting) -> None:
+    barrier = setting.barrier
+    setting.decoder.before = barrier
+    listeners = [setting.listener(voice) for voice in range(4)]
+    for listener in listeners:
+        listener.write(14.0)
+        setting.engine.end_audio(listener.live)
+        setting.engine.add(listener.live)
+    barrier.wait()
+    # All compete from here on.
+    lives = [listener.live for listener in listeners]
+    wait_until(setting.engine, lambda: all(live.n_in_flight or live.session.next_window_due() for live in lives))
+    barrier.let_go.set()
+    for listener in listeners:
+        assert listener.finished.wait(PATIENCE_S)
+        assert listener.text == setting.said(listener.voice)
+    # While all had windows to transcribe they took turns; the first rounds depend on who was there first.
+    turns = [encoded.voice for encoded in setting.decoder.decoded]
+    places = [[i for i, voice in enumerate(turns) if voice == v] for v in range(4)]
+    first_done = min(own[-1] for own in places)
+    assert first_done > 20
+    for own in places:
+        assert own[0] < 8
+        waits = [b - a for a, b in itertools.pairwise(own) if a >= 8 and b <= first_done]
+        assert max(waits) <= 6, turns
+    assert setting.decoder.overwritten == []
+
+
+@pytest.mark.parametrize("where", ["encoder", "decoder"])
+@pytest.mark.parametrize("failure", [InferenceError("the device is gone"), ZeroDivisionError("a bug")])
+def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
+    setting: Setting, where: str, failure: Exception
+) -> None:
+    failures = iter([failure])
+
+    def fail_once(encoded: FakeEncoded) -> None:
+        for error in failures:
+            raise error
+
+    if where == "encoder":
+        setting.encoder.before = fail_once
+    else:
+        setting.decoder.before = fail_once
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    setting.engine.end_audio(listener.live)
+    assert listener.finished.wait(PATIENCE_S)
+    (error,) = listener.of(Error)
+    assert isinstance(error, Error)
+    assert not error.fatal
+    assert error.code == ("device" if isinstance(failure, InferenceError) else "failed")
+    assert "\n" not in error.message
+    (gap,) = listener.of(Gap)
+    assert isinstance(gap, Gap)
+    assert gap.reason == "device"
+    # What follows the gap is transcribed.
+    assert listener.text
+    assert setting.said(0).endswith(listener.text)
+    promises = Promises()
+    promises.take([event for event in listener.events if not isinstance(event, Error)])
+    promises.check_all_told()
+    assert setting.engine.stats.failures == 1
+
+
+def test_the_newest_window_wins(setting: Setting) -> None:
+    barrier = setting.barrier
+    setting.decoder.before = barrier
+    listener = setting.listener(patient=False)
+    setting.engine.add(listener.live)
+    position_s = 0.0
+    # Half a second at a time: a session far behind its audio waits for its windows.
+    while not barrier.reached.is_set() or setting.engine.stats.windows_replaced == 0:
+        listener.write(position_s + 0.5, position_s)
+        position_s += 0.5
+        wait_until(setting.engine, lambda: listener.live.ring.head - listener.live.position < 512)
+        assert position_s < 14.0, setting.engine.stats
+        # A window that is due is encoded before more audio comes.
+        wait_until(setting.engine, lambda: not listener.live.session.next_window_due())
+    newest = setting.encoder.encoded[-1].serial
+    setting.decoder.before = lambda encoded: None
+    barrier.let_go.set()
+    wait_until(setting.engine, lambda: len(setting.decoder.decoded) >= 2)
+    assert setting.decoder.decoded[1].serial == newest
+    listener.write(14.0, position_s)
+    setting.engine.end_audio(listener.live)
+    assert listener.finished.wait(PATIENCE_S)
+    assert listener.text == setting.said(0)
+    assert setting.decoder.overwritten == []
+
+
+@pytest.mark.parametrize("where", ["encoder", "decoder"])
+def test_a_session_that_is_removed_while_it_is_being_served_says_nothing_more(setting: Setting, where: str) -> None:
+    barrier = setting.barrier
+    if where == "encoder":
+        setting.encoder.before = barrier
+    else:
+        setting.decoder.before = barrier
+    removed, other = setting.listener(0), setting.listener(1)
+    setting.engine.add(removed.live)
+    removed.write(14.0)
+    barrier.wait()
+    setting.engine.remove(removed.live)
+    n_events = len(removed.events)
+    setting.encoder.before = setting.decoder.before = lambda encoded: None
+    barrier.let_go.set()
+    setting.engine.add(other.live)
+    other.write(14.0)
+    setting.engine.end_audio(other.live)
+    assert other.finished.wait(PATIENCE_S)
+    assert other.text == setting.said(1)
+    assert len(removed.events) == n_events
+    assert not removed.finished.is_set()
+    assert setting.engine.n_sessions == 0
+
+
+def test_audio_that_is_overwritten_is_a_gap(setting: Setting) -> None:
+    barrier = setting.barrier
+    setting.decoder.before = barrier
+    listener = setting.listener(capacity_s=4.0)
+    setting.engine.add(listener.live)
+    listener.write(3.0)
+    barrier.wait()
+    listener.write(8.0, 3.0)
+    listener.write(10.0, 8.0)
+    setting.decoder.before = lambda encoded: None
+    barrier.let_go.set()
+    listener.wait_for(lambda events: any(isinstance(event, Gap) for event in events))
+    listener.write(12.0, 10.0)
+    listener.write(14.0, 12.0)
+    setting.engine.end_audio(listener.live)
+    assert listener.finished.wait(PATIENCE_S)
+    assert all(isinstance(gap, Gap) and gap.reason == "overrun" for gap in listener.of(Gap))
+    assert listener.live.ring.overruns > 0
+    promises = Promises()
+    promises.take(listener.events)
+    promises.check_all_told()
+
+
+def test_a_patient_session_loses_no_window_however_fast_its_audio_comes(setting: Setting) -> None:
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    setting.engine.end_audio(listener.live)
+    assert listener.finished.wait(PATIENCE_S)
+    assert setting.engine.stats.windows_replaced == 0
+    assert len(setting.decoder.decoded) == len(setting.encoder.encoded) > 5
+
+
+def test_a_patient_session_hears_nothing_while_a_window_is_being_transcribed(setting: Setting) -> None:
+    barrier = setting.barrier
+    setting.decoder.before = barrier
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    barrier.wait()
+    position = listener.live.position
+    assert position < 4 * SAMPLE_RATE
+    listener.write(15.0, 14.0)
+    other = setting.listener(1)
+    setting.engine.add(other.live)
+    other.write(2.0)
+    # The encoder's thread has been round when it has served the other.
+    other.wait_for(lambda events: any(isinstance(event, Speech) for event in events))
+    assert listener.live.position == position
+    barrier.let_go.set()
+
+
+def test_a_hole_that_the_source_tells_of_is_a_gap(setting: Setting) -> None:
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    setting.engine.add_hole(listener.live, SAMPLE_RATE, 2 * SAMPLE_RATE, "device")
+    listener.wait_for(bool)
+    assert listener.events == [Gap(start=1.0, end=2.0, reason="device")]
+
+
+def test_a_session_that_breaks_ends_with_an_error_and_the_others_go_on(setting: Setting) -> None:
+    class BrokenDetector(FakeDetector):
+        def process(self, samples: object) -> list[float]:
+            raise ZeroDivisionError
+
+    broken, other = setting.listener(0), setting.listener(1)
+    broken.live.detector = BrokenDetector()
+    for listener in (broken, other):
+        setting.engine.add(listener.live)
+        listener.write(14.0)
+        setting.engine.end_audio(listener.live)
+        assert listener.finished.wait(PATIENCE_S)
+    (error,) = broken.events
+    assert isinstance(error, Error)
+    assert error.fatal
+    assert other.text == setting.said(1)
+
+
+def test_a_listener_that_raises_does_not_stop_the_others(setting: Setting) -> None:
+    def refuse(event: Event) -> None:
+        raise RuntimeError("no thanks")
+
+    rude, other = setting.listener(0), setting.listener(1)
+    rude.live.on_event = refuse
+    for listener in (rude, other):
+        setting.engine.add(listener.live)
+        listener.write(14.0)
+        setting.engine.end_audio(listener.live)
+        assert listener.finished.wait(PATIENCE_S)
+    assert other.text == setting.said(1)
+
+
+def test_stop_waits_for_the_window_at_hand_and_ends_both_threads() -> None:
+    setting = Setting()
+    barrier = setting.barrier
+    setting.decoder.before = barrier
+    setting.engine.start()
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    barrier.wait()
+    stopper = threading.Thread(target=setting.engine.stop)
+    stopper.start()
+    wait_until(setting.engine, lambda: setting.engine._stopping)
+    barrier.let_go.set()
+    stopper.join(PATIENCE_S)
+    assert not stopper.is_alive()
+    assert not any(thread.is_alive() for thread in setting.engine._threads)
+    assert setting.engine.stats.decodes == len(setting.decoder.decoded) == 1
+    assert not listener.finished.is_set()

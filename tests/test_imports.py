@@ -1,0 +1,104 @@
+"""Who may import whom (docs/design.md)."""
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "streamer"
+
+# For the references in the tests and for people's tools.
+NEVER = ("torch", "transformers", "librosa", "whisper", "tools", "tests")
+
+
+def name_of(path: Path) -> str:
+    """Return the dotted name of a module's file."""
+    parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+def below(*packages: str) -> list[str]:
+    """Return the modules of packages, or the modules of these names."""
+    found = [name for name in MODULES if any(name == p or name.startswith(f"{p}.") for p in packages)]
+    assert found, f"no module is named like {packages}"
+    return found
+
+
+def imports_of(module: str) -> Iterator[str]:
+    """Yield the names that a module imports anywhere in its text, in functions too."""
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(ast.parse(MODULES[module].read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parts = package.split(".")
+            base = parts[: len(parts) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield stem
+            # `from streamer import app` imports a module too.
+            yield from (f"{stem}.{alias.name}" for alias in node.names if f"{stem}.{alias.name}" in MODULES)
+
+
+def loaded_by(modules: list[str]) -> set[str]:
+    """Return the modules that are loaded once some have been imported, in a process of their own."""
+    code = (
+        "import importlib, json, sys\n"
+        "for module in sys.argv[1:]: importlib.import_module(module)\n"
+        "print(json.dumps([*sys.modules]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *modules], capture_output=True, encoding="utf-8", cwd=PACKAGE.parent, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return set(json.loads(done.stdout.splitlines()[-1]))
+
+
+def within(names: set[str], *packages: str) -> list[str]:
+    return sorted(name for name in names if any(name == p or name.startswith(f"{p}.") for p in packages))
+
+
+def test_errors_events_and_audio_load_no_model_no_engine_and_no_server() -> None:
+    loaded = loaded_by(below("streamer.errors", "streamer.events", "streamer.audio"))
+    assert not within(loaded, "openvino", "streamer.whisper", "streamer.stream", "streamer.server")
+
+
+@pytest.mark.parametrize("module", ["streamer.stream.gate", "streamer.stream.agreement", "streamer.stream.session"])
+def test_the_decisions_are_pure(module: str) -> None:
+    loaded = loaded_by([module])
+    assert not within(loaded, "asyncio", "openvino", "sounddevice", "streamer.server", "streamer.stream.worker")
+    # The standard library may have loaded threading and time for itself.
+    assert not within(set(imports_of(module)), "asyncio", "threading", "time", "datetime", "openvino")
+
+
+def test_the_worker_loads_no_openvino() -> None:
+    assert not within(loaded_by(["streamer.stream.worker"]), "openvino")
+
+
+@pytest.mark.parametrize("package", ["streamer.server", "streamer.sinks"])
+def test_server_and_sinks_know_events_only(package: str) -> None:
+    loaded = within(loaded_by(below(package)), "streamer")
+    allowed = {"streamer", "streamer.errors", "streamer.events", "streamer.audio", "streamer.audio.constants"}
+    assert [name for name in loaded if name not in allowed and not within({name}, package)] == []
+
+
+def test_the_client_knows_events_only() -> None:
+    loaded = within(loaded_by(["streamer.client"]), "streamer")
+    allowed = {"streamer", "streamer.errors", "streamer.events", "streamer.audio", "streamer.audio.constants"}
+    assert set(loaded) <= {*allowed, "streamer.client"}
+
+
+def test_only_the_command_line_imports_the_application() -> None:
+    importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.app")]
+    assert importers == ["streamer.cli"]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_no_module_imports_what_only_tests_and_tools_have(module: str) -> None:
+    assert not within(set(imports_of(module)), *NEVER)
