@@ -132,18 +132,20 @@ def measure_soak(files: Sequence[Path], hours: float, console: Console) -> dict[
         if process.returncode != 0:
             raise SystemExit(f"the daemon ended with {process.returncode}: {errors.strip().splitlines()[-1:]}")
     wall_s = time.monotonic() - begin
-    # The first tenth is the start: graphs are compiled, buffers fill.
-    settled = [(t, m) for t, m in samples if t > wall_s / 10]
-    t, m = np.array(settled).T
-    slope = float(np.polyfit(t * audio_s / wall_s / 3600, m, 1)[0])
+    # The first quarter is the start: graphs are compiled, buffers fill, allocators find their size.
+    t, m = np.array(samples).T
+    settled = t > wall_s / 4
+    slope = float(np.polyfit(t[settled] * audio_s / wall_s / 3600, m[settled], 1)[0])
     figures = {
         "audio_s": audio_s,
         "wall_s": wall_s,
         "real_time_factor": wall_s / audio_s,
-        "rss_first_mb": float(m[0]),
-        "rss_last_mb": float(m[-1]),
+        **{
+            f"rss_at_{q}%_mb": float(np.quantile(m[np.abs(t / wall_s - q / 100) < 0.05], 0.5))
+            for q in range(5, 100, 15)
+        },
         "rss_peak_mb": float(max(m)),
-        "slope_mb_per_audio_hour": slope,
+        "slope_mb_per_audio_hour, behind the first quarter": slope,
     }
     table = Table("figure", "value", title="soak")
     for name, value in figures.items():
