@@ -93,7 +93,7 @@ class StreamSettings:
 
     pace_s: float = setting(0.5, low=0.1, high=10.0)  # least new audio from one pass to the next
     agreement: int = setting(2, low=1, high=5)  # hypotheses in a row that must agree on a word
-    trim_after_s: float = setting(8.0, low=5.0, high=28.0)  # window length from which stable text is made final
+    trim_after_s: float = setting(8.0, low=5.0, high=28.0)  # window length from which any settled text is made final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
