@@ -24,7 +24,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm, read_audio
 from streamer.clients import ClientStreams
 from streamer.config import Settings
-from streamer.errors import AudioDeviceError, StreamerError, TruncatedAudioError, UsageError
+from streamer.errors import AudioDeviceError, AudioFileError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, GapReason, Ready
 from streamer.live import make_engine, session_settings
 from streamer.metrics import register_engine
@@ -41,6 +41,9 @@ from streamer.whisper.runtime import EncodedWindow
 logger = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float32]
+
+# As the name of a file: audio in any format we read, on standard input.
+STANDARD_INPUT = Path("-")
 
 # How long a stop waits for what was said last to become final. A pass over 30 s takes a few seconds on a slow CPU.
 FLUSH_TIMEOUT_S = 30.0
@@ -73,6 +76,7 @@ def transcribe(settings: Settings, paths: Sequence[Path], *, format: str, stream
                 f"the text of {path} and of another file would both be {target}: expected files of different names;"
                 " transcribe them one at a time, each with its own --output"
             )
+    _check_openable(paths)
     model = _load_model(settings)
     # Raises before any file is read.
     model.tokenizer.choose_language(settings.decoding.language, settings.decoding.task)
@@ -147,6 +151,9 @@ class _Daemon:
         engine: Engine[EncodedWindow] | None = None
         try:
             with _signals(loop, self._stop.set), self._drawn_captions():
+                if isinstance(source, Microphone) and not settings.input.fallback:
+                    # Before the model is loaded: it may take minutes to compile for nothing.
+                    await asyncio.to_thread(source.check)
                 model = await self._unless_stopped(lambda: _load_model(settings))
                 if model is None:
                     return 0
@@ -331,6 +338,22 @@ def _make_source(settings: Settings) -> Source | None:
             )
         case path:
             return FileReplay(Path(path), settings.input.speed)
+
+
+def _check_openable(paths: Sequence[Path]) -> None:
+    """Raise AudioFileError where none of the files holds audio: a model may take minutes to compile for nothing."""
+    failure: AudioFileError | None = None
+    for path in paths:
+        if path == STANDARD_INPUT:
+            return
+        try:
+            FileReplay(path).stop()
+        except AudioFileError as error:
+            failure = failure or error
+        else:
+            return
+    if failure is not None:
+        raise failure
 
 
 def _load_model(settings: Settings) -> WhisperModel:

@@ -137,10 +137,7 @@ def _take_final(state: _State, event: Final) -> None:
 
 def _check_words(event: Partial | Final, words: Sequence[Word]) -> None:
     assert event.start <= event.end, f"{event} ends before it begins"
-    joined = "".join(word.word for word in words)
-    # The end of a partial's text is still open, and may be a space.
-    text = joined.strip() if isinstance(event, Final) else joined.lstrip()
-    assert event.text == text, f"the words do not give the text: {event}"
+    assert event.text == "".join(word.word for word in words).strip(), f"the words do not give the text: {event}"
     earliest_s = event.start
     for word in words:
         assert word.word, f"an empty word: {event}"

@@ -275,7 +275,10 @@ def align(
 
 def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_samples: int) -> Hypothesis:
     """Turn tokens without timestamps into words with times, for a window of `n_samples`."""
-    words = time_words(window, tokenizer.split_to_words(window.tokens, language), n_samples)
+    spellings = tokenizer.split_to_words(window.tokens, language)
+    if spellings and spellings[-1][0].isspace():
+        del spellings[-1]  # the beginning of a word that has not come
+    words = time_words(window, spellings, n_samples)
     ratio = compression_ratio("".join(word.text for word in words))
     return Hypothesis(tuple(words), language, window.no_speech_prob, window.avg_logprob, ratio, window.looped)
 

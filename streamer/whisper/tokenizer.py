@@ -133,13 +133,14 @@ class Tokenizer:
     def split_to_words(self, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
         """Split text tokens into words, each with its leading space and the tokens that spell it.
 
-        A word never ends inside a character. Punctuation stays with the word that it follows.
+        A word never ends inside a character. Punctuation stays with the word that it follows, and a lone space with the
+        word behind it; only the last word may be nothing but space.
         """
         spaced = language not in LANGUAGES_WITHOUT_SPACES
         words: list[tuple[str, tuple[int, ...]]] = []
         for text, piece in self._split_to_characters(tokens):
-            starts_word = not words or (text.startswith(" ") if spaced else any(c.isalnum() for c in text))
-            if starts_word:
+            starts_word = text.startswith(" ") if spaced else any(c.isalnum() for c in text)
+            if not words or (starts_word and not words[-1][0].isspace()):
                 words.append((text, piece))
             else:
                 words[-1] = (words[-1][0] + text, words[-1][1] + piece)

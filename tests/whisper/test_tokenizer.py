@@ -159,6 +159,12 @@ def test_words_of_any_tokens_are_a_prefix_that_stays_whole(tokens: list[int]) ->
     assert TOKENIZER.decode(joined) + rest == TOKENIZER.decode(tokens)
 
 
+def test_a_lone_space_is_no_word_of_its_own() -> None:
+    space, the = TOKENIZER.encode(" ")[0], TOKENIZER.encode(" the")
+    assert TOKENIZER.split_to_words([*the, space, *the], "en") == [(" the", tuple(the)), ("  the", (space, *the))]
+    assert TOKENIZER.split_to_words([*the, space], "en") == [(" the", tuple(the)), (" ", (space,))]
+
+
 def test_a_character_of_several_tokens_is_one_word_piece() -> None:
     tokens = TOKENIZER.encode(" a🙂")
     assert len(tokens) > 3

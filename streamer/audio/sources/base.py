@@ -113,5 +113,5 @@ class ThreadedSource:
             log.exception("%s: its thread failed", self.name)
             failure = AudioDeviceError(f"{self.name} failed ({error}): expected audio; see the log, and start it again")
         if not self._stopping.is_set():
-            log.info("%s: ended%s", self.name, f" ({failure})" if failure else "")
+            log.info("%s: ended", self.name)
             callbacks.on_end(failure)

@@ -83,6 +83,10 @@ class Microphone(ThreadedSource):
         # The open device; None while there is none.
         self._stream: _CaptureStream | None = None
 
+    def check(self) -> None:
+        """Raise AudioDeviceError where there is no such device, without opening it."""
+        _find(self._device)
+
     def _open(self) -> None:
         """Open the device. Raises AudioDeviceError where there is none or it cannot be opened."""
         sd = _sounddevice()
