@@ -23,6 +23,10 @@ from streamer.whisper.result import Hypothesis, TimedWord
 # Words that end nearer than this to the end of the audio may be cut off: they do not settle.
 CUT_OFF_SAMPLES = SAMPLE_RATE // 5
 
+# Words that begin nearer than this to the end of the audio were not heard: nobody says a word in a tenth of a second.
+# The decoder makes them up when it writes on past the end, and takes them back in the next pass.
+INVENTED_SAMPLES = SAMPLE_RATE // 10
+
 # Words of the last final that a window keeps after a cut. Three are enough for the decoder to find its place.
 N_ANCHOR_WORDS = 3
 
@@ -416,8 +420,11 @@ class Session:
                 text, rest = word.text[len(known) :], word.tokens[len(owned) :]
                 region.tail.append(replace(word, text=text, tokens=rest, start=word.end))
                 region.tail_writes_on = True
+        while region.tail and region.tail[-1].start > window.end - INVENTED_SAMPLES:
+            region.tail.pop()
         if self._is_silence(hypothesis):
-            region.tail, region.tail_writes_on = [], False
+            region.tail = []
+        region.tail_writes_on = region.tail_writes_on and bool(region.tail)
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
         # openai-whisper's rule: no speech is likely, and what was decoded is not.
