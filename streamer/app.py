@@ -25,8 +25,8 @@ from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbac
 from streamer.clients import ClientStreams
 from streamer.config import Settings
 from streamer.errors import AudioDeviceError, AudioFileError, StreamerError, TruncatedAudioError, UsageError
-from streamer.events import End, Error, Event, GapReason, Ready
-from streamer.live import make_engine, session_settings
+from streamer.events import End, Error, Event, GapReason
+from streamer.live import make_engine, open_session, ready_event
 from streamer.metrics import register_engine
 from streamer.server.front import Server
 from streamer.sinks.base import Sink
@@ -224,15 +224,8 @@ class _Daemon:
             if settings.input.exit_at_end:
                 loop.call_soon_threadsafe(self._stop.set)
 
-        session = session_settings(settings, model)
-        live = LiveSession(
-            session,
-            capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
-            n_mels=model.dims.n_mels,
-            patient=isinstance(source, FileReplay) and not source.realtime,
-            on_event=log.append,
-            on_finished=finished,
-        )
+        patient = isinstance(source, FileReplay) and not source.realtime
+        live = open_session(settings, model, log, patient=patient, on_finished=finished)
         engine.add(live)
 
         def ended(error: StreamerError | None) -> None:
@@ -254,7 +247,6 @@ class _Daemon:
                 on_end=ended,
             )
 
-        log.append(_ready(model, session.language))
         try:
             source.start(callbacks(source))
         except AudioDeviceError as error:
@@ -365,10 +357,6 @@ def _load_model(settings: Settings) -> WhisperModel:
     )
 
 
-def _ready(model: WhisperModel, language: str) -> Ready:
-    return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
-
-
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
     """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once."""
@@ -426,7 +414,7 @@ def _transcribe_offline(
     samples = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
     blocks.clear()
     log = EventLog(path.name, settings.server.history_events)
-    writer.handle(log.append(_ready(model, settings.decoding.language)))
+    writer.handle(log.append(ready_event(model, settings.decoding.language)))
     for final in transcribe_offline(
         model,
         samples,
@@ -449,18 +437,9 @@ def _transcribe_streaming(
     on_progress: Callable[[int, int | None], None],
 ) -> None:
     log = EventLog(path.name, settings.server.history_events)
-    session = session_settings(settings, model)
-    live = LiveSession(
-        session,
-        capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
-        n_mels=model.dims.n_mels,
-        patient=True,
-        on_event=log.append,
-        on_finished=log.close,
-    )
+    live = open_session(settings, model, log, patient=True, on_finished=log.close)
     # Events are written by this thread, so that an output that cannot be written to ends the command.
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    log.append(_ready(model, session.language))
     for event in log.subscribe(events.put, after=0).backlog:
         writer.handle(event)
     engine.add(live)

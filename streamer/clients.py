@@ -9,8 +9,8 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
 from streamer.config import Settings
 from streamer.errors import BusyError
-from streamer.events import Error, Ready
-from streamer.live import session_settings
+from streamer.events import Error
+from streamer.live import open_session
 from streamer.server.interfaces import StreamStart
 from streamer.stream.eventlog import EventLog
 from streamer.stream.worker import Engine, LiveSession
@@ -51,7 +51,16 @@ class ClientStreams:
             raise BusyError("the model is still being loaded: try again in a moment")
         most = self._settings.server.max_streams
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
-        session = session_settings(self._settings, model, language=start.language, task=start.task)
+        log = EventLog(f"stream-{uuid.uuid4().hex[:12]}", self._settings.server.history_events)
+        live = open_session(
+            self._settings,
+            model,
+            log,
+            patient=False,
+            on_finished=log.close,
+            language=start.language,
+            task=start.task,
+        )
         with self._lock:
             if self._n_open >= most:
                 raise BusyError(
@@ -63,23 +72,6 @@ class ClientStreams:
             with self._lock:
                 self._n_open -= 1
 
-        log = EventLog(f"stream-{uuid.uuid4().hex[:12]}", self._settings.server.history_events)
-        live = LiveSession(
-            session,
-            capacity_samples=round(self._settings.input.buffer_s * SAMPLE_RATE),
-            n_mels=model.dims.n_mels,
-            patient=False,
-            on_event=log.append,
-            on_finished=log.close,
-        )
-        log.append(
-            Ready(
-                model=model.name,
-                device=dict(model.runtime.devices),
-                sample_rate=SAMPLE_RATE,
-                language=session.language,
-            )
-        )
         engine.add(live)
         return ClientStream(engine, live, log, pcm, leave)
 

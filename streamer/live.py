@@ -1,12 +1,17 @@
 """Whisper as the streaming engine's encoder and decoder."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.config import Settings
+from streamer.events import Ready
+from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
 from streamer.stream.session import Request, SessionSettings
-from streamer.stream.worker import Engine
+from streamer.stream.worker import Engine, LiveSession
 from streamer.whisper.decoding import (
     WindowOptions,
     decode_window,
@@ -60,6 +65,39 @@ class WhisperEncoder:
 def make_engine(model: WhisperModel) -> Engine[EncodedWindow]:
     """Return an engine that transcribes with this model; it is not started yet."""
     return Engine(WhisperEncoder(model), WhisperDecoder(model))
+
+
+def open_session(
+    settings: Settings,
+    model: WhisperModel,
+    log: EventLog,
+    *,
+    patient: bool,
+    on_finished: Callable[[], None],
+    language: str | None = None,
+    task: str | None = None,
+) -> LiveSession:
+    """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
+
+    `language` and `task` are a client's own, None for what is set. See `LiveSession` for `patient` and `on_finished`.
+    Raises ConfigError where the model does not know the language, or cannot translate.
+    """
+    chosen = session_settings(settings, model, language=language, task=task)
+    live = LiveSession(
+        chosen,
+        capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
+        n_mels=model.dims.n_mels,
+        patient=patient,
+        on_event=log.append,
+        on_finished=on_finished,
+    )
+    log.append(ready_event(model, chosen.language))
+    return live
+
+
+def ready_event(model: WhisperModel, language: str) -> Ready:
+    """Return the event that opens a session."""
+    return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
 
 
 def session_settings(

@@ -398,6 +398,15 @@ def test_words_settle_when_two_hypotheses_agree_and_not_where_the_audio_cuts_the
     assert request_of(session, third).prefix == tokens_of(" so")
 
 
+def test_a_word_that_begins_where_the_audio_ends_is_not_shown() -> None:
+    session = speaking()
+    window = window_at(session, 2.0)
+    end_s = seconds_of(window)
+    (partial,) = take(session, window, [(" so", 0.5, 0.8), (" far", end_s - 0.2, end_s), (" away", end_s, end_s)])
+    assert isinstance(partial, Partial)
+    assert partial.text == "so far"
+
+
 def test_the_end_of_speech_makes_everything_final() -> None:
     session = speaking()
     take(session, window_at(session, 2.0), [(" hello", 0.5, 1.0)])
