@@ -16,7 +16,7 @@ from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.whisper.contract import check_masking
 from streamer.whisper.decoding import GenerationConfig
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.runtime import Runtime, available_devices, choose_devices
+from streamer.whisper.runtime import DEVICE_ORDER, Runtime, available_devices, choose_devices
 from streamer.whisper.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint, huggingface
 
@@ -72,11 +72,12 @@ def load_model(name: str, *, device: str = "AUTO", npu_through_cpu: bool = False
     _check_preprocessor(directory, checkpoint.dims)
     tokenizer = Tokenizer.load(directory, multilingual=generation.multilingual)
     _check_tokenizer(directory, tokenizer, checkpoint.dims)
+    available = available_devices()
     runtime = _start(
         checkpoint,
         generation,
         tokenizer,
-        ["NPU"] if npu_through_cpu else choose_devices(device, available_devices()),
+        ["NPU"] if npu_through_cpu else choose_devices(device, available),
         npu_through_cpu=npu_through_cpu,
         cache_dir=_cache_dir(cache_dir),
     )
@@ -85,10 +86,18 @@ def load_model(name: str, *, device: str = "AUTO", npu_through_cpu: bool = False
         "model %s on %s (%s), ready in %.1f s",
         name,
         runtime.device,
-        "the first of NPU, GPU and CPU that is there and works" if device == "AUTO" else "as asked for",
+        _why(runtime.device, available) if device == "AUTO" and not npu_through_cpu else "as asked for",
         time.monotonic() - begin,
     )
     return WhisperModel(name, runtime, tokenizer, generation)
+
+
+def _why(chosen: str, available: Sequence[str]) -> str:
+    """Say why AUTO took a device: what is wrong with those that it prefers."""
+    kinds = {name.split(".")[0] for name in available}
+    preferred = DEVICE_ORDER[: DEVICE_ORDER.index(chosen.split(".")[0])]
+    reasons = [f"{kind} does not work" if kind in kinds else f"no {kind} here" for kind in preferred]
+    return f"AUTO: {', '.join(reasons) or 'the first choice'}"
 
 
 def _start(
@@ -102,6 +111,8 @@ def _start(
 ) -> Runtime:
     """Compile the model for the first of the devices that computes it right."""
     for i, device in enumerate(devices):
+        if device != "CPU":
+            logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
         try:
             runtime = Runtime(
                 checkpoint,

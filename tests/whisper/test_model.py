@@ -207,7 +207,8 @@ def test_auto_goes_on_to_the_next_device_and_says_so(cache_dir: Path, caplog: py
     assert len(warnings) == 1
     assert warnings[0].startswith("NPU cannot compile the ")
     assert warnings[0].endswith("; trying CPU")
-    assert any("nano.en on CPU (the first of NPU, GPU and CPU" in record.getMessage() for record in caplog.records)
+    assert any("nano.en on CPU (AUTO: NPU does not work, no GPU here)" in r.getMessage() for r in caplog.records)
+    assert "compiling the model for NPU" in caplog.text
 
 
 @pytest.mark.usefixtures("announced")
