@@ -272,7 +272,8 @@ class _Daemon:
                 while not self._log.closed:
                     await asyncio.sleep(0.02)
         except TimeoutError:
-            logger.error("what was said last did not become final within %d s; it is lost", FLUSH_TIMEOUT_S)
+            logger.error("what was said last did not become final within %d s; the rest is a gap", FLUSH_TIMEOUT_S)
+            engine.cut_short(live, "overload")
             self._log.close()
 
     def _health(self) -> Mapping[str, object]:

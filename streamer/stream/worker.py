@@ -188,6 +188,15 @@ class Engine(Generic[Encoded]):
         live.ring.wake()
         self._wake()
 
+    def cut_short(self, live: LiveSession, reason: GapReason) -> None:
+        """Serve a session no more: what is known of it becomes final, the rest of its audio a gap."""
+        with live.lock:
+            if not live.over:
+                live.over = True
+                for event in live.session.lose(live.ring.head, reason):
+                    live.on_event(event)
+        self.remove(live)
+
     def _wake(self) -> None:
         with self._changed:
             self._changes += 1

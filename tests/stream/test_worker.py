@@ -272,6 +272,23 @@ def test_a_session_that_is_removed_while_it_is_being_served_says_nothing_more(se
     assert setting.engine.n_sessions == 0
 
 
+def test_a_session_that_is_cut_short_says_what_is_lost(setting: Setting) -> None:
+    setting.decoder.before = setting.barrier
+    listener = setting.listener(0)
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    setting.barrier.wait()
+    setting.engine.cut_short(listener.live, "overload")
+    (gap,) = listener.of(Gap)
+    assert isinstance(gap, Gap)
+    assert (gap.end, gap.reason) == (14.0, "overload")
+    assert gap.start < 1.0
+    n_events = len(listener.events)
+    setting.barrier.let_go.set()
+    wait_until(setting.engine, lambda: not setting.engine.n_sessions)
+    assert len(listener.events) == n_events
+
+
 def test_audio_that_is_overwritten_is_a_gap(setting: Setting) -> None:
     barrier = setting.barrier
     setting.decoder.before = barrier
