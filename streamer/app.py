@@ -27,6 +27,7 @@ from streamer.config import Settings
 from streamer.errors import AudioDeviceError, AudioFileError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, GapReason
 from streamer.live import make_engine, open_session, ready_event
+from streamer.memory import give_back_large_blocks
 from streamer.metrics import register_engine
 from streamer.server.front import Server
 from streamer.sinks.base import Sink
@@ -350,6 +351,7 @@ def _check_openable(paths: Sequence[Path]) -> None:
 
 
 def _load_model(settings: Settings) -> WhisperModel:
+    give_back_large_blocks()
     return load_model(
         settings.model.name,
         device=settings.model.device,
