@@ -17,7 +17,7 @@ def give_back_large_blocks() -> None:
     """Tell the C library to return large blocks to the system; does nothing where it is not glibc.
 
     glibc raises its threshold each time a large block is freed, and then keeps such blocks in a heap that grows by
-    what does not fit into the holes: measured, 27 MB in an hour of audio instead of 5, and 30 MB more to begin with.
+    what does not fit into the holes: measured, 27 MB in an hour of audio instead of 3, and 30 MB more to begin with.
     Source: mallopt(3), M_MMAP_THRESHOLD.
     """
     if platform.libc_ver()[0] != "glibc":
