@@ -1,9 +1,11 @@
 """Clients' own audio: one session for each, as the server's `/v1/stream` wants it."""
 
 import asyncio
-import threading
 import uuid
 from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
@@ -32,9 +34,8 @@ class ClientStreams:
         # What transcribes; None until the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
         self._model: WhisperModel | None = None
-        # Sessions that are open.
+        # Sessions that are open. Only the server's loop opens and leaves them.
         self._n_open = 0
-        self._lock = threading.Lock()
 
     def serve_with(self, engine: Engine[EncodedWindow], model: WhisperModel) -> None:
         """Accept clients from now on."""
@@ -50,6 +51,10 @@ class ClientStreams:
         if engine is None or model is None:
             raise BusyError("the model is still being loaded: try again in a moment")
         most = self._settings.server.max_streams
+        if self._n_open >= most:
+            raise BusyError(
+                f"all {most} places for clients' audio are taken: try again later, or raise server.max_streams"
+            )
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         log = EventLog(f"stream-{uuid.uuid4().hex[:12]}", self._settings.server.history_events)
         live = open_session(
@@ -61,16 +66,10 @@ class ClientStreams:
             language=start.language,
             task=start.task,
         )
-        with self._lock:
-            if self._n_open >= most:
-                raise BusyError(
-                    f"all {most} places for clients' audio are taken: try again later, or raise server.max_streams"
-                )
-            self._n_open += 1
+        self._n_open += 1
 
         def leave() -> None:
-            with self._lock:
-                self._n_open -= 1
+            self._n_open -= 1
 
         engine.add(live)
         return ClientStream(engine, live, log, pcm, leave)
@@ -105,11 +104,7 @@ class ClientStream:
         """Take audio in, waiting while the buffer is full."""
         samples = self._pcm.decode(data)
         self._report_problems()
-        for first in range(0, len(samples), MAX_WRITE_SAMPLES):
-            piece = samples[first : first + MAX_WRITE_SAMPLES]
-            while self._live.ring.free < len(piece) and not self._live.over:
-                await asyncio.sleep(POLL_S)
-            self._live.ring.write(piece)
+        await self._put(samples)
 
     async def finish(self) -> None:
         """Say that no more audio comes; return when everything final, and `end`, was published."""
@@ -117,11 +112,9 @@ class ClientStream:
             self._complete = True
             rest = self._pcm.finish()
             self._report_problems()
-            while self._live.ring.free < len(rest) and not self._live.over:
-                await asyncio.sleep(POLL_S)
-            self._live.ring.write(rest)
+            await self._put(rest)
             self._engine.end_audio(self._live)
-        while not self._log.closed and not self._live.over:
+        while not self._log.closed:
             await asyncio.sleep(POLL_S)
         self._leave()
 
@@ -134,6 +127,14 @@ class ClientStream:
         self._engine.remove(self._live)
         self._log.close()
         self._leave()
+
+    async def _put(self, samples: NDArray[np.float32]) -> None:
+        """Write to the buffer piece by piece, waiting for room; the client is not read meanwhile."""
+        for first in range(0, len(samples), MAX_WRITE_SAMPLES):
+            piece = samples[first : first + MAX_WRITE_SAMPLES]
+            while self._live.ring.free < len(piece) and not self._live.over:
+                await asyncio.sleep(POLL_S)
+            self._live.ring.write(piece)
 
     def _report_problems(self) -> None:
         for code, message in self._pcm.take_problems():

@@ -18,8 +18,6 @@ from streamer.whisper.model import WhisperModel
 
 FloatArray = NDArray[np.float32]
 
-FRAMES_PER_TOKEN = N_SAMPLES_PER_TOKEN // HOP_LENGTH  # 2: a timestamp counts steps of two mel frames
-
 
 @dataclass(frozen=True, slots=True)
 class Segment:
