@@ -52,6 +52,16 @@ FLUSH_TIMEOUT_S = 30.0
 # Audio put into the buffer at a time by a source that can wait for room.
 MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
 
+# The origin of the model that comes with the program.
+EMBEDDED_ORIGIN = "streamer/nano.en"
+
+# A model for people's speech, and what fetches it: files by name, for the same weights lie there in other formats too.
+FULL_SIZE_MODEL = "models/base.en"
+FETCH_COMMAND = (
+    "hf download openai/whisper-base.en config.json generation_config.json preprocessor_config.json tokenizer.json"
+    f" model.safetensors --local-dir {FULL_SIZE_MODEL}"
+)
+
 
 def run(settings: Settings, *, captions: bool) -> int:
     """Run the daemon until it is told to stop, or its input ends and `input.exit_at_end` is set.
@@ -169,6 +179,13 @@ class _Daemon:
                 logger.info("listening on %s", url)
                 if self._source is not None:
                     logger.info("input: %s", self._source.name)
+                if isinstance(self._source, Microphone) and model.origin == EMBEDDED_ORIGIN:
+                    logger.warning(
+                        "nano.en is no model for people's everyday speech: fetch a full-size one with `%s`,"
+                        " then use --model %s",
+                        FETCH_COMMAND,
+                        FULL_SIZE_MODEL,
+                    )
                 await self._stop.wait()
                 self._status = "stopping"
                 if live is not None:

@@ -16,9 +16,10 @@ import scipy.signal
 import soundfile
 from numpy.typing import NDArray
 
+from streamer.app import FETCH_COMMAND, FULL_SIZE_MODEL
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Partial
-from tests.daemon import SAMPLE, command, events_of, follow, recording, running, sample_text, started
+from tests.daemon import REPOSITORY, SAMPLE, command, events_of, follow, recording, running, sample_text, started
 from tests.promises import check_promises, transcript
 from tests.wer import wer
 
@@ -218,6 +219,110 @@ def without_microphone(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(tmp_path)}
 
 
+# A sounddevice module with one microphone, which hears nothing and goes away once, after a tenth of a second.
+PRETENDED = """
+import threading, types
+import numpy as np
+
+class PortAudioError(Exception):
+    pass
+
+MICROPHONE = dict(index=0, name="pretended", hostapi=0, max_input_channels=1, default_samplerate=16000.0)
+
+def query_devices(device=None, kind=None):
+    return MICROPHONE if kind else [MICROPHONE]
+
+def query_hostapis():
+    return [dict(name="none")]
+
+def _initialize():
+    pass
+
+def _terminate():
+    pass
+
+class InputStream:
+    n_opened = 0
+
+    def __init__(self, *, callback, **_):
+        InputStream.n_opened += 1
+        self._blocks = 10 if InputStream.n_opened == 1 else 10**9
+        self._callback = callback
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._hear, daemon=True)
+
+    @property
+    def active(self):
+        return self._thread.is_alive()
+
+    def start(self):
+        self._thread.start()
+
+    def abort(self):
+        self._closed.set()
+
+    def close(self):
+        self._closed.set()
+
+    def _hear(self):
+        silence = np.zeros((160, 1), dtype=np.float32)
+        while self._blocks and not self._closed.wait(0.01):
+            self._blocks -= 1
+            times, status = types.SimpleNamespace(inputBufferAdcTime=0.0), types.SimpleNamespace(input_overflow=False)
+            self._callback(silence, len(silence), times, status)
+"""
+
+# What is said of the embedded model where people are to be heard.
+NOT_FOR_PEOPLE = "nano.en is no model for people's everyday speech"
+
+
+@pytest.fixture
+def pretended_microphone(tmp_path: Path) -> dict[str, str]:
+    """An environment with a microphone that hears nothing and goes away once."""
+    modules = tmp_path / "pretended"
+    modules.mkdir()
+    (modules / "sounddevice.py").write_text(PRETENDED, encoding="utf-8")
+    return {"PYTHONPATH": str(modules)}
+
+
+def test_with_a_microphone_it_is_said_once_what_the_embedded_model_is_not(
+    pretended_microphone: dict[str, str],
+) -> None:
+    with running("--no-captions", environ=pretended_microphone) as daemon:
+        daemon.wait_said(r"'pretended': back after")
+        outcome = daemon.stop()
+    assert outcome.exit_code == 0, outcome.stderr
+    (line,) = [line for line in outcome.stderr.splitlines() if NOT_FOR_PEOPLE in line]
+    assert line.endswith(f"fetch a full-size one with `{FETCH_COMMAND}`, then use --model {FULL_SIZE_MODEL}")
+
+
+@pytest.mark.parametrize("source", ["none", "-", SAMPLE], ids=["none", "stdin", "file"])
+def test_without_a_microphone_nothing_is_said_of_the_embedded_model(source: str | Path) -> None:
+    with running("--no-captions", "--input", source) as daemon:
+        outcome = daemon.stop()
+    assert outcome.exit_code == 0, outcome.stderr
+    assert NOT_FOR_PEOPLE not in outcome.stderr
+
+
+@pytest.mark.parametrize(("origin", "said"), [("streamer/nano.en", 1), ("somebody/nano.en", 0), (None, 0), (7, 0)])
+def test_the_embedded_model_is_known_by_what_it_says_it_is(
+    model: Path, pretended_microphone: dict[str, str], origin: object, said: int
+) -> None:
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, "_name_or_path": origin}), encoding="utf-8")
+    with running("--no-captions", "--model", model, environ=pretended_microphone) as daemon:
+        outcome = daemon.stop()
+    assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.stderr.count(NOT_FOR_PEOPLE) == said
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/models.md"])
+def test_the_documents_fetch_the_same_model(document: str) -> None:
+    text = (REPOSITORY / document).read_text(encoding="utf-8")
+    assert f"\n{FETCH_COMMAND}\n" in text
+    assert f"--model {FULL_SIZE_MODEL}" in text
+
+
 def test_no_audio_library_is_one_line_that_says_how_to_get_it(without_portaudio: dict[str, str]) -> None:
     error = refused(1, "run", "--port", "0", environ=without_portaudio)
     assert "PortAudio" in error
@@ -241,6 +346,7 @@ def test_without_a_microphone_the_fallback_is_played(
         received = asyncio.run(follow(daemon.address("/v1/captions?after=0")))
         assert daemon.wait().exit_code == 0
     assert f"playing {sentence} instead" in daemon.stderr
+    assert NOT_FOR_PEOPLE not in daemon.stderr
     check_promises(received.events, duration_s=SENTENCE_S)
     assert wer(sample_text(0.0, SENTENCE_S), transcript(received.events)) <= MAX_WER
 

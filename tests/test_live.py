@@ -74,6 +74,7 @@ async def test_what_is_said_into_a_microphone_is_captioned_also_after_it_was_pul
         outcome = daemon.wait()
     assert outcome.exit_code == 0, outcome.stderr
     assert "Traceback" not in outcome.stderr
+    assert outcome.stderr.count("nano.en is no model for people's everyday speech") == 1
     assert received.close_code == 1000
     assert isinstance(received.events[-1], End)
     check_promises(received.events)

@@ -28,6 +28,8 @@ class WhisperModel:
     """What decoding needs, loaded once and shared by all sessions."""
 
     name: str
+    # What it is published as, such as openai/whisper-base.en, wherever it lies; empty where it does not say.
+    origin: str
     runtime: Runtime
     tokenizer: Tokenizer
     generation: GenerationConfig
@@ -72,6 +74,7 @@ def load_model(name: str, *, device: str = "AUTO", npu_through_cpu: bool = False
     _check_preprocessor(directory, checkpoint.dims)
     tokenizer = Tokenizer.load(directory, multilingual=generation.multilingual)
     _check_tokenizer(directory, tokenizer, checkpoint.dims)
+    origin = _read_origin(directory)
     available = available_devices()
     runtime = _start(
         checkpoint,
@@ -89,7 +92,7 @@ def load_model(name: str, *, device: str = "AUTO", npu_through_cpu: bool = False
         _why(runtime.device, available) if device == "AUTO" and not npu_through_cpu else "as asked for",
         time.monotonic() - begin,
     )
-    return WhisperModel(name, runtime, tokenizer, generation)
+    return WhisperModel(name, origin, runtime, tokenizer, generation)
 
 
 def _why(chosen: str, available: Sequence[str]) -> str:
@@ -152,6 +155,11 @@ def _cache_dir(setting: str) -> Path | None:
         logger.warning("%s cannot be made (%s); compiled graphs are not kept", path, reason)
         return None
     return path
+
+
+def _read_origin(directory: Path) -> str:
+    origin = huggingface.read_json(directory / "config.json").get("_name_or_path")
+    return origin if isinstance(origin, str) else ""
 
 
 def _read_generation(directory: Path, dims: ModelDimensions) -> GenerationConfig:

@@ -78,6 +78,7 @@ def test_an_unknown_name_lists_what_there_is(name: str) -> None:
 
 def test_the_embedded_model_is_whole(model: WhisperModel) -> None:
     assert model.name == "nano.en"
+    assert model.origin == "streamer/nano.en"
     assert model.dims.n_vocab == model.tokenizer.n_vocab
     assert model.generation.alignment_heads == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2))
     assert model.generation.multilingual
