@@ -73,6 +73,10 @@ $(VENV)/.run: $(VENV)/.created pyproject.toml
 	$(BIN)/python -m pip install --editable .
 	@touch $@
 
+$(VENV)/.train: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --editable '.[train]'
+	@touch $(VENV)/.run $@
+
 $(VENV)/.test: $(VENV)/.created pyproject.toml
 	$(BIN)/python -m pip install --editable '.[test]'
 	@touch $(VENV)/.run $@

@@ -1,0 +1,286 @@
+"""Measures the model as the daemon uses it: python -m tools.train_nano.evaluate --text DIR
+
+Held-out sentences, spoken by each voice as it comes, and by a few under each condition, one in a window of 30 s whose
+rest is silence; decoded by streamer itself, greedily, without timestamps. Then what is not speech, speech that is cut
+off, whole windows, and where words are said to be. The table that is printed is the one in the model's card.
+
+Nothing here is drawn at random without a seed. (eSpeak alone speaks a little differently each time.)
+"""
+
+import argparse
+import random
+import statistics
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import jiwer
+import numpy as np
+import soundfile
+from numpy.typing import NDArray
+from whisper.normalizers import EnglishTextNormalizer
+
+from streamer.audio.mel import log_mel
+from streamer.config import DecodingSettings
+from streamer.live import WhisperDecoder
+from streamer.stream.session import Request
+from streamer.transcribe import transcribe
+from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.result import Hypothesis
+from tools.train_nano import degrade, sentences, sounds
+from tools.train_nano.speech import SAMPLE_RATE, Speech, SynthesisError, Voice
+from tools.train_nano.voices import VOICES, open_voice
+
+Samples = NDArray[np.float32]
+
+SPEAKERS = ("flite:slt", "flite:rms", "flite:awb", "flite:kal16", "espeak:en-gb", "festival:ked_diphone")
+EVERY_SENTENCE = "flite:"  # voices that speak them all; the others and the conditions have every third
+WINDOW_S = 30.0
+NOISE_WINDOWS = 10  # of each kind of sound
+
+_normalise = EnglishTextNormalizer()
+
+
+@dataclass
+class Row:
+    """One line of the table."""
+
+    name: str
+    references: list[str] = field(default_factory=list)
+    hypotheses: list[str] = field(default_factory=list)
+
+    def add(self, reference: str, hypothesis: str) -> None:
+        reference = _normalise(reference)
+        if reference:
+            self.references.append(reference)
+            self.hypotheses.append(_normalise(hypothesis))
+
+    @property
+    def measures(self) -> jiwer.WordOutput:
+        return jiwer.process_words(self.references, self.hypotheses)
+
+    @property
+    def words(self) -> int:
+        return sum(len(reference.split()) for reference in self.references)
+
+    @property
+    def wer(self) -> float:
+        return 100 * float(self.measures.wer)
+
+    def __str__(self) -> str:
+        measures = self.measures
+        parts = (measures.substitutions, measures.deletions, measures.insertions)
+        rates = " | ".join(f"{100 * part / self.words:.1f}" for part in parts)
+        return f"| {self.name} | {self.words} | {self.wer:.1f} | {rates} |"
+
+
+class Listener:
+    """Decodes windows of up to 30 s as a live session does, with the default settings."""
+
+    def __init__(self, model: WhisperModel) -> None:
+        self.model = model
+        self._decoder = WhisperDecoder(model)
+        self._decoding = DecodingSettings()
+
+    def hear(self, samples: Samples, prompt: str = "") -> Hypothesis:
+        encoded = self.model.runtime.encode(log_mel(samples, self.model.dims.n_mels), 0)
+        request = Request(n_samples=len(samples), prompt=prompt, prefix=(), language="en", task="transcribe")
+        return self._decoder.decode(encoded, request)
+
+    def text(self, samples: Samples, prompt: str = "") -> str:
+        """What is heard; nothing where the default thresholds say that nobody spoke."""
+        heard = self.hear(samples, prompt)
+        silent = (
+            heard.no_speech_prob > self._decoding.no_speech_threshold
+            and heard.avg_logprob < self._decoding.logprob_threshold
+        )
+        return "" if silent else "".join(word.text for word in heard.words)
+
+
+def floats(speech: Speech) -> Samples:
+    return speech.samples.astype(np.float32) / 32768
+
+
+def conditions() -> dict[str, Callable[[Samples, np.random.Generator], Samples]]:
+    """What is done to the speech, by name."""
+
+    def noisy(kinds: tuple[str, ...], snr_db: float) -> Callable[[Samples, np.random.Generator], Samples]:
+        def spoil(x: Samples, rng: np.random.Generator) -> Samples:
+            return degrade.add_noise(x, sounds.noise(kinds[rng.integers(len(kinds))], len(x), rng), snr_db)
+
+        return spoil
+
+    noises = ("white", "pink", "brown", "fan", "traffic", "hum")
+    return {
+        "noise at 20 dB": noisy(noises, 20.0),
+        "noise at 10 dB": noisy(noises, 10.0),
+        "music at 10 dB": noisy(("music",), 10.0),
+        "keyboard at 10 dB": noisy(("keyboard",), 10.0),
+        "room, RT60 0.4 s": lambda x, rng: degrade.reverberate(x, 0.4, rng),
+        "telephone": lambda x, rng: degrade.telephone(x, mu_law=True),
+        "30 dB quieter": lambda x, rng: degrade.scale(x, -30.0),
+    }
+
+
+def say(voice: Voice, text: str, rate: float = 1.0) -> Speech | None:
+    try:
+        return voice.say(text, rate)
+    except SynthesisError:
+        return None
+
+
+def voice_rows(listener: Listener, held_out: list[str], voices: dict[str, Voice]) -> Iterator[Row]:
+    for name, voice in voices.items():
+        row = Row(name)
+        for text in held_out if name.startswith(EVERY_SENTENCE) else held_out[::3]:
+            if speech := say(voice, text):
+                row.add(text, listener.text(floats(speech)))
+        yield row
+
+
+def condition_rows(listener: Listener, held_out: list[str], voices: dict[str, Voice]) -> Iterator[Row]:
+    speakers = [voices[name] for name in SPEAKERS if name in voices]
+    texts = held_out[1::3]
+    for name, spoil in conditions().items():
+        row, rng = Row(name), np.random.default_rng(1)
+        for number, text in enumerate(texts):
+            if speech := say(speakers[number % len(speakers)], text):
+                row.add(text, listener.text(spoil(floats(speech), rng)))
+        yield row
+    for name, rate in (("a quarter faster", 1.25), ("a fifth slower", 0.8)):
+        row = Row(name)
+        for number, text in enumerate(texts):
+            if speech := say(speakers[number % len(speakers)], text, rate):
+                row.add(text, listener.text(floats(speech)))
+        yield row
+    row = Row("with the sentence before as prompt")
+    for number, (before, text) in enumerate(zip(held_out, texts, strict=False)):
+        if speech := say(speakers[number % len(speakers)], text):
+            row.add(text, listener.text(floats(speech), prompt=before))
+    yield row
+    made = random.Random("held out")
+    row = Row("made-up questions, names and numbers")
+    for number in range(len(texts)):
+        text = sentences.made(made)
+        if speech := say(speakers[number % len(speakers)], text):
+            row.add(text, listener.text(floats(speech)))
+    yield row
+    yield whole_windows(listener, held_out, speakers)
+
+
+def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]) -> Row:
+    """Windows full of speech, with timestamps, through the offline transcriber."""
+    row, rng = Row("full windows, with timestamps"), random.Random(2)
+    texts = iter(held_out[2::3])
+    for number in range(20):
+        audio: list[Samples] = []
+        said: list[str] = []
+        while (text := next(texts, None)) and (speech := say(speakers[number % len(speakers)], text)):
+            samples = floats(speech)
+            if sum(map(len, audio)) + len(samples) > WINDOW_S * SAMPLE_RATE:
+                break
+            audio += [samples, np.zeros(round(rng.uniform(0.1, 1.0) * SAMPLE_RATE), dtype=np.float32)]
+            said.append(text)
+        if audio:
+            finals = transcribe(listener.model, np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)], language="en")
+            row.add(" ".join(said), " ".join(final.text for final in finals))
+    return row
+
+
+def cut_off(listener: Listener, held_out: list[str], voices: dict[str, Voice]) -> Row:
+    """Sentences that end in the middle: the reference is what was said in full."""
+    row, rng = Row("cut off somewhere"), random.Random(3)
+    speakers = [voices[name] for name in SPEAKERS if name in voices]
+    for number, text in enumerate(held_out):
+        if speech := say(speakers[number % len(speakers)], text):
+            begin, end = speech.words[0][0], speech.words[-1][1]
+            cut = rng.uniform(begin + 0.3 * (end - begin), end)
+            words = [w for w, (_, word_end) in zip(text.split(), speech.words, strict=True) if word_end <= cut]
+            row.add(" ".join(words), listener.text(floats(speech)[: round(cut * SAMPLE_RATE)]))
+    return row
+
+
+def word_errors(listener: Listener, held_out: list[str], voices: dict[str, Voice]) -> list[float]:
+    """How far the beginnings of words are from where they were said, in seconds, where every word was heard."""
+    errors: list[float] = []
+    speakers = [voices[name] for name in SPEAKERS if name in voices]
+    for number, text in enumerate(held_out[::3]):
+        if speech := say(speakers[number % len(speakers)], text):
+            words = listener.hear(floats(speech)).words
+            if [word.text.strip() for word in words] == text.split():
+                errors += [
+                    abs(w.start_samples / SAMPLE_RATE - start) for w, (start, _) in zip(words, speech.words, strict=True)
+                ]
+    return errors
+
+
+def invented(listener: Listener) -> dict[str, int]:
+    """Words that are heard in what is not speech, by the kind of sound."""
+    words = {}
+    for kind in ("digital silence", *sounds.KINDS):
+        rng = np.random.default_rng(4)
+        count = 0
+        for _ in range(1 if kind == "digital silence" else NOISE_WINDOWS):
+            n = round(WINDOW_S * SAMPLE_RATE)
+            sound = np.zeros(n, dtype=np.float32) if kind == "digital silence" else sounds.noise(kind, n, rng)
+            count += len(listener.text(sound * np.float32(10 ** rng.uniform(-2, 0.3))).split())
+        words[kind] = count
+    return words
+
+
+def people(listener: Listener, folder: Path) -> Row:
+    row = Row("people (not trained for)")
+    for path in sorted(folder.glob("*.flac")):
+        samples, _ = soundfile.read(path, dtype="float32")
+        row.add(path.with_suffix(".txt").read_text(encoding="utf-8"), listener.text(samples))
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measure nano.en on held-out sentences.")
+    parser.add_argument("--text", type=Path, required=True, help="the folder with heldout.txt")
+    parser.add_argument("--model", default="models/nano.en", help="the model's folder (default: the one shipped)")
+    parser.add_argument("--people", type=Path, help="a folder with recordings of people, *.flac and *.txt")
+    parser.add_argument("--voices", nargs="*", default=list(VOICES), help="only these (default: all)")
+    options = parser.parse_args()
+    path = options.text / "heldout.txt"
+    if not path.is_file():
+        raise SystemExit(f"{path} is missing; it holds the held-out sentences, one a line (README.md)")
+    train = options.text / "train.txt"
+    trained = set(sentences.read(train)) if train.is_file() else set()
+    held_out = [sentence for sentence in sentences.read(path) if sentence not in trained]
+    voices: dict[str, Voice] = {}
+    for name in options.voices:
+        try:
+            voices[name] = open_voice(name)
+        except SynthesisError as error:
+            print(f"left out: {error}")
+    listener = Listener(load_model(options.model, device="CPU"))
+    print("| Voice, or what was done | Words | WER % | Substituted % | Left out % | Put in % |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    rows: list[Row] = []
+    flite: list[Row] = []
+    for row in (*voice_rows(listener, held_out, voices), *condition_rows(listener, held_out, voices)):
+        print(row, flush=True)
+        rows.append(row)
+        if row.name.startswith("flite:"):
+            flite.append(row)
+    if flite:
+        print(f"| **mean of flite's voices** | | **{statistics.mean(row.wer for row in flite):.1f}** | | | |")
+    print(f"| **mean of all of the above** | | **{statistics.mean(row.wer for row in rows):.1f}** | | | |")
+    print(cut_off(listener, held_out, voices), flush=True)
+    if options.people:
+        print(people(listener, options.people))
+    print()
+    heard = invented(listener)
+    print(f"Words invented in {sum(heard.values())}: " + ", ".join(f"{kind} {count}" for kind, count in heard.items()))
+    if errors := word_errors(listener, held_out, voices):
+        quantiles = statistics.quantiles(errors, n=10)
+        print(
+            f"Words begin where they are said to: median error {statistics.median(errors) * 1000:.0f} ms, "
+            f"nine in ten within {quantiles[8] * 1000:.0f} ms."
+        )
+
+
+if __name__ == "__main__":
+    main()

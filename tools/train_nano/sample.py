@@ -1,0 +1,60 @@
+"""Speaks models/nano.en/sample.flac: python -m tools.train_nano.sample --text DIR --out DIR
+
+Held-out sentences that follow each other in the text, from a place that chance has chosen, so none was picked for being
+easy. Beside the sound: `sample.txt`, what is said, and `sample.json`, when and by which voice.
+"""
+
+import argparse
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import soundfile
+
+from tools.train_nano import sentences
+from tools.train_nano.flite import FliteVoice
+from tools.train_nano.speech import SAMPLE_RATE, SynthesisError
+
+VOICES = ("slt", "rms", "awb", "kal16")
+SECONDS = 45.0  # about
+SEED = 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speak the sample that comes with the model.")
+    parser.add_argument("--text", type=Path, required=True, help="the folder with heldout.txt")
+    parser.add_argument("--out", type=Path, required=True, help="the folder to write sample.* to")
+    options = parser.parse_args()
+    path = options.text / "heldout.txt"
+    if not path.is_file():
+        raise SystemExit(f"{path} is missing; it holds the held-out sentences, one a line (README.md)")
+    try:
+        voices = [FliteVoice(name) for name in VOICES]
+    except SynthesisError as error:
+        raise SystemExit(str(error)) from None
+    held_out = sentences.read(path)
+    rng = random.Random(SEED)
+    first = rng.randrange(len(held_out) // 2)
+    pieces = [np.zeros(SAMPLE_RATE // 2, dtype=np.int16)]
+    said = []
+    position = len(pieces[0])
+    for number, text in enumerate(held_out[first:]):
+        if position > SECONDS * SAMPLE_RATE:
+            break
+        speech = voices[number % len(voices)].say(text)
+        begin, end = (position / SAMPLE_RATE + time for time in (speech.words[0][0], speech.words[-1][1]))
+        voice = VOICES[number % len(voices)]
+        said.append({"start": round(begin, 3), "end": round(end, 3), "voice": voice, "text": text})
+        pause = np.zeros(round(rng.uniform(0.0, 0.8) * SAMPLE_RATE), dtype=np.int16)
+        pieces += [speech.samples, pause]
+        position += len(speech.samples) + len(pause)
+    soundfile.write(options.out / "sample.flac", np.concatenate(pieces), SAMPLE_RATE, subtype="PCM_16")
+    lines = "".join(f"{entry['text']}\n" for entry in said)
+    (options.out / "sample.txt").write_text(lines, encoding="utf-8")
+    (options.out / "sample.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    print(f"{len(said)} sentences, {position / SAMPLE_RATE:.1f} s")
+
+
+if __name__ == "__main__":
+    main()

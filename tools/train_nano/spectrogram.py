@@ -1,0 +1,51 @@
+"""Whisper's log-mel spectrogram in PyTorch, for many windows at once; streamer.audio.mel is what it must equal."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from streamer.audio.mel import mel_filters
+
+N_FFT = 400
+HOP = 160
+SAMPLE_RATE = 16_000
+
+
+class LogMel(nn.Module):
+    """Audio (B, n), 16 kHz, n a multiple of 160, to (B, bins, n / 160): as if silence followed to the 30th second."""
+
+    window: Tensor
+    filters: Tensor
+
+    def __init__(self, bins: int = 80) -> None:
+        super().__init__()
+        self.register_buffer("window", torch.hann_window(N_FFT))
+        self.register_buffer("filters", torch.from_numpy(mel_filters(bins)))
+
+    def forward(self, audio: Tensor) -> Tensor:
+        frames = audio.shape[1] // HOP
+        whole = audio.shape[1] >= 30 * SAMPLE_RATE
+        # Behind the audio there is silence, whose first two frames still hear it; at 30 s there is a reflection.
+        padded = audio if whole else functional.pad(audio, (0, 3 * HOP))
+        padded = functional.pad(padded[:, None], (N_FFT // 2, N_FFT // 2), mode="reflect")[:, 0]
+        spectrum = torch.stft(padded, N_FFT, HOP, window=self.window, center=False, return_complex=True)
+        spectrum = spectrum[..., : frames if whole else frames + 2]
+        power = self.filters @ (spectrum.real**2 + spectrum.imag**2)
+        log_power = power.clamp(min=1e-10).log10()
+        floor = log_power.amax((1, 2), keepdim=True) - 8.0
+        return (torch.maximum(log_power[..., :frames], floor) + 4.0) / 4.0
+
+
+def blot_out(mel: Tensor) -> None:
+    """Make two bands, and a moment every five seconds, of (bins, frames) flat (SpecAugment, Park et al. 2019)."""
+    bins, frames = mel.shape
+    flat = mel.mean()
+
+    def spot(size: int, most: int) -> slice:
+        start = int(torch.randint(size - most + 1, ()))
+        return slice(start, start + int(torch.randint(1, most + 1, ())))
+
+    for _ in range(2):
+        mel[spot(bins, 12)] = flat
+    for _ in range(max(1, frames // 500)):
+        mel[:, spot(frames, 12)] = flat

@@ -1,0 +1,42 @@
+"""What a synthesiser gives back: samples, and when each written word was spoken."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import soxr
+from numpy.typing import NDArray
+
+SAMPLE_RATE = 16_000
+
+
+class SynthesisError(Exception):
+    """A synthesiser is missing, or could not speak a text in a way that its words can be found again."""
+
+
+@dataclass(frozen=True)
+class Speech:
+    """One text, spoken."""
+
+    samples: NDArray[np.int16]  # mono, 16 kHz
+    words: list[tuple[float, float]]  # start and end in seconds of each of text.split()
+    phones: list[tuple[str, float]]  # the synthesiser's own names of sounds, and their ends in seconds; may be empty
+
+
+class Voice(Protocol):
+    """A voice that can be asked again and again. Not for several threads at once: use one process each."""
+
+    def say(self, text: str, rate: float = 1.0, pitch: float = 1.0) -> Speech:
+        """Speak `text` at `rate` times the usual speed and `pitch` times the usual pitch.
+
+        Raises SynthesisError where the words that were spoken cannot be matched to text.split().
+        """
+        ...
+
+
+def resample(samples: NDArray[np.int16], rate: int, to: int = SAMPLE_RATE) -> NDArray[np.int16]:
+    """Mono samples at another rate."""
+    if rate == to:
+        return samples
+    converted: NDArray[np.int16] = soxr.resample(samples, rate, to)
+    return converted

@@ -1,0 +1,355 @@
+"""Trains the model: python -m tools.train_nano.train --corpus DIR --out DIR --hours H
+
+Three losses: the words, as Whisper learns them; the sound of each frame, from a head on the encoder that is thrown away
+afterwards; and where some heads of the cross-attention look, which the synthesisers' word times tell. The second makes
+the encoder hear within minutes, the third gives the decoder its place in the audio at once, and good word times later.
+
+The time is the budget: the learning rate and the lessons follow the share of it that is spent, and a run that was
+stopped goes on from its last checkpoint with what was left.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import queue
+import random
+import time
+from dataclasses import asdict, dataclass, replace
+from multiprocessing.sharedctypes import Synchronized
+from pathlib import Path
+
+import jiwer
+import numpy as np
+import torch
+from safetensors.torch import load_file
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
+from whisper.normalizers import EnglishTextNormalizer
+
+from tools.train_nano.corpus import Corpus
+from tools.train_nano.network import Shape, Whisper
+from tools.train_nano.spectrogram import LogMel, blot_out
+from tools.train_nano.voices import VOICES
+from tools.train_nano.windows import IGNORED, PHONES, Lesson, Script, Window, Windows
+
+GUIDED_HEADS = ((0,), (0, 1), (0, 1))  # of each layer of the decoder: taught where to look; the others are free
+CHECKPOINT_S = 300.0
+REPORT_S = 30.0
+WATCH_S = 600.0
+
+
+@dataclass(frozen=True)
+class Step:
+    """One kind of batch."""
+
+    lesson: Lesson
+    windows: int
+
+
+def steps(fraction: float, audio_s: float) -> list[tuple[float, Step]]:
+    """What is taught when `fraction` of the time is spent, as shares and steps of `audio_s` seconds of audio each."""
+    ramp = min(1.0, max(0.0, (fraction - 0.25) / 0.35))
+
+    def step(seconds: float, padding: float, shifted: float) -> Step:
+        lesson = Lesson(
+            seconds=seconds,
+            degraded=0.6 * ramp,
+            strength=0.3 + 0.7 * ramp,
+            prompts=0.3 if fraction > 0.1 else 0.0,
+            timestamps=0.4,
+            cuts=0.35 if fraction > 0.1 else 0.0,
+            padding=padding,
+            shifted=shifted,
+            no_speech=0.05,
+            masked=0.3 * ramp,
+        )
+        return Step(lesson, max(1, round(audio_s / seconds)))
+
+    if fraction < 0.08:
+        return [(1.0, step(5.0, 0.1, 0.3))]
+    if fraction < 0.55:
+        return [(0.5, step(6.0, 0.1, 0.5)), (0.5, step(10.0, 0.3, 0.5))]
+    return [(0.35, step(8.0, 0.2, 0.5)), (0.15, step(15.0, 0.3, 0.5)), (0.5, step(30.0, 0.6, 0.0))]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Windows side by side. B windows, N tokens, T frames."""
+
+    audio: Tensor  # (B, 320 T)
+    mel_ends: list[int]
+    blotted: list[bool]
+    positions: Tensor  # (B, T)
+    tokens: Tensor  # (B, N)
+    labels: Tensor  # (B, N)
+    times: Tensor  # (B, N)
+    phones: Tensor  # (B, T)
+
+    @classmethod
+    def of(cls, windows: list[Window]) -> "Batch":
+        length = -(-max(len(window.tokens) for window in windows) // 32) * 32
+        frames = len(windows[0].phones)
+
+        def padded(rows: list[list[int]], value: int) -> Tensor:
+            return torch.tensor([row + [value] * (length - len(row)) for row in rows])
+
+        return cls(
+            torch.from_numpy(np.stack([window.audio for window in windows])),
+            [window.mel_end for window in windows],
+            [window.blotted for window in windows],
+            torch.tensor([window.position for window in windows])[:, None] + torch.arange(frames),
+            padded([window.tokens for window in windows], 0),
+            padded([window.labels for window in windows], IGNORED),
+            torch.tensor([window.times + [-1.0] * (length - len(window.times)) for window in windows]),
+            torch.from_numpy(np.stack([window.phones for window in windows])),
+        )
+
+    def to(self, device: torch.device) -> "Batch":
+        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
+
+    def mel(self, log_mel: LogMel) -> Tensor:
+        """Spectrograms: (B, 80, 2 T)."""
+        mel: Tensor = log_mel(self.audio)
+        for number, (end, blotted) in enumerate(zip(self.mel_ends, self.blotted, strict=True)):
+            mel[number, :, end:] = 0.0
+            if blotted:
+                blot_out(mel[number])
+        return mel
+
+
+def produce(
+    out: "multiprocessing.Queue[Batch]",
+    fraction: "Synchronized[float]",
+    folder: Path,
+    tokenizer: Path,
+    audio_s: float,
+    seed: int,
+) -> None:
+    """Fill a queue with batches, in a process of its own, for ever."""
+    torch.set_num_threads(1)
+    rng = random.Random(seed)
+    corpus = Corpus(folder)
+    shares = {name.replace(":", "-"): share for name, share in VOICES.items()}
+    windows = Windows(corpus, shares, Script(Tokenizer.from_file(str(tokenizer))), seed)
+    for count in range(1 << 62):
+        if count % 200 == 0:
+            corpus.refresh()
+        kinds = steps(fraction.value, audio_s)
+        (step,) = rng.choices([step for _, step in kinds], [share for share, _ in kinds])
+        out.put(Batch.of([windows.make(step.lesson) for _ in range(step.windows)]))
+
+
+class Losses:
+    """The running mean of each loss, for the screen."""
+
+    def __init__(self) -> None:
+        self._means: dict[str, float] = {}
+
+    def add(self, losses: dict[str, Tensor]) -> None:
+        for name, loss in losses.items():
+            value = float(loss.detach())
+            self._means[name] = 0.98 * self._means.get(name, value) + 0.02 * value
+
+    def __str__(self) -> str:
+        return " ".join(f"{name} {mean:.3f}" for name, mean in self._means.items())
+
+
+def losses_of(net: Whisper, head: nn.Linear, batch: Batch, mel: Tensor, sigma_s: float) -> dict[str, Tensor]:
+    """The three losses of a batch; `sigma_s` is how far from a word's time the guided heads may look unpunished."""
+    features = net.encoder(mel, batch.positions)
+    logits, attention = net.decoder(batch.tokens, features)
+    words = functional.cross_entropy(
+        logits.float().flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED, label_smoothing=0.03
+    )
+    sounds = functional.cross_entropy(
+        head(features).float().flatten(0, 1), batch.phones.flatten(), ignore_index=IGNORED
+    )
+    frames = (torch.arange(features.shape[1], device=features.device) + 0.5) * 0.02
+    near = torch.exp(-((frames - batch.times[..., None]) ** 2) / (2 * sigma_s**2))
+    timed = batch.times >= 0
+    missed = [
+        -torch.log((weights[:, number] * near).sum(-1) + 1e-3)[timed].sum() / timed.sum().clamp(min=1)
+        for weights, heads in zip(attention, GUIDED_HEADS, strict=False)
+        for number in heads
+        if number < weights.shape[1]
+    ]
+    return {"words": words, "sounds": sounds, "places": torch.stack(missed).mean()}
+
+
+def initialise(net: Whisper, weights: Path) -> None:
+    """Begin with another model's weights, as many of its layers as it has; further layers begin by doing nothing."""
+    given = {name.removeprefix("model."): tensor.float() for name, tensor in load_file(weights).items()}
+    missing = net.load_state_dict(given, strict=False).missing_keys
+    with torch.no_grad():
+        for name, parameter in net.named_parameters():
+            if name in missing and name.endswith(("out_proj.weight", "out_proj.bias", "fc2.weight", "fc2.bias")):
+                parameter.zero_()
+
+
+def watch(net: Whisper, script: Script, tokenizer: Tokenizer, corpus: Corpus, log_mel: LogMel) -> str:
+    """WER on sentences kept for watching, voice by voice, each in a window of its own length, greedily."""
+    normalise = EnglishTextNormalizer()
+    device = log_mel.window.device
+    net.eval()
+    rates = {}
+    with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
+        for voice, utterances in corpus.voices.items():
+            chosen = [utterance for utterance in utterances if utterance.seconds < 11.5][:24]
+            audio = np.zeros((len(chosen), 12 * 16_000), dtype=np.float32)
+            for row, utterance in zip(audio, chosen, strict=True):
+                row[4000 : 4000 + len(utterance.samples)] = utterance.samples / 32768
+            features = net.encoder(
+                log_mel(torch.from_numpy(audio).to(device)), torch.arange(600, device=device).expand(len(chosen), -1)
+            )
+            head = [script.start, script.language, script.task, script.no_timestamps]
+            tokens = torch.tensor([head] * len(chosen), device=device)
+            done = torch.zeros(len(chosen), dtype=torch.bool, device=device)
+            while not bool(done.all()) and tokens.shape[1] < 120:
+                logits = net.decoder(tokens, features)[0][:, -1].float()
+                logits[:, script.end + 1 :] = -math.inf
+                best = logits.argmax(-1).masked_fill(done, script.end)
+                tokens = torch.cat([tokens, best[:, None]], 1)
+                done |= best == script.end
+            texts = [tokenizer.decode([t for t in row[4:] if t < script.end]) for row in tokens.tolist()]
+            rate = jiwer.wer([normalise(u.text) for u in chosen], [normalise(text) or "-" for text in texts])
+            rates[voice] = 100 * rate
+    net.train()
+    return " ".join(f"{voice} {rate:.1f}" for voice, rate in rates.items())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train nano.en.")
+    parser.add_argument("--corpus", type=Path, required=True, help="the folder with the speech")
+    parser.add_argument("--out", type=Path, required=True, help="the folder for checkpoints; one that is there goes on")
+    parser.add_argument("--hours", type=float, required=True, help="how long to train, stops not counted")
+    parser.add_argument("--tokenizer", type=Path, default=Path("models/nano.en/tokenizer.json"))
+    parser.add_argument("--init", type=Path, help="weights to begin with (model.safetensors); default: from nothing")
+    parser.add_argument("--watch", type=Path, help="a folder with held-out speech, to watch the WER on")
+    parser.add_argument("--d-model", type=int, default=192)
+    parser.add_argument("--encoder-layers", type=int, default=4)
+    parser.add_argument("--decoder-layers", type=int, default=3)
+    parser.add_argument("--audio", type=float, default=120.0, help="seconds of audio in a batch (default: 120)")
+    parser.add_argument("--rate", type=float, default=2e-3, help="the highest learning rate (default: 0.002)")
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    torch.manual_seed(options.seed)
+    torch.set_flush_denormal(True)
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tokenizer = Tokenizer.from_file(str(options.tokenizer))
+    script = Script(tokenizer)
+    shape = Shape(
+        d_model=options.d_model,
+        heads=options.d_model // 64,
+        encoder_layers=options.encoder_layers,
+        decoder_layers=options.decoder_layers,
+        vocabulary=tokenizer.get_vocab_size(),
+    )
+    net = Whisper(shape, encoder_dropout=0.0, decoder_dropout=0.05)
+    if options.init:
+        initialise(net, options.init)
+    net.to(device)
+    head = nn.Linear(shape.d_model, len(PHONES), device=device)
+    matrices = [p for name, p in net.named_parameters() if p.ndim == 2 and ".layers." in name]
+    known = {id(p) for p in matrices}
+    rest = [p for p in [*net.parameters(), *head.parameters()] if p.requires_grad and id(p) not in known]
+    optimisers = [
+        torch.optim.Muon(matrices, lr=1.0, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        torch.optim.AdamW(rest, lr=1.0, betas=(0.9, 0.98), weight_decay=0.01),
+    ]
+    spent, count, audio = 0.0, 0, 0.0
+    options.out.mkdir(parents=True, exist_ok=True)
+    checkpoint = options.out / "checkpoint.pt"
+    if checkpoint.exists():
+        state = torch.load(checkpoint, map_location=device, weights_only=True)
+        net.load_state_dict(state["net"])
+        head.load_state_dict(state["head"])
+        for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
+        spent, count, audio = state["spent"], state["count"], state["audio"]
+        print(f"going on from step {count}, {spent / 3600:.2f} h")
+
+    def save() -> None:
+        state = {
+            "net": net.state_dict(),
+            "head": head.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in optimisers],
+            "spent": spent,
+            "count": count,
+            "audio": audio,
+            "shape": asdict(shape),
+        }
+        torch.save(state, checkpoint.with_suffix(".part"))
+        checkpoint.with_suffix(".part").replace(checkpoint)
+
+    context = multiprocessing.get_context("spawn")
+    batches: multiprocessing.Queue[Batch] = context.Queue(maxsize=6)
+    fraction = context.Value("d", spent / 3600 / options.hours)
+    makers = [
+        context.Process(
+            target=produce,
+            args=(batches, fraction, options.corpus, options.tokenizer, options.audio, options.seed * 1000 + count + n),
+            daemon=True,
+        )
+        for n in range(1 if device.type == "cpu" else max(1, (os.cpu_count() or 2) - 1))
+    ]
+    for maker in makers:
+        maker.start()
+    log_mel = LogMel().to(device)
+    watched = Corpus(options.watch) if options.watch else None
+    means = Losses()
+    last = time.monotonic()
+    saved = reported = looked = spent
+    print(f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, on {device}")
+    while fraction.value < 1.0:
+        try:
+            batch = batches.get(timeout=120).to(device)
+        except queue.Empty:
+            raise SystemExit("no batch came for two minutes; is there any speech in the corpus?") from None
+        share = fraction.value
+        warm = min(1.0, (count + 1) / 200)
+        rate = options.rate * warm * (0.5 * (1 + math.cos(math.pi * share)) + 0.005)
+        for optimiser, scale in zip(optimisers, (1.0, 0.5), strict=True):
+            for group in optimiser.param_groups:
+                group["lr"] = rate * scale
+        mel = batch.mel(log_mel)
+        with torch.autocast(device.type, torch.bfloat16):
+            losses = losses_of(net, head, batch, mel, 0.3 if share < 0.3 else 0.12)
+        weight = 1.0 if share < 0.15 else 0.5 if share < 0.5 else 0.25
+        total = losses["words"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
+        total.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_([*net.parameters(), *head.parameters()], 1.0)
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
+        means.add(losses)
+        count += 1
+        audio += batch.audio.numel() / 16_000
+        now = time.monotonic()
+        spent, last = spent + now - last, now
+        fraction.value = spent / 3600 / options.hours
+        if spent - reported > REPORT_S:
+            reported = spent
+            speed = f"{audio / 3600:.1f} h of audio ({audio / spent:.0f}x)"
+            print(f"{spent:.0f} s step {count}: {means}, {speed}, rate {rate:.1e}", flush=True)
+        if spent - saved > CHECKPOINT_S:
+            saved = spent
+            save()
+        if watched and spent - looked > WATCH_S:
+            looked = spent
+            watched.refresh()
+            line = watch(net, script, tokenizer, watched, log_mel)
+            print(f"{spent:.0f} s step {count} WER {line}", flush=True)
+            with (options.out / "curve.jsonl").open("a", encoding="utf-8") as curve:
+                curve.write(
+                    json.dumps({"seconds": round(spent), "step": count, "hours": audio / 3600, "wer": line}) + "\n"
+                )
+    save()
+    print(f"done: step {count}, {audio / 3600:.1f} h of audio")
+
+
+if __name__ == "__main__":
+    main()
