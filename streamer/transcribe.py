@@ -76,16 +76,19 @@ def transcribe(
             if not mine:
                 continue
             number += 1
+            # The attention may place a word a little outside of the timestamps around it.
+            first = min(segment.start_samples, heard)
+            last = min(max(segment.start_samples, segment.end_samples), heard)
             yield Final(
                 segment=number,
-                start=seconds(begin + min(segment.start_samples, heard)),
-                end=seconds(begin + min(max(segment.start_samples, segment.end_samples), heard)),
+                start=seconds(begin + first),
+                end=seconds(begin + last),
                 text="".join(text for text, _ in spelling).strip(),
                 words=tuple(
                     Word(
                         word=w.text,
-                        start=seconds(begin + w.start_samples),
-                        end=seconds(begin + w.end_samples),
+                        start=seconds(begin + min(max(w.start_samples, first), last)),
+                        end=seconds(begin + min(max(w.end_samples, first), last)),
                         probability=round(w.probability, 3),
                         stable=True,
                     )

@@ -315,8 +315,18 @@ def recording(path: Path = SAMPLE, begin_s: float = 0.0, end_s: float | None = N
 
 def sample_text(begin_s: float = 0.0, end_s: float = 1e9) -> str:
     """Return what is said in the sample recording, of the sentences that lie wholly between two times."""
+    return " ".join(s["text"] for s in _sentences() if s["start"] >= begin_s and s["end"] <= end_s)
+
+
+def pause_after(number: int) -> float:
+    """Return a time in the sample recording's pause after so many sentences."""
+    before, after = _sentences()[number - 1 : number + 1]
+    return round((before["end"] + after["start"]) / 2, 2)
+
+
+def _sentences() -> Sequence[dict[str, Any]]:
     sentences: Sequence[dict[str, Any]] = json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))
-    return " ".join(s["text"] for s in sentences if s["start"] >= begin_s and s["end"] <= end_s)
+    return sentences
 
 
 def events_of(text: str) -> list[Event]:

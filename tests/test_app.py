@@ -19,14 +19,25 @@ from numpy.typing import NDArray
 from streamer.app import FETCH_COMMAND, FULL_SIZE_MODEL
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Partial
-from tests.daemon import REPOSITORY, SAMPLE, command, events_of, follow, recording, running, sample_text, started
+from tests.daemon import (
+    REPOSITORY,
+    SAMPLE,
+    command,
+    events_of,
+    follow,
+    pause_after,
+    recording,
+    running,
+    sample_text,
+    started,
+)
 from tests.promises import check_promises, transcript
 from tests.wer import wer
 
-SENTENCE_S = 6.6  # the first of the sample
+SENTENCE_S = pause_after(1)  # the first of the sample
 
-# nano.en gets about one word in ten wrong.
-MAX_WER = 0.2
+# nano.en gets about one word in six wrong.
+MAX_WER = 0.4
 
 FloatArray = NDArray[np.float32]
 
@@ -152,7 +163,7 @@ def test_what_a_truncated_file_holds_is_transcribed(tmp_path: Path, sentence: Pa
     truncated.write_bytes(whole.read_bytes()[: sentence.stat().st_size])
     outcome = command(*arguments, truncated)
     assert outcome.exit_code == 1
-    assert f"{truncated} ends after 6.60 s, its header announces 13.20 s" in outcome.error()
+    assert f"{truncated} ends after {SENTENCE_S:.2f} s, its header announces {2 * SENTENCE_S:.2f} s" in outcome.error()
     assert wer(sample_text(0.0, SENTENCE_S), outcome.stdout) <= MAX_WER
 
 
@@ -160,7 +171,7 @@ def test_one_bad_file_does_not_keep_the_others_from_being_transcribed(tmp_path: 
     outcome = command("transcribe", "--format", "srt", "-o", tmp_path, tmp_path / "missing.wav", sentence)
     assert "missing.wav does not exist" in outcome.error()
     assert outcome.exit_code == 2
-    assert "believes" in (tmp_path / "sentence.srt").read_text(encoding="utf-8")
+    assert "danger" in (tmp_path / "sentence.srt").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sentence.srt"]
 
 

@@ -25,6 +25,7 @@ from tests.daemon import (
     environment,
     events_of,
     follow,
+    pause_after,
     pcm16,
     recording,
     running,
@@ -38,12 +39,12 @@ from tests.wer import wer, words_of
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "audio"
 
 # The first sentence of the sample, the second, and both.
-FIRST_S = (0.0, 6.6)
-SECOND_S = (6.6, 14.7)
-BOTH_S = (0.0, 14.7)
+FIRST_S = (0.0, pause_after(1))
+SECOND_S = (pause_after(1), pause_after(2))
+BOTH_S = (0.0, pause_after(2))
 
-# How far streamed text may be from what is said there: nano.en gets about one word in ten wrong.
-MAX_SAMPLE_WER = 0.2
+# How far streamed text may be from what is said there: nano.en gets about one word in six wrong.
+MAX_SAMPLE_WER = 0.4
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ async def test_audio_that_comes_slower_than_real_time_is_transcribed(daemon: Dae
     received = await transcribe(daemon, recording(SAMPLE, 0.0, 3.0), speed=0.5)
     assert received.close_code == 1000
     check_promises(received.events, duration_s=3.0)
-    assert words_of(transcript(received.events))[:5] == words_of("the Commission believes that the")
+    assert words_of(transcript(received.events))[:3] == words_of(sample_text())[:3]
 
 
 async def test_other_formats_say_the_same(daemon: Daemon) -> None:
@@ -342,7 +343,7 @@ async def test_what_was_said_before_sigterm_is_final() -> None:
     assert isinstance(received.events[-1], End)
     assert received.of(Speech)[-1].state == "end"
     assert final.end >= spoken.end
-    assert words_of(final.text)[:3] == words_of("the Commission believes")
+    assert words_of(final.text)[:3] == words_of(sample_text())[:3]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
@@ -357,7 +358,7 @@ async def test_sigterm_ends_a_clients_stream_in_order() -> None:
     assert outcome.exit_code == 0, outcome.stderr
     check_promises(received.events)
     assert received.close_code == 1001
-    assert words_of(transcript(received.events))[:3] == words_of("the Commission believes")
+    assert words_of(transcript(received.events))[:3] == words_of(sample_text())[:3]
 
 
 # --- commands that follow a daemon ------------------------------------------------------------------------------------

@@ -57,6 +57,7 @@ def assert_well_formed(finals: list[Final], n_samples: int) -> None:
         assert all(0 <= time <= end_s for time in times)
     for final in finals:
         assert "".join(word.word for word in final.words).strip() == final.text != ""
+        assert all(final.start <= word.start <= word.end <= final.end for word in final.words)
         assert all(word.stable and 0 <= word.probability <= 1 for word in final.words)
 
 

@@ -80,10 +80,11 @@ def test_the_embedded_model_is_whole(model: WhisperModel) -> None:
     assert model.name == "nano.en"
     assert model.origin == "streamer/nano.en"
     assert model.dims.n_vocab == model.tokenizer.n_vocab
-    assert model.generation.alignment_heads == ((0, 0), (0, 1), (0, 2), (1, 0), (1, 1), (1, 2))
+    # Those that tools/train_nano found to place words best, not all there are.
+    assert 0 < len(model.generation.alignment_heads) < model.dims.n_text_layer * model.dims.n_text_head
     assert model.generation.multilingual
     assert model.generation.max_initial_timestamp_index == 50
-    # It never saw text from before its window.
+    # The long prompts of a stream confuse it.
     assert not model.generation.prompted
 
 
@@ -141,11 +142,11 @@ class TestBrokenDirectories:
         refuse(copy, f"{file} has {key} {found + 1}", f"tokenizer.json has {found}", "different models")
 
     @pytest.mark.parametrize(
-        "heads", [[[2, 0]], [[0, 3]], [[-1, 0]], [[0, 0], [0]], [[0, 0, 0]], ["00"], [[True, 0]], [None], [[0, 1.0]]]
+        "heads", [[[3, 0]], [[0, 3]], [[-1, 0]], [[0, 0], [0]], [[0, 0, 0]], ["00"], [[True, 0]], [None], [[0, 1.0]]]
     )
     def test_alignment_heads_that_are_not_there(self, copy: Path, heads: object) -> None:
         edit(copy / "generation_config.json", alignment_heads=heads)
-        refuse(copy, "generation_config.json has the alignment head ", "expected [layer, head] below [2, 3]")
+        refuse(copy, "generation_config.json has the alignment head ", "expected [layer, head] below [3, 3]")
 
     def test_alignment_heads_that_are_no_list(self, copy: Path) -> None:
         edit(copy / "generation_config.json", alignment_heads={"0": 1})
@@ -176,7 +177,8 @@ def test_what_generation_settings_may_leave_out(copy: Path, cache_dir: Path) -> 
     generation = load_model(str(copy), device="CPU", cache_dir=str(cache_dir)).generation
     assert generation.suppress_tokens == generation.begin_suppress_tokens == ()
     assert generation.max_initial_timestamp_index is None
-    assert generation.alignment_heads == ((1, 0), (1, 1), (1, 2))  # the upper half of the layers
+    upper = tuple((layer, head) for layer in (1, 2) for head in range(3))
+    assert generation.alignment_heads == upper  # of the layers, the upper half
     assert not generation.multilingual
     # Whisper's own models continue what came before.
     assert generation.prompted

@@ -42,7 +42,7 @@ def change(directory: Path, **tensors: np.ndarray | None) -> None:
 
 def test_the_embedded_model_loads() -> None:
     checkpoint = huggingface.load(NANO)
-    assert checkpoint.dims == ModelDimensions(80, 1500, 192, 3, 4, 2022, 448, 192, 3, 2)
+    assert checkpoint.dims == ModelDimensions(80, 1500, 192, 3, 4, 2022, 448, 192, 3, 3)
     assert checkpoint.dims.audio_head_size == checkpoint.dims.text_head_size == 64
     assert checkpoint.dims.cache_size == 447
     assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == expected_shapes(checkpoint.dims)

@@ -12,6 +12,7 @@ import random
 import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 import jiwer
@@ -209,7 +210,8 @@ def word_errors(listener: Listener, held_out: list[str], voices: dict[str, Voice
             words = listener.hear(floats(speech)).words
             if [word.text.strip() for word in words] == text.split():
                 errors += [
-                    abs(w.start_samples / SAMPLE_RATE - start) for w, (start, _) in zip(words, speech.words, strict=True)
+                    abs(w.start_samples / SAMPLE_RATE - start)
+                    for w, (start, _) in zip(words, speech.words, strict=True)
                 ]
     return errors
 
@@ -260,7 +262,7 @@ def main() -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     rows: list[Row] = []
     flite: list[Row] = []
-    for row in (*voice_rows(listener, held_out, voices), *condition_rows(listener, held_out, voices)):
+    for row in chain(voice_rows(listener, held_out, voices), condition_rows(listener, held_out, voices)):
         print(row, flush=True)
         rows.append(row)
         if row.name.startswith("flite:"):

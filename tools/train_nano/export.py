@@ -89,6 +89,8 @@ def generation_config(script: Script, heads: list[Head]) -> dict[str, Any]:
         "begin_suppress_tokens": [script.blank, script.end],
         "suppress_tokens": sorted(script.never_written),
         "is_multilingual": True,
+        # It learnt to go on from a prompt of a sentence or two; the long ones of a stream confuse it.
+        "condition_on_prev_tokens": False,
         "lang_to_id": {"<|en|>": script.language},
         "task_to_id": {"transcribe": script.task, "translate": script.translate},
         "no_timestamps_token_id": script.no_timestamps,

@@ -74,7 +74,9 @@ class FliteVoice:
         # The diphone voices cut the last pause short.
         length = len(samples) / rate_of_wave
         return Speech(
-            to_sample_rate(samples, rate_of_wave, SAMPLE_RATE), words, [(name, min(end, length)) for name, end in phones]
+            to_sample_rate(samples, rate_of_wave, SAMPLE_RATE),
+            words,
+            [(name, min(end, length)) for name, end in phones],
         )
 
     def _items(self, utterance: int, relation: bytes) -> list[int]:

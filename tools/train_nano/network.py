@@ -19,7 +19,7 @@ class Shape:
     d_model: int = 192
     heads: int = 3
     encoder_layers: int = 4
-    decoder_layers: int = 2
+    decoder_layers: int = 3
     mel_bins: int = 80
     audio_positions: int = 1500
     text_positions: int = 448

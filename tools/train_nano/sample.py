@@ -1,7 +1,7 @@
 """Speaks models/nano.en/sample.flac: python -m tools.train_nano.sample --text DIR --out DIR
 
-Held-out sentences that follow each other in the text, from a place that chance has chosen, so none was picked for being
-easy. Beside the sound: `sample.txt`, what is said, and `sample.json`, when and by which voice.
+Held-out lines that follow each other in the text, from the beginning of a sentence that chance has chosen, so none was
+picked for being easy. Beside the sound: `sample.txt`, what is said, and `sample.json`, when and by which voice.
 """
 
 import argparse
@@ -35,7 +35,8 @@ def main() -> None:
         raise SystemExit(str(error)) from None
     held_out = sentences.read(path)
     rng = random.Random(SEED)
-    first = rng.randrange(len(held_out) // 2)
+    begins = [number for number in range(1, len(held_out)) if held_out[number - 1].endswith(".")]
+    first = begins[rng.randrange(len(begins) // 2)] if begins else 0
     pieces = [np.zeros(SAMPLE_RATE // 2, dtype=np.int16)]
     said = []
     position = len(pieces[0])

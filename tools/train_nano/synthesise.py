@@ -3,7 +3,8 @@
 The corpus is made of shards of a hundred sentences, each spoken by one voice at a rate and a pitch of its own. A shard
 is a `.pcm` file (int16, mono, 16 kHz, one sentence after the other) and a `.jsonl` file that says what was said where
 (corpus.py reads them). Both are complete once the second is there, so the work can be stopped and taken up again, and
-training can begin while shards are still being made. Shard k of a voice is the same on every run.
+training can begin while shards are still being made. Shard k of a voice has the same sentences, rates and pitches on
+every run; the sound itself has some chance in it (espeak-ng and Flite's statistical voices are excited by noise).
 """
 
 import argparse

@@ -72,7 +72,7 @@ def steps(fraction: float, audio_s: float) -> list[tuple[float, Step]]:
         return [(1.0, step(5.0, 0.1, 0.3))]
     if fraction < 0.55:
         return [(0.5, step(6.0, 0.1, 0.5)), (0.5, step(10.0, 0.3, 0.5))]
-    return [(0.35, step(8.0, 0.2, 0.5)), (0.15, step(15.0, 0.3, 0.5)), (0.5, step(30.0, 0.6, 0.0))]
+    return [(0.35, step(8.0, 0.2, 0.5)), (0.25, step(15.0, 0.4, 0.4)), (0.4, step(30.0, 0.85, 0.0))]
 
 
 @dataclass(frozen=True)
@@ -129,7 +129,7 @@ def produce(
     audio_s: float,
     seed: int,
 ) -> None:
-    """Fill a queue with batches, in a process of its own, for ever."""
+    """Fill a queue with batches, in a process of its own, as long as the trainer lives."""
     torch.set_num_threads(1)
     rng = random.Random(seed)
     corpus = Corpus(folder)
@@ -140,7 +140,15 @@ def produce(
             corpus.refresh()
         kinds = steps(fraction.value, audio_s)
         (step,) = rng.choices([step for _, step in kinds], [share for share, _ in kinds])
-        out.put(Batch.of([windows.make(step.lesson) for _ in range(step.windows)]))
+        batch = Batch.of([windows.make(step.lesson) for _ in range(step.windows)])
+        while True:
+            try:
+                out.put(batch, timeout=5.0)
+                break
+            except queue.Full:
+                trainer = multiprocessing.parent_process()
+                if trainer is None or not trainer.is_alive():
+                    return  # it was killed
 
 
 class Losses:
@@ -248,7 +256,7 @@ def main() -> None:
         decoder_layers=options.decoder_layers,
         vocabulary=tokenizer.get_vocab_size(),
     )
-    net = Whisper(shape, encoder_dropout=0.0, decoder_dropout=0.05)
+    net = Whisper(shape, encoder_dropout=0.0, decoder_dropout=0.0)
     if options.init:
         initialise(net, options.init)
     net.to(device)
@@ -285,6 +293,13 @@ def main() -> None:
         torch.save(state, checkpoint.with_suffix(".part"))
         checkpoint.with_suffix(".part").replace(checkpoint)
 
+    def learn(loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_([*net.parameters(), *head.parameters()], 1.0)
+        for optimiser in optimisers:
+            optimiser.step()  # what has no gradient stays as it is
+            optimiser.zero_grad(set_to_none=True)
+
     context = multiprocessing.get_context("spawn")
     batches: multiprocessing.Queue[Batch] = context.Queue(maxsize=6)
     fraction = context.Value("d", spent / 3600 / options.hours)
@@ -316,15 +331,12 @@ def main() -> None:
             for group in optimiser.param_groups:
                 group["lr"] = rate * scale
         mel = batch.mel(log_mel)
+        sigma_s = 0.3 if share < 0.3 else 0.12
         with torch.autocast(device.type, torch.bfloat16):
-            losses = losses_of(net, head, batch, mel, 0.3 if share < 0.3 else 0.12)
+            losses = losses_of(net, head, batch, mel, sigma_s)
         weight = 1.0 if share < 0.15 else 0.5 if share < 0.5 else 0.25
         total = losses["words"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
-        total.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_([*net.parameters(), *head.parameters()], 1.0)
-        for optimiser in optimisers:
-            optimiser.step()
-            optimiser.zero_grad(set_to_none=True)
+        learn(total)
         means.add(losses)
         count += 1
         audio += batch.audio.numel() / 16_000

@@ -147,6 +147,8 @@ class Windows:
         audio, pieces = speech.audio, speech.pieces
         if rng.random() < lesson.degraded:
             audio = degrade(audio, self._numpy, strength=lesson.strength * rng.random())
+            if rng.random() < 0.7:  # what comes after the newest audio of a stream is silent, however noisy the room
+                audio[round(speech.heard * SAMPLE_RATE) :] = 0.0
         offset = position * FRAME_S
         tokens, times = self._transcript(pieces, offset if with_times else None)
         script = self._script
@@ -173,7 +175,10 @@ class Windows:
     def _speech(self, lesson: Lesson) -> _Speech:
         rng = self._random
         length = lesson.seconds
-        heard_until = length * rng.uniform(0.1, 1.0) if rng.random() < lesson.padding else length
+        heard_until = length
+        if rng.random() < lesson.padding:
+            # Most windows of a stream hold one sentence or two.
+            heard_until *= rng.uniform(0.1, rng.choice((0.4, 0.4, 1.0)))
         cut = rng.random() < lesson.cuts
         audio = np.zeros(round(length * SAMPLE_RATE), dtype=np.float32)
         frames = round(length / FRAME_S)

@@ -1,0 +1,1 @@
+"""Tests of how models/nano.en is made."""

@@ -1,0 +1,98 @@
+"""eSpeak NG says when it spoke each word, even of those that it runs together."""
+
+import numpy as np
+import pytest
+
+from tools.train_nano.espeak import EspeakVoice
+from tools.train_nano.speech import SAMPLE_RATE, Speech, SynthesisError
+
+COMMAS = "Now, as all men know, a dog, a bird, and a man, may be seen here."
+
+
+@pytest.fixture(scope="module")
+def voice() -> EspeakVoice:
+    return _open("en-us")
+
+
+def _open(name: str) -> EspeakVoice:
+    try:
+        return EspeakVoice(name)
+    except SynthesisError as error:
+        pytest.skip(str(error))
+
+
+def _levels(speech: Speech) -> tuple[float, float]:
+    """The mean power within the words, and outside of them, in decibels."""
+    times = np.arange(len(speech.samples)) / SAMPLE_RATE
+    within = np.zeros(len(times), bool)
+    for start, end in speech.words:
+        within |= (times >= start) & (times < end)
+    power = speech.samples.astype(np.float64) ** 2
+    return 10 * np.log10(power[within].mean()), 10 * np.log10(power[~within].mean())
+
+
+@pytest.mark.parametrize("rate", [0.85, 1.0, 1.2])
+@pytest.mark.parametrize("name", ["en-us", "en-us+f3", "en-gb", "en-029"])
+def test_the_words_are_loud_and_what_lies_between_them_is_quiet(name: str, rate: float) -> None:
+    speech = _open(name).say(COMMAS, rate)
+    assert speech.samples.dtype == np.int16
+    assert len(speech.words) == len(COMMAS.split())
+    words, pauses = _levels(speech)
+    assert words > pauses + 20
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Many of the men could have been there, out of the way, with no one in the house.",
+        'In 1963 "forty-two" of them, well-known, paid $1,200.50 at 3:45.',
+        "The “café” of Müller.",
+        "one",
+    ],
+)
+def test_each_piece_has_its_time_and_they_follow_one_another(voice: EspeakVoice, text: str) -> None:
+    speech = voice.say(text)
+    assert len(speech.words) == len(text.split())
+    assert all(start < end for start, end in speech.words)
+    assert all(one[1] <= other[0] for one, other in zip(speech.words, speech.words[1:], strict=False))
+    assert speech.words[-1][1] <= len(speech.samples) / SAMPLE_RATE
+
+
+def test_words_that_are_run_together_are_told_apart_by_their_sounds(voice: EspeakVoice) -> None:
+    speech = voice.say("It is in the box.")
+    (_, end), (start, after) = speech.words[2:4]
+    assert end == start
+    begins = dict(zip([end for _, end in speech.phones[:-1]], [name for name, _ in speech.phones[1:]], strict=True))
+    assert begins[start] == "D"
+    assert begins[after] == "b"
+
+
+def test_the_sounds_end_in_order_and_with_the_samples(voice: EspeakVoice) -> None:
+    speech = voice.say(COMMAS)
+    ends = [end for _, end in speech.phones]
+    assert ends == sorted(ends)
+    assert ends[-1] == pytest.approx(len(speech.samples) / SAMPLE_RATE, abs=0.001)
+
+
+def test_a_rate_shortens_and_a_pitch_does_not(voice: EspeakVoice) -> None:
+    usual = len(voice.say(COMMAS).samples)
+    assert len(voice.say(COMMAS, rate=1.2).samples) == pytest.approx(usual / 1.2, rel=0.1)
+    assert len(voice.say(COMMAS, pitch=1.2).samples) == pytest.approx(usual, rel=0.05)
+
+
+def test_voices_take_turns(voice: EspeakVoice) -> None:
+    usual = len(voice.say(COMMAS).samples)
+    _open("en-gb-scotland+f2").say(COMMAS, 1.2, 0.8)
+    assert len(voice.say(COMMAS).samples) == pytest.approx(usual, rel=0.05)
+
+
+@pytest.mark.parametrize("text", ["well - known", "so ... it", "an escape \x01 here"])
+def test_a_piece_that_cannot_be_spoken_is_an_error(voice: EspeakVoice, text: str) -> None:
+    with pytest.raises(SynthesisError):
+        voice.say(text)
+
+
+@pytest.mark.usefixtures("voice")
+def test_a_voice_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(SynthesisError, match="no voice xx-none"):
+        EspeakVoice("xx-none")
