@@ -321,7 +321,7 @@ def sample_text(begin_s: float = 0.0, end_s: float = 1e9) -> str:
 def pause_after(number: int) -> float:
     """Return a time in the sample recording's pause after so many sentences."""
     before, after = _sentences()[number - 1 : number + 1]
-    return round((before["end"] + after["start"]) / 2, 2)
+    return round((float(before["end"]) + float(after["start"])) / 2, 2)
 
 
 def _sentences() -> Sequence[dict[str, Any]]:

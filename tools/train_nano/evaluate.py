@@ -99,7 +99,7 @@ class Listener:
 
 
 def floats(speech: Speech) -> Samples:
-    return speech.samples.astype(np.float32) / 32768
+    return speech.samples.astype(np.float32) / np.float32(32768)
 
 
 def conditions() -> dict[str, Callable[[Samples, np.random.Generator], Samples]]:

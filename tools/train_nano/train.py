@@ -108,8 +108,15 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> "Batch":
-        moved = {name: value.to(device) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        return replace(self, **moved)
+        return replace(
+            self,
+            audio=self.audio.to(device),
+            positions=self.positions.to(device),
+            tokens=self.tokens.to(device),
+            labels=self.labels.to(device),
+            times=self.times.to(device),
+            phones=self.phones.to(device),
+        )
 
     def mel(self, log_mel: LogMel) -> Tensor:
         """Spectrograms: (B, 80, 2 T)."""

@@ -100,7 +100,7 @@ def test_words_are_measured_where_all_of_them_were_heard(monkeypatch: pytest.Mon
 
 
 def test_every_condition_leaves_the_length(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.sin(np.arange(16_000) / 5).astype(np.float32) / 4
+    x = (np.sin(np.arange(16_000) / 5) / 4).astype(np.float32)
     for spoil in evaluate.conditions().values():
         spoilt: NDArray[np.float32] = spoil(x, np.random.default_rng(0))
         assert spoilt.shape == x.shape
