@@ -106,7 +106,7 @@ async def test_a_browsers_own_microphone_is_captioned(tmp_path: Path) -> None:
             await page.wait_for("document.querySelector('#microphone').getAttribute('aria-pressed') === 'false'")
             shown = words_of(await page.evaluate(FINALS))
             expected = words_of(sample_text(0.0, ONE_S))
-            assert len(set(shown) & set(expected)) >= len(set(expected)) * 2 // 3, shown
+            assert len(set(shown) & set(expected)) >= len(set(expected)) // 2, shown
             # That this daemon has no input of its own to show is all that may have been wrong.
             assert all("/v1/captions" in problem and "404" in problem for problem in page.problems), page.problems
         assert daemon.stop().exit_code == 0
