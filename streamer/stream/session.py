@@ -427,11 +427,7 @@ class Session:
         region.tail_writes_on = region.tail_writes_on and bool(region.tail)
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
-        # openai-whisper's rule: no speech is likely, and what was decoded is not.
-        return (
-            hypothesis.no_speech_prob > self._settings.no_speech_threshold
-            and hypothesis.avg_logprob < self._settings.logprob_threshold
-        )
+        return hypothesis.is_silence(self._settings.no_speech_threshold, self._settings.logprob_threshold)
 
     def _trusted(self, hypothesis: Hypothesis) -> bool:
         return not (

@@ -39,3 +39,7 @@ class Hypothesis:
 
     # Whether decoding ran into a loop; the words are those before it.
     looped: bool = False
+
+    def is_silence(self, no_speech_threshold: float, logprob_threshold: float) -> bool:
+        """Whether nobody spoke, by openai-whisper's rule: no speech is likely, and what was decoded is not."""
+        return self.no_speech_prob > no_speech_threshold and self.avg_logprob < logprob_threshold

@@ -7,6 +7,13 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from streamer.audio.constants import SAMPLE_RATE
+
+
+def shard_voice(voice: str) -> str:
+    """The name of one of VOICES as the files of its shards begin with it, and Corpus.voices has it."""
+    return voice.replace(":", "-")
+
 
 @dataclass(frozen=True)
 class Utterance:
@@ -20,7 +27,7 @@ class Utterance:
 
     @property
     def seconds(self) -> float:
-        return len(self.samples) / 16_000
+        return len(self.samples) / SAMPLE_RATE
 
 
 class Corpus:

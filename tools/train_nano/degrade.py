@@ -10,9 +10,9 @@ import numpy as np
 import soxr
 from scipy import signal
 
+from streamer.audio.constants import SAMPLE_RATE
 from tools.train_nano import sounds
 from tools.train_nano.sounds import Samples
-from tools.train_nano.speech import SAMPLE_RATE
 
 FRAME = 320  # samples, 20 ms, over which active_level() measures
 ACTIVE_RANGE = 1e-3  # a frame is active with more than this share of the loudest frame's power, -30 dB

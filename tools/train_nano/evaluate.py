@@ -10,9 +10,10 @@ Nothing here is drawn at random without a seed. (eSpeak alone speaks a little di
 import argparse
 import random
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, cycle, islice
 from pathlib import Path
 
 import jiwer
@@ -21,6 +22,7 @@ import soundfile
 from numpy.typing import NDArray
 from whisper.normalizers import EnglishTextNormalizer
 
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.config import DecodingSettings
 from streamer.live import WhisperDecoder
@@ -29,7 +31,7 @@ from streamer.transcribe import transcribe
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.result import Hypothesis
 from tools.train_nano import degrade, sentences, sounds
-from tools.train_nano.speech import SAMPLE_RATE, Speech, SynthesisError, Voice
+from tools.train_nano.speech import Speech, SynthesisError, Voice
 from tools.train_nano.voices import VOICES, open_voice
 
 Samples = NDArray[np.float32]
@@ -91,10 +93,7 @@ class Listener:
     def text(self, samples: Samples, prompt: str = "") -> str:
         """What is heard; nothing where the default thresholds say that nobody spoke."""
         heard = self.hear(samples, prompt)
-        silent = (
-            heard.no_speech_prob > self._decoding.no_speech_threshold
-            and heard.avg_logprob < self._decoding.logprob_threshold
-        )
+        silent = heard.is_silence(self._decoding.no_speech_threshold, self._decoding.logprob_threshold)
         return "" if silent else "".join(word.text for word in heard.words)
 
 
@@ -123,48 +122,42 @@ def conditions() -> dict[str, Callable[[Samples, np.random.Generator], Samples]]
     }
 
 
-def say(voice: Voice, text: str, rate: float = 1.0) -> Speech | None:
-    try:
-        return voice.say(text, rate)
-    except SynthesisError:
-        return None
+def spoken(texts: Iterable[str], speakers: Sequence[Voice], rate: float = 1.0) -> Iterator[tuple[str, Speech]]:
+    """The texts, the speakers taking turns; those that cannot be spoken are left out."""
+    for text, speaker in zip(texts, cycle(speakers)):
+        with suppress(SynthesisError):
+            yield text, speaker.say(text, rate)
 
 
 def voice_rows(listener: Listener, held_out: list[str], voices: dict[str, Voice]) -> Iterator[Row]:
     for name, voice in voices.items():
         row = Row(name)
-        for text in held_out if name.startswith(EVERY_SENTENCE) else held_out[::3]:
-            if speech := say(voice, text):
-                row.add(text, listener.text(floats(speech)))
+        for text, speech in spoken(held_out if name.startswith(EVERY_SENTENCE) else held_out[::3], [voice]):
+            row.add(text, listener.text(floats(speech)))
         yield row
 
 
-def condition_rows(listener: Listener, held_out: list[str], voices: dict[str, Voice]) -> Iterator[Row]:
-    speakers = [voices[name] for name in SPEAKERS if name in voices]
+def condition_rows(listener: Listener, held_out: list[str], speakers: list[Voice]) -> Iterator[Row]:
     texts = held_out[1::3]
     for name, spoil in conditions().items():
         row, rng = Row(name), np.random.default_rng(1)
-        for number, text in enumerate(texts):
-            if speech := say(speakers[number % len(speakers)], text):
-                row.add(text, listener.text(spoil(floats(speech), rng)))
+        for text, speech in spoken(texts, speakers):
+            row.add(text, listener.text(spoil(floats(speech), rng)))
         yield row
     for name, rate in (("a quarter faster", 1.25), ("a fifth slower", 0.8)):
         row = Row(name)
-        for number, text in enumerate(texts):
-            if speech := say(speakers[number % len(speakers)], text, rate):
-                row.add(text, listener.text(floats(speech)))
+        for text, speech in spoken(texts, speakers, rate):
+            row.add(text, listener.text(floats(speech)))
         yield row
     row = Row("with the sentence before as prompt")
-    for number, (before, text) in enumerate(zip(held_out[::3], texts, strict=False)):
-        if speech := say(speakers[number % len(speakers)], text):
-            row.add(text, listener.text(floats(speech), prompt=before))
+    before = dict(zip(texts, held_out[::3], strict=False))
+    for text, speech in spoken(texts, speakers):
+        row.add(text, listener.text(floats(speech), prompt=before[text]))
     yield row
     made = random.Random("held out")
     row = Row("made-up questions, names and numbers")
-    for number in range(len(texts)):
-        text = sentences.made(made)
-        if speech := say(speakers[number % len(speakers)], text):
-            row.add(text, listener.text(floats(speech)))
+    for text, speech in spoken((sentences.made(made) for _ in texts), speakers):
+        row.add(text, listener.text(floats(speech)))
     yield row
     yield whole_windows(listener, held_out, speakers)
 
@@ -173,10 +166,10 @@ def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]
     """Windows full of speech, with timestamps, through the offline transcriber."""
     row, rng = Row("full windows, with timestamps"), random.Random(2)
     texts = iter(held_out[2::3])
-    for number in range(20):
+    for speaker in islice(cycle(speakers), 20):
         audio: list[Samples] = []
         said: list[str] = []
-        while (text := next(texts, None)) and (speech := say(speakers[number % len(speakers)], text)):
+        for text, speech in spoken(texts, [speaker]):
             samples = floats(speech)
             if sum(map(len, audio)) + len(samples) > WINDOW_S * SAMPLE_RATE:
                 break
@@ -188,31 +181,25 @@ def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]
     return row
 
 
-def cut_off(listener: Listener, held_out: list[str], voices: dict[str, Voice]) -> Row:
+def cut_off(listener: Listener, held_out: list[str], speakers: list[Voice]) -> Row:
     """Sentences that end in the middle: the reference is what was said in full."""
     row, rng = Row("cut off somewhere"), random.Random(3)
-    speakers = [voices[name] for name in SPEAKERS if name in voices]
-    for number, text in enumerate(held_out):
-        if speech := say(speakers[number % len(speakers)], text):
-            begin, end = speech.words[0][0], speech.words[-1][1]
-            cut = rng.uniform(begin + 0.3 * (end - begin), end)
-            words = [w for w, (_, word_end) in zip(text.split(), speech.words, strict=True) if word_end <= cut]
-            row.add(" ".join(words), listener.text(floats(speech)[: round(cut * SAMPLE_RATE)]))
+    for text, speech in spoken(held_out, speakers):
+        begin, end = speech.words[0][0], speech.words[-1][1]
+        cut = rng.uniform(begin + 0.3 * (end - begin), end)
+        words = [w for w, (_, word_end) in zip(text.split(), speech.words, strict=True) if word_end <= cut]
+        row.add(" ".join(words), listener.text(floats(speech)[: round(cut * SAMPLE_RATE)]))
     return row
 
 
-def word_errors(listener: Listener, held_out: list[str], voices: dict[str, Voice]) -> list[float]:
+def word_errors(listener: Listener, held_out: list[str], speakers: list[Voice]) -> list[float]:
     """How far the beginnings of words are from where they were said, in seconds, where every word was heard."""
     errors: list[float] = []
-    speakers = [voices[name] for name in SPEAKERS if name in voices]
-    for number, text in enumerate(held_out[::3]):
-        if speech := say(speakers[number % len(speakers)], text):
-            words = listener.hear(floats(speech)).words
-            if [word.text.strip() for word in words] == text.split():
-                errors += [
-                    abs(w.start_samples / SAMPLE_RATE - start)
-                    for w, (start, _) in zip(words, speech.words, strict=True)
-                ]
+    for text, speech in spoken(held_out[::3], speakers):
+        words = listener.hear(floats(speech)).words
+        if [word.text.strip() for word in words] == text.split():
+            found = [word.start_samples / SAMPLE_RATE for word in words]
+            errors += [abs(a - b) for a, (b, _) in zip(found, speech.words, strict=True)]
     return errors
 
 
@@ -257,12 +244,15 @@ def main() -> None:
             voices[name] = open_voice(name)
         except SynthesisError as error:
             print(f"left out: {error}")
+    if not voices:
+        raise SystemExit("no voice can be used; install flite, espeak-ng or festival")
+    speakers = [voices[name] for name in SPEAKERS if name in voices] or list(voices.values())
     listener = Listener(load_model(options.model, device="CPU"))
     print("| Voice, or what was done | Words | WER % | Substituted % | Left out % | Put in % |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     rows: list[Row] = []
     flite: list[Row] = []
-    for row in chain(voice_rows(listener, held_out, voices), condition_rows(listener, held_out, voices)):
+    for row in chain(voice_rows(listener, held_out, voices), condition_rows(listener, held_out, speakers)):
         print(row, flush=True)
         rows.append(row)
         if row.name.startswith("flite:"):
@@ -270,13 +260,13 @@ def main() -> None:
     if flite:
         print(f"| **mean of flite's voices** | | **{statistics.mean(row.wer for row in flite):.1f}** | | | |")
     print(f"| **mean of all of the above** | | **{statistics.mean(row.wer for row in rows):.1f}** | | | |")
-    print(cut_off(listener, held_out, voices), flush=True)
+    print(cut_off(listener, held_out, speakers), flush=True)
     if options.people:
         print(people(listener, options.people))
     print()
     heard = invented(listener)
     print(f"Words invented in {sum(heard.values())}: " + ", ".join(f"{kind} {count}" for kind, count in heard.items()))
-    if errors := word_errors(listener, held_out, voices):
+    if errors := word_errors(listener, held_out, speakers):
         quantiles = statistics.quantiles(errors, n=10)
         print(
             f"Words begin where they are said to: median error {statistics.median(errors) * 1000:.0f} ms, "

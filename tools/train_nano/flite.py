@@ -8,8 +8,7 @@ import sys
 
 import numpy as np
 
-from tools.train_nano.speech import SAMPLE_RATE, Speech, SynthesisError
-from tools.train_nano.speech import resample as to_sample_rate
+from tools.train_nano.speech import Speech, SynthesisError, resample
 
 # Each voice's usual pitch in hertz, measured; rms keeps his whatever is asked for.
 _PITCH = {"slt": 172.0, "rms": 102.0, "awb": 127.0, "kal16": 95.0, "kal": 95.0}
@@ -74,7 +73,7 @@ class FliteVoice:
         # The diphone voices cut the last pause short.
         length = len(samples) / rate_of_wave
         return Speech(
-            to_sample_rate(samples, rate_of_wave, SAMPLE_RATE),
+            resample(samples, rate_of_wave),
             words,
             [(name, min(end, length)) for name, end in phones],
         )

@@ -12,9 +12,10 @@ from pathlib import Path
 import numpy as np
 import soundfile
 
+from streamer.audio.constants import SAMPLE_RATE
 from tools.train_nano import sentences
 from tools.train_nano.flite import FliteVoice
-from tools.train_nano.speech import SAMPLE_RATE, SynthesisError
+from tools.train_nano.speech import SynthesisError
 
 VOICES = ("slt", "rms", "awb", "kal16")
 SECONDS = 45.0  # about

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import fft
 
-from tools.train_nano.speech import SAMPLE_RATE
+from streamer.audio.constants import SAMPLE_RATE
 
 Samples = NDArray[np.float32]  # mono, 16 kHz, in [-1, 1]
 

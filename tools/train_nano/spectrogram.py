@@ -4,11 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from streamer.audio.constants import HOP_LENGTH, N_FFT, N_SAMPLES
 from streamer.audio.mel import mel_filters
-
-N_FFT = 400
-HOP = 160
-SAMPLE_RATE = 16_000
 
 
 class LogMel(nn.Module):
@@ -23,12 +20,12 @@ class LogMel(nn.Module):
         self.register_buffer("filters", torch.from_numpy(mel_filters(bins)))
 
     def forward(self, audio: Tensor) -> Tensor:
-        frames = audio.shape[1] // HOP
-        whole = audio.shape[1] >= 30 * SAMPLE_RATE
+        frames = audio.shape[1] // HOP_LENGTH
+        whole = audio.shape[1] >= N_SAMPLES
         # Behind the audio there is silence, whose first two frames still hear it; at 30 s there is a reflection.
-        padded = audio if whole else functional.pad(audio, (0, 3 * HOP))
+        padded = audio if whole else functional.pad(audio, (0, 3 * HOP_LENGTH))
         padded = functional.pad(padded[:, None], (N_FFT // 2, N_FFT // 2), mode="reflect")[:, 0]
-        spectrum = torch.stft(padded, N_FFT, HOP, window=self.window, center=False, return_complex=True)
+        spectrum = torch.stft(padded, N_FFT, HOP_LENGTH, window=self.window, center=False, return_complex=True)
         spectrum = spectrum[..., : frames if whole else frames + 2]
         power = self.filters @ (spectrum.real**2 + spectrum.imag**2)
         log_power = power.clamp(min=1e-10).log10()

@@ -7,7 +7,7 @@ import numpy as np
 import soxr
 from numpy.typing import NDArray
 
-SAMPLE_RATE = 16_000
+from streamer.audio.constants import SAMPLE_RATE
 
 
 class SynthesisError(Exception):
@@ -34,9 +34,9 @@ class Voice(Protocol):
         ...
 
 
-def resample(samples: NDArray[np.int16], rate: int, to: int = SAMPLE_RATE) -> NDArray[np.int16]:
-    """Mono samples at another rate."""
-    if rate == to:
+def resample(samples: NDArray[np.int16], rate: int) -> NDArray[np.int16]:
+    """Mono samples of `rate` hertz, at 16 kHz."""
+    if rate == SAMPLE_RATE:
         return samples
-    converted: NDArray[np.int16] = soxr.resample(samples, rate, to)
+    converted: NDArray[np.int16] = soxr.resample(samples, rate, SAMPLE_RATE)
     return converted

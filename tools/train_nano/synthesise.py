@@ -19,8 +19,10 @@ from pathlib import Path
 
 import numpy as np
 
+from streamer.audio.constants import SAMPLE_RATE
 from tools.train_nano import sentences
-from tools.train_nano.speech import SAMPLE_RATE, SynthesisError, Voice
+from tools.train_nano.corpus import shard_voice
+from tools.train_nano.speech import SynthesisError, Voice
 from tools.train_nano.voices import VOICES, open_voice
 
 SENTENCES_PER_SHARD = 100
@@ -31,7 +33,7 @@ MARGIN_S = 0.05  # what is left of it
 
 
 def shard_name(voice: str, number: int) -> str:
-    return f"{voice.replace(':', '-')}-{number:04d}"
+    return f"{shard_voice(voice)}-{number:04d}"
 
 
 def plan(voices: dict[str, float], hours: float) -> Iterator[tuple[str, int]]:

@@ -29,7 +29,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from whisper.normalizers import EnglishTextNormalizer
 
-from tools.train_nano.corpus import Corpus
+from streamer.audio.constants import SAMPLE_RATE
+from tools.train_nano.corpus import Corpus, shard_voice
 from tools.train_nano.network import Shape, Whisper
 from tools.train_nano.spectrogram import LogMel, blot_out
 from tools.train_nano.voices import VOICES
@@ -140,7 +141,7 @@ def produce(
     torch.set_num_threads(1)
     rng = random.Random(seed)
     corpus = Corpus(folder)
-    shares = {name.replace(":", "-"): share for name, share in VOICES.items()}
+    shares = {shard_voice(name): share for name, share in VOICES.items()}
     windows = Windows(corpus, shares, Script(Tokenizer.from_file(str(tokenizer))), seed)
     for count in range(1 << 62):
         if count % 200 == 0:
@@ -214,7 +215,7 @@ def watch(net: Whisper, script: Script, tokenizer: Tokenizer, corpus: Corpus, lo
     with torch.no_grad(), torch.autocast(device.type, torch.bfloat16):
         for voice, utterances in corpus.voices.items():
             chosen = [utterance for utterance in utterances if utterance.seconds < 11.5][:24]
-            audio = np.zeros((len(chosen), 12 * 16_000), dtype=np.float32)
+            audio = np.zeros((len(chosen), 12 * SAMPLE_RATE), dtype=np.float32)
             for row, utterance in zip(audio, chosen, strict=True):
                 row[4000 : 4000 + len(utterance.samples)] = utterance.samples / 32768
             features = net.encoder(
@@ -300,13 +301,6 @@ def main() -> None:
         torch.save(state, checkpoint.with_suffix(".part"))
         checkpoint.with_suffix(".part").replace(checkpoint)
 
-    def learn(loss: Tensor) -> None:
-        loss.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_([*net.parameters(), *head.parameters()], 1.0)
-        for optimiser in optimisers:
-            optimiser.step()  # what has no gradient stays as it is
-            optimiser.zero_grad(set_to_none=True)
-
     context = multiprocessing.get_context("spawn")
     batches: multiprocessing.Queue[Batch] = context.Queue(maxsize=6)
     fraction = context.Value("d", spent / 3600 / options.hours)
@@ -343,10 +337,14 @@ def main() -> None:
             losses = losses_of(net, head, batch, mel, sigma_s)
         weight = 1.0 if share < 0.15 else 0.5 if share < 0.5 else 0.25
         total = losses["words"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
-        learn(total)
+        total.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_([*net.parameters(), *head.parameters()], 1.0)
+        for optimiser in optimisers:
+            optimiser.step()
+            optimiser.zero_grad(set_to_none=True)
         means.add(losses)
         count += 1
-        audio += batch.audio.numel() / 16_000
+        audio += batch.audio.numel() / SAMPLE_RATE
         now = time.monotonic()
         spent, last = spent + now - last, now
         fraction.value = spent / 3600 / options.hours

@@ -16,11 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
+from streamer.audio.constants import SAMPLE_RATE
 from tools.train_nano import sounds
 from tools.train_nano.corpus import Corpus, Utterance
 from tools.train_nano.degrade import degrade
 
-SAMPLE_RATE = 16_000
 FRAME_S = 0.02  # of the encoder
 UNCLEAR_S = 0.1  # a cut this little before a word's end is moved: nobody could tell whether the word was said in full
 PROMPT_TOKENS = 80  # at most

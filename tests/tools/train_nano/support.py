@@ -1,4 +1,4 @@
-"""A corpus of a few utterances, for tests."""
+"""What the tests of several parts need: a corpus of a few utterances, and a look at when a voice spoke."""
 
 import json
 from collections.abc import Sequence
@@ -7,6 +7,11 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+
+from streamer.audio.constants import SAMPLE_RATE
+from tools.train_nano.speech import Speech
+
+COMMAS = "Now, as all men know, a dog, a bird, and a man, may be seen here."
 
 
 @dataclass(frozen=True)
@@ -36,3 +41,16 @@ def write_shard(folder: Path, name: str, utterances: Sequence[Said]) -> None:
         position += len(said.samples)
     (folder / f"{name}.pcm").write_bytes(np.concatenate([said.samples for said in utterances]).astype("<i2").tobytes())
     (folder / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
+
+
+def check_pauses(speech: Speech) -> None:
+    """COMMAS was spoken, loud within its words and quiet between them."""
+    assert speech.samples.dtype == np.int16
+    assert len(speech.words) == len(COMMAS.split())
+    times = np.arange(len(speech.samples)) / SAMPLE_RATE
+    within = np.zeros(len(times), bool)
+    for start, end in speech.words:
+        within |= (times >= start) & (times < end)
+    power = speech.samples.astype(np.float64) ** 2
+    words, pauses = (10 * np.log10(power[where].mean()) for where in (within, ~within))
+    assert words > pauses + 20

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from streamer.audio.constants import SAMPLE_RATE
 from tools.train_nano import degrade as d
 from tools.train_nano.sounds import Samples, noise
-from tools.train_nano.speech import SAMPLE_RATE
 
 N = 3 * SAMPLE_RATE
 

@@ -76,13 +76,13 @@ def test_the_reference_of_speech_that_is_cut_off_is_what_was_said_in_full(monkey
         heard.append(len(samples))
         return hypothesis(" ".join(said.split()[: len(samples) // 8000]))
 
-    row = evaluate.cut_off(listener(hear, monkeypatch), [said] * 20, {"flite:slt": Metronome()})
+    row = evaluate.cut_off(listener(hear, monkeypatch), [said] * 20, [Metronome()])
     assert row.wer == 0.0
     assert len(set(heard)) > 5
     assert min(heard) >= 0.3 * 8 * 8000
     assert max(heard) <= 8 * 8000
     greedy = listener(lambda samples: hypothesis(said), monkeypatch)
-    assert evaluate.cut_off(greedy, [said] * 20, {"flite:slt": Metronome()}).measures.insertions > 0
+    assert evaluate.cut_off(greedy, [said] * 20, [Metronome()]).measures.insertions > 0
 
 
 def test_words_that_are_invented_are_counted_by_the_kind_of_sound(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,7 +95,7 @@ def test_words_are_measured_where_all_of_them_were_heard(monkeypatch: pytest.Mon
     told = iter((SENTENCES[0], "something else"))
     hears = listener(lambda samples: hypothesis(next(told)), monkeypatch)
     # Every third sentence: the first, heard 10 ms late in every word, and the fourth, misheard.
-    errors = evaluate.word_errors(hears, [*SENTENCES, "Left right."], {"flite:slt": Metronome()})
+    errors = evaluate.word_errors(hears, [*SENTENCES, "Left right."], [Metronome()])
     np.testing.assert_allclose(errors, [0.01] * 4)
 
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from streamer.audio.constants import SAMPLE_RATE
 from tools.train_nano.sounds import KINDS, Samples, noise
-from tools.train_nano.speech import SAMPLE_RATE
 
 SECONDS = 10
 N = SECONDS * SAMPLE_RATE

@@ -14,9 +14,10 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 import pytest
 
+from streamer.audio.constants import SAMPLE_RATE
 from tools.train_nano import sentences, synthesise
 from tools.train_nano.corpus import Corpus
-from tools.train_nano.speech import SAMPLE_RATE, Speech, SynthesisError
+from tools.train_nano.speech import Speech, SynthesisError
 from tools.train_nano.synthesise import MARGIN_S, plan, shard_name, speak_shard
 from tools.train_nano.voices import VOICES, open_voice
 

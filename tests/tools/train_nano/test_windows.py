@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from tokenizers import Tokenizer
 
+from streamer.audio.constants import SAMPLE_RATE
 from tests.tools.train_nano.support import Said, write_shard
 from tools.train_nano.corpus import Corpus
 from tools.train_nano.windows import (
@@ -23,7 +24,6 @@ from tools.train_nano.windows import (
     MOST_TOKENS,
     PHONES,
     PROMPT_TOKENS,
-    SAMPLE_RATE,
     UNCLEAR_S,
     Lesson,
     Script,
