@@ -71,9 +71,21 @@ class ModelDimensions:
 
         Raises ModelError where one is missing, not a whole number, or not a Whisper model's.
         """
+        return cls._read(config, _HUGGINGFACE_NAMES, path)
+
+    @classmethod
+    def from_openai(cls, dims: Mapping[str, object], path: Path) -> "ModelDimensions":
+        """Read the dimensions under openai-whisper's own names (`dims` of a `.pt`, MLX's `config.json`, ggml's header).
+
+        Raises ModelError where one is missing, not a whole number, or not a Whisper model's.
+        """
+        return cls._read(dims, {name: name for name in _LIMITS}, path)
+
+    @classmethod
+    def _read(cls, source: Mapping[str, object], keys: Mapping[str, str], path: Path) -> "ModelDimensions":
         values: dict[str, int] = {}
-        for name, key in _HUGGINGFACE_NAMES.items():
-            value = config.get(key)
+        for name, key in keys.items():
+            value = source.get(key)
             low, high = _LIMITS[name]
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise ModelError(
@@ -82,15 +94,21 @@ class ModelDimensions:
                 )
             values[name] = value
         dims = cls(**values)
-        for state, head in ((dims.n_audio_state, dims.n_audio_head), (dims.n_text_state, dims.n_text_head)):
-            if state % head:
+        for part in ("audio", "text"):
+            state, head = f"n_{part}_state", f"n_{part}_head"
+            if values[state] % values[head]:
                 raise ModelError(
-                    f"{path} has d_model {state} and {head} heads: expected a multiple of the heads;"
-                    " fetch the file again"
+                    f"{path} has {keys[state]} {values[state]} and {values[head]} heads: expected a multiple of the"
+                    " heads; fetch the file again"
                 )
+        if dims.n_audio_state != dims.n_text_state:
+            raise ModelError(
+                f"{path} has {keys['n_audio_state']} {dims.n_audio_state} and {keys['n_text_state']}"
+                f" {dims.n_text_state}: expected the same width in encoder and decoder; use a Whisper model"
+            )
         if dims.n_audio_ctx * 2 != N_FRAMES:
             raise ModelError(
-                f"{path} has max_source_positions {dims.n_audio_ctx}: expected {N_FRAMES // 2} (30 s of audio);"
+                f"{path} has {keys['n_audio_ctx']} {dims.n_audio_ctx}: expected {N_FRAMES // 2} (30 s of audio);"
                 " use a Whisper model"
             )
         return dims

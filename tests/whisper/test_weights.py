@@ -129,7 +129,7 @@ def test_another_length_of_audio(tiny: Path) -> None:
 
 def test_missing_tensors_are_counted(tiny: Path) -> None:
     change(tiny, **{"decoder.layer_norm.bias": None})
-    refuse(tiny, "lacks the tensor decoder.layer_norm.bias:", "fetch both files again")
+    refuse(tiny, "lacks the tensor decoder.layer_norm.bias:", "fetch it again, all of it")
     change(tiny, **{"encoder.conv1.bias": None, "encoder.conv2.bias": None})
     refuse(tiny, "lacks the tensor decoder.layer_norm.bias and 2 more")
 

@@ -1,6 +1,6 @@
 """Checkpoint loaders, one file a format; each gives the dimensions and the named arrays of a Whisper model."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,29 +12,53 @@ from streamer.whisper.dims import ModelDimensions
 FloatArray = NDArray[np.floating]
 
 
+class LazyTensors(Mapping[str, FloatArray]):
+    """Named arrays that are read when they are asked for, so that a model is never in memory twice."""
+
+    def __init__(self, readers: Mapping[str, Callable[[], FloatArray]]) -> None:
+        """`readers` may raise ModelError: what a header promises, the file may not hold."""
+        self._readers = dict(readers)
+
+    def __getitem__(self, name: str) -> FloatArray:
+        return self._readers[name]()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
     """A model's weights under the names of Hugging Face's `WhisperModel`, without the leading `model.`."""
 
     dims: ModelDimensions
+
+    # float16 or float32, contiguous. Each look-up may read the file again.
     tensors: Mapping[str, FloatArray]
 
 
-def check_shapes(dims: ModelDimensions, found: Mapping[str, tuple[int, ...]], where: str) -> None:
-    """Raise ModelError unless every expected tensor is there with the expected shape; `where` names the file."""
+def check_shapes(
+    dims: ModelDimensions, found: Mapping[str, tuple[int, ...]], where: str, described_by: str = "config.json"
+) -> None:
+    """Raise ModelError unless every expected tensor is there with the expected shape.
+
+    `where` names the file of the tensors in the message, `described_by` what the dimensions were read from.
+    """
     expected = expected_shapes(dims)
     missing = sorted(set(expected) - set(found))
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         raise ModelError(
-            f"{where} lacks the tensor {missing[0]}{more}: expected the weights of the model that config.json"
-            " describes; fetch both files again from one place"
+            f"{where} lacks the tensor {missing[0]}{more}: expected the weights of the model that"
+            f" {described_by} describes; fetch it again, all of it from one place"
         )
     for name, shape in expected.items():
         if found[name] != shape:
             raise ModelError(
-                f"{where} has {name} of shape {list(found[name])!s:.60}, config.json asks for {list(shape)}:"
-                " the files are from different models; fetch both again from one place"
+                f"{where} has {name} of shape {list(found[name])!s:.60}, {described_by} asks for"
+                f" {list(shape)}: they are of different models; fetch it again, all of it from one place"
             )
 
 
