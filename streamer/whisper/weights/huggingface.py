@@ -1,21 +1,24 @@
-"""Hugging Face layout: `config.json` beside `model.safetensors`."""
+"""Hugging Face layout: `config.json` beside `model.safetensors` or `pytorch_model.bin`, whole or in shards.
+
+A file in shards has an index beside it, `model.safetensors.index.json`, whose `weight_map` gives each tensor's shard.
+"""
 
 import json
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from safetensors import SafetensorError, safe_open
-
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, FloatArray, check_shapes, expected_shapes
+from streamer.whisper.weights import Checkpoint, safetensors_file, torchfile
+from streamer.whisper.weights.stored import StoredTensor, as_checkpoint
 
 # Largest JSON file that is read: those of a Whisper have a few kilobytes.
 MAX_JSON_BYTES = 4 << 20
 
-# Names of the types that the graphs take, as safetensors writes them.
-_FLOAT_TYPES = ("F16", "F32")
+# A file's name that cannot lead out of the directory, on any system.
+_SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -50,34 +53,60 @@ def load(directory: Path) -> Checkpoint:
 
     Raises ModelError where a file is missing, truncated, not Whisper's, or does not fit the other.
     """
-    config_path = directory / "config.json"
+    adapter, config_path = directory / "adapter_config.json", directory / "config.json"
+    if adapter.is_file() and not config_path.is_file():
+        raise ModelError(
+            f"{adapter} is of an adapter alone (PEFT, LoRA): expected a whole model; merge it into its model first,"
+            " with merge_and_unload() and save_pretrained()"
+        )
     config = read_json(config_path)
     if config.get("model_type") != "whisper":
         raise ModelError(
             f"{config_path} has model_type {config.get('model_type')!r:.60}: expected 'whisper'; choose a Whisper model"
         )
     dims = ModelDimensions.from_huggingface(config, config_path)
+    where, tensors = _find_tensors(directory)
+    return as_checkpoint(dims, {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, str(where))
 
-    path = directory / "model.safetensors"
-    if not path.is_file():
-        raise ModelError(f"{path} is missing: expected the weights that {config_path} describes; fetch it again")
-    try:
-        with safe_open(path, framework="numpy") as file:
-            # `proj_out` is the token embedding again, and whatever else there may be is not looked at.
-            expected = expected_shapes(dims)
-            stored = {name.removeprefix("model."): name for name in file.keys()}  # noqa: SIM118 - not a mapping
-            headers = {name: file.get_slice(stored[name]) for name in expected if name in stored}
-            for name, header in headers.items():
-                if header.get_dtype() not in _FLOAT_TYPES:
-                    raise ModelError(
-                        f"{path} has {name} of type {header.get_dtype()}: expected F16 or F32; convert the model"
-                    )
-            # Before anything is read, so that a broken file costs no memory.
-            check_shapes(dims, {name: tuple(header.get_shape()) for name, header in headers.items()}, str(path))
-            tensors: dict[str, FloatArray] = {name: np.asarray(file.get_tensor(stored[name])) for name in expected}
-    except (SafetensorError, OSError) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(
-            f"{path} cannot be read ({reason:.120}): it is truncated or no safetensors file; fetch it again"
-        ) from None
-    return Checkpoint(dims, tensors)
+
+def _find_tensors(directory: Path) -> tuple[Path, dict[str, StoredTensor]]:
+    """Return the file that says which tensors there are, and the tensors."""
+    readers: dict[str, Callable[[Path], dict[str, StoredTensor]]] = {
+        "model.safetensors": safetensors_file.read_header,
+        "pytorch_model.bin": lambda path: torchfile.tensors_of(torchfile.read(path)),
+    }
+    for file, read in readers.items():
+        path, index = directory / file, directory / f"{file}.index.json"
+        if path.is_file():
+            return path, read(path)
+        if index.is_file():
+            return index, _read_shards(index, read)
+    raise ModelError(
+        f"{directory / 'model.safetensors'} is missing: expected the weights that {directory / 'config.json'}"
+        " describes; fetch it again"
+    )
+
+
+def _read_shards(index: Path, read: Callable[[Path], dict[str, StoredTensor]]) -> dict[str, StoredTensor]:
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise ModelError(f"{index} lacks weight_map: expected the shard of each tensor; fetch it again")
+    names: dict[str, list[str]] = {}
+    for name, shard in weight_map.items():
+        if not isinstance(shard, str) or not _SHARD_NAME.fullmatch(shard):
+            raise ModelError(
+                f"{index} has {name!r:.60} in {shard!r:.60}: expected the plain name of a file beside it;"
+                " fetch it again"
+            )
+        names.setdefault(shard, []).append(name)
+    found = {}
+    for shard, expected in names.items():
+        path = index.with_name(shard)
+        if not path.is_file():
+            raise ModelError(f"{path} is missing: expected all shards that {index} names; fetch it again")
+        tensors = read(path)
+        for name in expected:
+            if name not in tensors:
+                raise ModelError(f"{path} lacks {name!r:.60}, which {index} says it has; fetch both again")
+            found[name] = tensors[name]
+    return found

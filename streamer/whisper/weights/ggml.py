@@ -1,0 +1,248 @@
+"""whisper.cpp's `ggml-*.bin`: dimensions, mel filters, vocabulary and tensors in one file, all little-endian.
+
+Source: what whisper.cpp writes, from openai-whisper's and Hugging Face's files (`models/convert-pt-to-ggml.py`,
+`models/convert-h5-to-ggml.py`) and when it quantizes (`examples/quantize`).
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from streamer.audio.constants import N_FFT
+from streamer.errors import ModelError
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights import Checkpoint, FloatArray, LazyTensors, check_shapes, expected_shapes
+from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
+from streamer.whisper.weights.names import openai_name
+
+MAGIC = b"lmgg"  # 0x67676d6c, "ggml" in a number
+
+# The header's numbers, in the order of the file; then comes the type of the tensors.
+_DIMENSIONS = (
+    "n_vocab",
+    "n_audio_ctx",
+    "n_audio_state",
+    "n_audio_head",
+    "n_audio_layer",
+    "n_text_ctx",
+    "n_text_state",
+    "n_text_head",
+    "n_text_layer",
+    "n_mels",
+)
+
+# Version of the blocks' layout; the header's type is this times the factor, plus what most tensors are.
+_QUANTIZATION_VERSION = 2
+_VERSION_FACTOR = 1000
+
+# ggml's number of a type to its name; those without a layout below cannot be read.
+_TYPE_NAMES = {
+    0: "f32",
+    1: "f16",
+    2: "q4_0",
+    3: "q4_1",
+    6: "q5_0",
+    7: "q5_1",
+    8: "q8_0",
+    10: "q2_k",
+    11: "q3_k",
+    12: "q4_k",
+    13: "q5_k",
+    14: "q6_k",
+    30: "bf16",
+}
+_LAYOUTS: dict[str, np.dtype[Any]] = {"f32": np.dtype("<f4"), "f16": np.dtype("<f2"), **BLOCKS}
+
+_MAX_TOKEN_BYTES = 1024  # the longest of Whisper's has 128
+_MAX_NAME_BYTES = 128  # the longest tensor's has 41
+
+# Vectors that the file holds as matrices of one column.
+_CONVOLUTION_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
+
+
+def load(path: Path) -> Checkpoint:
+    """Load a checkpoint; quantized tensors become float32.
+
+    Raises ModelError where the file is missing, truncated, of a type that cannot be read, or not whisper.cpp's.
+    """
+    with _open(path) as file:
+        dims, version = _read_header(file)
+        for _ in _read_words(file, dims):
+            pass
+        tensors = _read_tensors(file, dims, version)
+    check_shapes(dims, {name: tensor.shape for name, tensor in tensors.items()}, str(path), "its header")
+    return Checkpoint(dims, LazyTensors({name: partial(_read, path, tensor) for name, tensor in tensors.items()}))
+
+
+def read_vocabulary(path: Path) -> list[bytes]:
+    """Read the text of each token from 0 on; Whisper's special tokens, which follow, are not in the file.
+
+    Raises ModelError as `load` does.
+    """
+    with _open(path) as file:
+        dims, _ = _read_header(file)
+        return list(_read_words(file, dims))
+
+
+@dataclass(frozen=True, slots=True)
+class _Tensor:
+    """Where a tensor lies in the file."""
+
+    name: str
+    shape: tuple[int, ...]
+    layout: np.dtype[Any]  # of a number, or of a block of them
+    count: int  # numbers or blocks
+    offset_bytes: int
+
+
+class _File:
+    """A file that is never asked for more than it holds."""
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
+        self.path = path
+        self._file = file
+        self._size_bytes = os.fstat(file.fileno()).st_size
+
+    def left_bytes(self) -> int:
+        return self._size_bytes - self._file.tell()
+
+    def read(self, n_bytes: int, what: str) -> bytes:
+        data = self._file.read(n_bytes)
+        if len(data) < n_bytes:
+            raise _truncated(self.path, what)
+        return data
+
+    def read_numbers(self, n: int, what: str) -> tuple[int, ...]:
+        return struct.unpack(f"<{n}i", self.read(4 * n, what))
+
+    def skip(self, n_bytes: int, what: str) -> int:
+        """Return where the skipped bytes begin."""
+        if n_bytes > self.left_bytes():
+            raise _truncated(self.path, what)
+        begin = self._file.tell()
+        self._file.seek(n_bytes, os.SEEK_CUR)
+        return begin
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[_File]:
+    if not path.is_file():
+        raise ModelError(f"{path} is missing: expected a ggml-*.bin of whisper.cpp; fetch it again")
+    try:
+        with path.open("rb") as file:
+            yield _File(path, file)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
+
+
+def _truncated(path: Path, what: str) -> ModelError:
+    return ModelError(f"{path} ends within {what}: expected more bytes, it is truncated or broken; fetch it again")
+
+
+def _read_header(file: _File) -> tuple[ModelDimensions, int]:
+    """Read up to the vocabulary; return the dimensions and the version of quantized blocks."""
+    magic = file.read(4, "its header")
+    if magic != MAGIC:
+        raise ModelError(f"{file.path} begins with {magic!r}: expected {MAGIC!r}; use a ggml-*.bin of whisper.cpp")
+    *sizes, tensor_type = file.read_numbers(len(_DIMENSIONS) + 1, "its header")
+    dims = ModelDimensions.from_openai(dict(zip(_DIMENSIONS, sizes, strict=True)), file.path)
+
+    n_mels, n_bins = file.read_numbers(2, "its mel filters")
+    if (n_mels, n_bins) != (dims.n_mels, N_FFT // 2 + 1):
+        raise ModelError(
+            f"{file.path} has mel filters of shape [{n_mels}, {n_bins}]: expected [{dims.n_mels}, {N_FFT // 2 + 1}];"
+            " fetch it again"
+        )
+    file.skip(4 * n_mels * n_bins, "its mel filters")
+    return dims, tensor_type // _VERSION_FACTOR
+
+
+def _read_words(file: _File, dims: ModelDimensions) -> Iterator[bytes]:
+    (n_words,) = file.read_numbers(1, "its vocabulary")
+    if not 1 <= n_words <= dims.n_vocab:
+        raise ModelError(
+            f"{file.path} announces a table of {n_words} tokens: expected 1 to {dims.n_vocab}; fetch it again"
+        )
+    for i in range(n_words):
+        (n_bytes,) = file.read_numbers(1, "its vocabulary")
+        if not 0 <= n_bytes <= _MAX_TOKEN_BYTES:  # one of Whisper's tokens is empty
+            raise ModelError(
+                f"{file.path} announces {n_bytes} bytes for token {i}: expected 0 to {_MAX_TOKEN_BYTES}; fetch it again"
+            )
+        yield file.read(n_bytes, "its vocabulary")
+
+
+def _read_tensors(file: _File, dims: ModelDimensions, version: int) -> dict[str, _Tensor]:
+    """Read what precedes each tensor; return them under Hugging Face's names."""
+    names = {openai_name(name): name for name in expected_shapes(dims)}
+    tensors: dict[str, _Tensor] = {}
+    while file.left_bytes():
+        tensor = _read_tensor_header(file, version)
+        name = names.get(tensor.name)
+        if name is None:
+            raise ModelError(
+                f"{file.path} has a tensor {tensor.name!r:.60}: expected only those of the model that its header"
+                " describes; fetch it again, or use a Whisper model"
+            )
+        if name in tensors:
+            raise ModelError(f"{file.path} has the tensor {tensor.name} twice: expected it once; fetch it again")
+        tensors[name] = tensor
+    return tensors
+
+
+def _read_tensor_header(file: _File, version: int) -> _Tensor:
+    n_dims, n_name_bytes, type_number = file.read_numbers(3, "the header of a tensor")
+    if not 1 <= n_dims <= 3 or not 1 <= n_name_bytes <= _MAX_NAME_BYTES:
+        raise ModelError(
+            f"{file.path} announces a tensor of {n_dims} dimensions and a name of {n_name_bytes} bytes: expected 1 to 3"
+            f" and up to {_MAX_NAME_BYTES}; it is broken, fetch it again"
+        )
+    shape = file.read_numbers(n_dims, "the header of a tensor")[::-1]
+    name = file.read(n_name_bytes, "the header of a tensor").decode("utf-8", "replace")
+    layout = _find_layout(file.path, name, type_number, version)
+    block_size = BLOCK_SIZE if layout.names else 1
+    if min(shape) < 1 or shape[-1] % block_size:
+        raise ModelError(
+            f"{file.path} has {name!r:.60} of shape {list(shape)}: expected rows of a multiple of {block_size};"
+            " it is broken, fetch it again"
+        )
+    count = prod(shape) // block_size
+    offset_bytes = file.skip(count * layout.itemsize, f"the tensor {name!r:.60}")
+    if name in _CONVOLUTION_BIASES and shape[1:] == (1,):
+        shape = shape[:1]
+    return _Tensor(name, shape, layout, count, offset_bytes)
+
+
+def _find_layout(path: Path, name: str, type_number: int, version: int) -> np.dtype[Any]:
+    type_name = _TYPE_NAMES.get(type_number, f"number {type_number}")
+    layout = _LAYOUTS.get(type_name)
+    if layout is None:
+        raise ModelError(
+            f"{path} has {name!r:.60} of type {type_name}: expected {', '.join(_LAYOUTS)}; quantize the model to one"
+            " of these, or use its file in f16"
+        )
+    if layout.names and version != _QUANTIZATION_VERSION:
+        raise ModelError(
+            f"{path} has quantized tensors of version {version}: expected {_QUANTIZATION_VERSION}; quantize the model"
+            " again with a newer whisper.cpp"
+        )
+    return layout
+
+
+def _read(path: Path, tensor: _Tensor) -> FloatArray:
+    try:
+        data = np.fromfile(path, dtype=tensor.layout, count=tensor.count, offset=tensor.offset_bytes)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}): it was there before; fetch it again") from None
+    if len(data) < tensor.count:
+        raise _truncated(path, f"the tensor {tensor.name}")
+    values: FloatArray = dequantize(data) if tensor.layout.names else data
+    return values.reshape(tensor.shape)

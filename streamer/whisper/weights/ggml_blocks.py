@@ -1,0 +1,56 @@
+"""ggml's quantized blocks: 32 numbers of a row share a scale, and in some types a minimum.
+
+Source: the block structures of ggml (`ggml-common.h`) and how it reads them (`ggml-quants.c`), since its quantization
+version 2, which keeps scales in half precision.
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+BLOCK_SIZE = 32  # numbers in a block
+
+_SCALE = ("scale", "<f2")
+_MIN = ("min", "<f2")
+_LOW = (
+    "low",
+    "u1",
+    (BLOCK_SIZE // 2,),
+)  # low four bits: the first half of the block in low nibbles, the second in high
+_HIGH = ("high", "u1", (BLOCK_SIZE // 8,))  # fifth bits, lowest bit first
+
+# Layout of one block of each type.
+BLOCKS: dict[str, np.dtype[Any]] = {
+    "q4_0": np.dtype([_SCALE, _LOW]),
+    "q4_1": np.dtype([_SCALE, _MIN, _LOW]),
+    "q5_0": np.dtype([_SCALE, _HIGH, _LOW]),
+    "q5_1": np.dtype([_SCALE, _MIN, _HIGH, _LOW]),
+    "q8_0": np.dtype([_SCALE, ("whole", "i1", (BLOCK_SIZE,))]),
+}
+
+
+def dequantize(blocks: NDArray[np.void]) -> NDArray[np.float32]:
+    """Return the numbers (n_blocks, 32) of blocks (n_blocks) that have one of the layouts in `BLOCKS`."""
+    fields = blocks.dtype.names or ()
+    values = np.empty((len(blocks), BLOCK_SIZE), np.float32)
+    if "whole" in fields:
+        values[:] = blocks["whole"]
+    else:
+        values[:] = _unpack(blocks)
+    # A scale that is not finite is the file's; what comes of it is not worth a warning.
+    with np.errstate(invalid="ignore", over="ignore"):
+        if "min" not in fields and "whole" not in fields:
+            values -= 16 if "high" in fields else 8
+        values *= blocks["scale"].astype(np.float32)[:, np.newaxis]
+        if "min" in fields:
+            values += blocks["min"].astype(np.float32)[:, np.newaxis]
+    return values
+
+
+def _unpack(blocks: NDArray[np.void]) -> NDArray[np.uint8]:
+    low = blocks["low"]
+    values: NDArray[np.uint8] = np.concatenate((low & 0x0F, low >> 4), axis=1)
+    if "high" in (blocks.dtype.names or ()):
+        values |= np.unpackbits(blocks["high"], axis=1, bitorder="little") << 4
+    return values

@@ -1,0 +1,135 @@
+"""MLX layout: `config.json` beside `model.safetensors`, `weights.safetensors` or `weights.npz`.
+
+Source: what `convert.py` of mlx-examples' `whisper` writes and `mlx_whisper` reads: openai-whisper's dimensions and
+names but for the two layers of `mlp`, convolutions with the kernel in the middle, no positions of the encoder.
+mlx-audio puts the same tensors beside a `config.json` of Hugging Face.
+"""
+
+import math
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from streamer.errors import ModelError
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights import (
+    Checkpoint,
+    FloatArray,
+    LazyTensors,
+    check_shapes,
+    expected_shapes,
+    npz,
+    safetensors_file,
+)
+from streamer.whisper.weights.huggingface import read_json
+from streamer.whisper.weights.mlx_groups import GroupedMatrix
+from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.stored import StoredTensor, row_strides
+
+# In the order in which they are looked for.
+_WEIGHTS = ("model.safetensors", "weights.safetensors", "weights.npz")
+
+_FLOAT_TYPES = ("F16", "BF16", "F32")
+
+_ENCODER_POSITIONS = "encoder.embed_positions.weight"
+
+# Longest wave of the encoder's positions, in positions over 2 pi.
+_MAX_TIMESCALE = 10_000
+
+
+def is_mlx(directory: Path) -> bool:
+    """Tell a directory of MLX's from one of Hugging Face's. Never raises; a broken file is found when it is loaded."""
+    try:
+        if "n_mels" in read_json(directory / "config.json"):
+            return True
+        path = _find_weights(directory)
+        return path.name != _WEIGHTS[0] or any(".mlp1." in name for name in safetensors_file.read_header(path))
+    except (ModelError, OSError):
+        return False
+
+
+def load(directory: Path) -> Checkpoint:
+    """Load a checkpoint; quantized tensors become float32.
+
+    Raises ModelError where a file is missing, truncated, not Whisper's, or does not fit the other.
+    """
+    config_path = directory / "config.json"
+    config = read_json(config_path)
+    read_dims = ModelDimensions.from_openai if "n_mels" in config else ModelDimensions.from_huggingface
+    dims = read_dims(config, config_path)
+
+    path = _find_weights(directory)
+    stored = (npz if path.suffix == ".npz" else safetensors_file).read_header(path)
+    tensors: dict[str, StoredTensor | GroupedMatrix] = {}
+    for name, shape in expected_shapes(dims).items():
+        tensor = _find_tensor(stored, _mlx_name(name), shape)
+        if tensor is not None:
+            tensors[name] = tensor
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    readers = {name: tensor.read for name, tensor in tensors.items()}
+    # Older files, and those of others, may have them.
+    if _ENCODER_POSITIONS not in tensors and dims.n_audio_state >= 4 and dims.n_audio_state % 2 == 0:
+        shapes[_ENCODER_POSITIONS] = (dims.n_audio_ctx, dims.n_audio_state)
+        # In the type of the others, as MLX's own program computes with them.
+        half = "encoder.conv1.bias" in tensors and tensors["encoder.conv1.bias"].read().dtype == np.float16
+        readers[_ENCODER_POSITIONS] = partial(_sinusoids, dims.n_audio_ctx, dims.n_audio_state, half=half)
+    check_shapes(dims, shapes, str(path))
+    return Checkpoint(dims, LazyTensors(readers))
+
+
+def _find_weights(directory: Path) -> Path:
+    for name in _WEIGHTS:
+        if (directory / name).is_file():
+            return directory / name
+    raise ModelError(f"{directory} has no weights: expected one of {', '.join(_WEIGHTS)}; fetch it again")
+
+
+def _mlx_name(name: str) -> str:
+    return openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2.")
+
+
+def _find_tensor(
+    stored: dict[str, StoredTensor], name: str, shape: tuple[int, ...]
+) -> StoredTensor | GroupedMatrix | None:
+    tensor = stored.get(name)
+    if tensor is None:
+        return None
+    prefix = name.removesuffix(".weight")
+    scales = stored.get(f"{prefix}.scales")
+    if scales is not None and len(shape) == 2:
+        biases = stored.get(f"{prefix}.biases")
+        if biases is None:
+            raise ModelError(
+                f"{tensor.path} has {name} with scales and without biases: expected MLX's affine quantization;"
+                " convert the model again"
+            )
+        matrix = GroupedMatrix(tensor, scales, biases, (shape[0], shape[1]))
+        matrix.check(name)
+        return matrix
+    if tensor.dtype not in _FLOAT_TYPES:
+        raise ModelError(
+            f"{tensor.path} has {name} of type {tensor.dtype!r:.30}: expected float16, bfloat16 or float32;"
+            " convert the model again"
+        )
+    if len(shape) == 3 and len(tensor.shape) == 3:
+        strides = tensor.strides or row_strides(tensor.shape)
+        tensor = replace(
+            tensor,
+            shape=(tensor.shape[0], tensor.shape[2], tensor.shape[1]),
+            strides=(strides[0], strides[2], strides[1]),
+        )
+    return tensor
+
+
+def _sinusoids(n_positions: int, width: int, *, half: bool) -> FloatArray:
+    """Return the encoder's positions, shape (n_positions, width): sines of falling frequency, then cosines.
+
+    Source: `sinusoids` of openai-whisper, in float32 as there.
+    """
+    step = np.float32(-math.log(_MAX_TIMESCALE) / (width // 2 - 1))
+    frequencies = np.exp(step * np.arange(width // 2, dtype=np.float32))
+    angles = np.arange(n_positions, dtype=np.float32)[:, np.newaxis] * frequencies
+    positions: FloatArray = np.concatenate((np.sin(angles), np.cos(angles)), axis=1)
+    return positions.astype(np.float16) if half else positions
