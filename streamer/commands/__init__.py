@@ -1,0 +1,1 @@
+"""Commands that show and prepare things: models, devices. Each takes what it needs and returns its exit code."""
