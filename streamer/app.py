@@ -27,7 +27,7 @@ from streamer.config import Settings
 from streamer.errors import AudioDeviceError, AudioFileError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, GapReason
 from streamer.live import make_engine, open_session, ready_event
-from streamer.memory import give_back_large_blocks
+from streamer.loading import load
 from streamer.metrics import register_engine
 from streamer.server.front import Server
 from streamer.sinks.base import Sink
@@ -36,7 +36,7 @@ from streamer.sinks.terminal import TerminalSink
 from streamer.stream.eventlog import EventLog
 from streamer.stream.worker import Engine, LiveSession
 from streamer.transcribe import transcribe as transcribe_offline
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import WhisperModel
 from streamer.whisper.runtime import EncodedWindow
 
 logger = logging.getLogger(__name__)
@@ -55,12 +55,8 @@ MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
 # The origin of the model that comes with the program.
 EMBEDDED_ORIGIN = "streamer/nano.en"
 
-# A model for people's speech, and what fetches it: files by name, for the same weights lie there in other formats too.
-FULL_SIZE_MODEL = "models/base.en"
-FETCH_COMMAND = (
-    "hf download openai/whisper-base.en config.json generation_config.json preprocessor_config.json tokenizer.json"
-    f" model.safetensors --local-dir {FULL_SIZE_MODEL}"
-)
+# A model for people's speech, by the name under which it can be fetched.
+FULL_SIZE_MODEL = "base.en"
 
 
 def run(settings: Settings, *, captions: bool) -> int:
@@ -88,7 +84,7 @@ def transcribe(settings: Settings, paths: Sequence[Path], *, format: str, stream
                 " transcribe them one at a time, each with its own --output"
             )
     _check_openable(paths)
-    model = _load_model(settings)
+    model = load(settings.model)
     # Raises before any file is read.
     model.tokenizer.choose_language(settings.decoding.language, settings.decoding.task)
     console = Console(stderr=True)
@@ -165,7 +161,7 @@ class _Daemon:
                 if isinstance(source, Microphone) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
-                model = await self._unless_stopped(lambda: _load_model(settings))
+                model = await self._unless_stopped(lambda: load(settings.model))
                 if model is None:
                     return 0
                 self._model = model
@@ -181,9 +177,8 @@ class _Daemon:
                     logger.info("input: %s", self._source.name)
                 if isinstance(self._source, Microphone) and model.origin == EMBEDDED_ORIGIN:
                     logger.warning(
-                        "nano.en is no model for people's everyday speech: fetch a full-size one with `%s`,"
-                        " then use --model %s",
-                        FETCH_COMMAND,
+                        "nano.en is no model for people's everyday speech: --model %s fetches one that is,"
+                        " about 290 MB",
                         FULL_SIZE_MODEL,
                     )
                 await self._stop.wait()
@@ -365,16 +360,6 @@ def _check_openable(paths: Sequence[Path]) -> None:
             return
     if failure is not None:
         raise failure
-
-
-def _load_model(settings: Settings) -> WhisperModel:
-    give_back_large_blocks()
-    return load_model(
-        settings.model.name,
-        device=settings.model.device,
-        npu_through_cpu=settings.model.npu_through_cpu,
-        cache_dir=settings.model.cache_dir,
-    )
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from streamer import __version__
 from streamer.config import Settings, all_settings, load_settings
-from streamer.errors import StreamerError, UsageError
+from streamer.errors import ConfigError, StreamerError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,10 +61,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    parser, commands = _parsers()
-    args, unknown = parser.parse_known_args(argv)
+    args, unknown = _parser().parse_known_args(argv)
     if unknown:
-        command = commands[args.command]
+        command: _Parser = args.parser
         command.error(f"unrecognized argument: {unknown[0]}{_meant(unknown[0].partition('=')[0], command.flags())}")
     return args
 
@@ -87,7 +86,7 @@ def _meant(found: str, valid: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
-def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
+def _parser() -> _Parser:
     common = _Parser(add_help=False)
     # SUPPRESS: a flag before the command must not be undone by its absence after it.
     common.add_argument(
@@ -102,16 +101,20 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     )
     parser.add_argument("--version", action="version", version=f"streamer {__version__}")
     parser.add_argument("--debug", action="store_true", help="log in detail, and show tracebacks of errors")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    added: dict[str, _Parser] = {}
+    commands: argparse._SubParsersAction[_Parser] = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True
+    )
 
-    def add(name: str, summary: str, description: str, run: Callable[[argparse.Namespace], int]) -> _Parser:
-        command: _Parser = commands.add_parser(
-            name, help=summary, description=description, parents=[common], allow_abbrev=False
-        )
-        command.set_defaults(run_command=run)
+    def add(
+        name: str,
+        summary: str,
+        description: str,
+        run: Callable[[argparse.Namespace], int],
+        among: "argparse._SubParsersAction[_Parser]" = commands,
+    ) -> _Parser:
+        command = among.add_parser(name, help=summary, description=description, parents=[common], allow_abbrev=False)
+        command.set_defaults(run_command=run, parser=command)
         command.add_argument("--config", type=Path, metavar="FILE", help="configuration file")
-        added[name] = command
         return command
 
     run = add(
@@ -180,15 +183,102 @@ def _parsers() -> tuple[_Parser, dict[str, _Parser]]:
     chat.add_argument("--daemon", metavar="URL", help=f"the daemon, HOST:PORT or ws://... ({_where_default()})")
     chat.add_argument("--token", default="", metavar="T", help="what the daemon asks its clients for")
 
-    add("devices", "list inference devices and microphones", "Lists what can compute and what can hear.", _devices)
-    return parser, added
+    models = commands.add_parser(
+        "models",
+        help="list, fetch, convert and verify models",
+        description="Lists, fetches, converts and verifies Whisper models.",
+        allow_abbrev=False,
+    )
+    actions: argparse._SubParsersAction[_Parser] = models.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add(
+        "list",
+        "what is here, and what can be fetched",
+        "Lists the models that are here, and names of models that can be fetched.",
+        _models_list,
+        actions,
+    )
+    pull = add(
+        "pull",
+        "fetch a model from the Hugging Face Hub",
+        "Fetches a model from the Hugging Face Hub, verifies it, and keeps it for use without network."
+        " HF_TOKEN, HF_ENDPOINT and HF_HOME are heeded.",
+        _models_pull,
+        actions,
+    )
+    pull.add_argument("name", metavar="NAME", help="a short name such as base.en, or OWNER/REPOSITORY")
+    convert = add(
+        "convert",
+        "build and save the static graphs of a checkpoint",
+        "Builds the static graphs of a checkpoint in any format, compresses their weights if asked to, and saves them"
+        " in a directory that --model takes.",
+        _models_convert,
+        actions,
+    )
+    convert.add_argument("source", metavar="NAME|PATH", help="a model's name, directory or file")
+    convert.add_argument("-o", "--output", type=Path, required=True, metavar="DIR", help="directory to make")
+    convert.add_argument(
+        "--weights",
+        default="f16",
+        metavar="P",
+        help="f32, f16, int8 or int4, or one a stage: encoder=f16,cross_kv=f16,decoder=int8 (default: %(default)s)",
+    )
+    convert.add_argument("--encoder-only", action="store_true", help="save just the encoder, to serve it elsewhere")
+    convert.add_argument("--force", action="store_true", help="replace DIR where it is there")
+    convert.add_argument("--no-report", action="store_true", help="do not measure the drift against float32")
+    _tokenizer_flag(convert)
+    verify = add(
+        "verify",
+        "check a model on its devices, and say what was found",
+        "Checks a model's files, its compiled graphs and their results on the devices they would run on, and prints"
+        " what was found, what was expected, and a verdict. The exit code is 1 where a check did not pass.",
+        _models_verify,
+        actions,
+    )
+    verify.add_argument("model.name", metavar="NAME|PATH", nargs="?", help="a model's name, directory or file")
+    _device_flags(verify)
+    _tokenizer_flag(verify)
+
+    devices = add(
+        "devices",
+        "list inference devices and microphones",
+        "Lists what can compute, what each stage of the model would use, and what can hear.",
+        _devices,
+    )
+    _device_flags(devices)
+    doctor = add(
+        "doctor",
+        "look for what is wrong with this machine's set-up",
+        "Checks drivers, libraries, permissions, sound, the model and the port, and says how to mend what is wrong."
+        " The exit code is 1 where something is.",
+        _doctor,
+    )
+    _model_flags(doctor)
+    return parser
 
 
 def _model_flags(parser: argparse.ArgumentParser) -> None:
-    _setting(parser, "--model", "model.name", "NAME|DIR", "which Whisper")
-    _setting(parser, "--device", "model.device", "NPU|GPU|CPU|AUTO", "where it computes", to=str.upper)
+    _setting(parser, "--model", "model.name", "NAME|PATH", "which Whisper: a name, a directory or a file")
+    _tokenizer_flag(parser)
+    _device_flags(parser)
     _setting(parser, "--language", "decoding.language", "L", "language that is spoken, such as en, or auto")
     _setting(parser, "--task", "decoding.task", "T", "transcribe, or translate (into English)")
+
+
+def _device_flags(parser: argparse.ArgumentParser) -> None:
+    _setting(parser, "--device", "model.device", "NPU|GPU|CPU|AUTO", "where it computes", to=str.upper)
+    for stage, part in (("encoder", "encoder"), ("cross_kv", "cross-KV"), ("decoder", "decoder")):
+        flag = f"--{stage.replace('_', '-')}-device"
+        _setting(parser, flag, f"model.{stage}_device", "D", f"where the {part} computes, if elsewhere", to=str.upper)
+
+
+def _tokenizer_flag(parser: argparse.ArgumentParser) -> None:
+    _setting(
+        parser,
+        "--tokenizer",
+        "model.tokenizer",
+        "FILE",
+        "tokenizer of a checkpoint that has none, such as tokenizer.json",
+    )
 
 
 def _setting(
@@ -348,59 +438,59 @@ class _ChatPrinter:
         self._console.file.flush()
 
 
-def _devices(args: argparse.Namespace) -> int:
+def _models_list(args: argparse.Namespace) -> int:
     _settings(args)
-    console = _console()
-    _show_inference_devices(console)
-    _show_microphones(console)
-    return 0
+    from streamer.commands.pull import list_models
+
+    return list_models(_console())
 
 
-def _show_inference_devices(console: "Console") -> None:
-    from rich.table import Table
+def _models_pull(args: argparse.Namespace) -> int:
+    _settings(args)
+    from streamer.commands.pull import pull
 
-    from streamer.whisper.runtime import DEVICE_ORDER, list_devices
+    return pull(args.name, _console())
 
+
+def _models_convert(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.convert import convert_model
+
+    return convert_model(
+        args.source,
+        args.output,
+        weights=args.weights,
+        tokenizer=settings.model.tokenizer,
+        encoder_only=args.encoder_only,
+        report=not args.no_report,
+        force=args.force,
+        console=_console(),
+    )
+
+
+def _models_verify(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.verify import verify
+
+    return verify(settings.model, _console())
+
+
+def _devices(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.devices import show_devices
+
+    return show_devices(settings, _console())
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    refusal = None
     try:
-        devices = list_devices()
-    except StreamerError as error:
-        console.print(f"Inference devices: {error}", markup=False, highlight=False)
-        return
-    table = Table(title="Inference devices", title_justify="left")
-    for title in ("Device", "Name", "AUTO"):
-        table.add_column(title, overflow="fold")
-    for device in devices:
-        table.add_row(device.name, device.full_name, "takes it" if device.chosen else "")
-    console.print(table, markup=False)
-    console.print(f"AUTO takes the first there is of {', '.join(DEVICE_ORDER)}.", highlight=False)
+        settings = _settings(args)
+    except ConfigError as error:
+        settings, refusal = Settings(), error
+    from streamer.commands.doctor import diagnose
 
-
-def _show_microphones(console: "Console") -> None:
-    from rich.table import Table
-
-    from streamer.audio.sources.microphone import list_microphones
-
-    try:
-        microphones = list_microphones()
-    except StreamerError as error:
-        console.print(f"Microphones: {error}", markup=False, highlight=False)
-        return
-    if not microphones:
-        console.print("Microphones: none; plug one in, or name a file with --input FILE", highlight=False)
-        return
-    table = Table(title="Microphones", title_justify="left")
-    for title in ("Number", "Name", "System", "Channels", "Rate", "Default"):
-        table.add_column(title, overflow="fold", justify="right" if title in ("Number", "Channels", "Rate") else "left")
-    for microphone in microphones:
-        table.add_row(
-            str(microphone.index),
-            microphone.name,
-            microphone.host_api,
-            str(microphone.channels),
-            f"{microphone.default_sample_rate} Hz",
-            "yes" if microphone.is_default else "",
-        )
-    console.print(table, markup=False)
+    return diagnose(settings, _console(), config=args.config, refusal=refusal)
 
 
 def _daemon_address(url: str | None, token: str, settings: Settings) -> "DaemonAddress":

@@ -34,9 +34,28 @@ def setting(
     low: float | None = None,
     high: float | None = None,
     choices: Sequence[str] | None = None,
+    pattern: str | None = None,
+    example: str = "",
 ) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """Declare a setting with its default and what it may be: a range (inclusive) or choices."""
-    return field(default=default, metadata={"low": low, "high": high, "choices": choices})
+    """Declare a setting with its default and what it may be: a range (inclusive), choices, or a pattern.
+
+    Text may be one of the choices or fit the pattern, and so must each item of a list; `example` fits it.
+    """
+    return field(
+        default=default,
+        metadata={"low": low, "high": high, "choices": choices, "pattern": pattern, "example": example},
+    )
+
+
+def device_setting(default: str) -> Any:  # noqa: ANN401 - as dataclasses.field
+    """Declare a setting that is an inference device; empty where it may be left to another setting."""
+    choices = ("AUTO", "NPU", "GPU", "CPU") if default else ("AUTO", "NPU", "GPU", "CPU", "")
+    return setting(default, choices=choices, pattern=r"(NPU|GPU|CPU)(\.[0-9]+)+", example="GPU.1")
+
+
+def properties_setting() -> Any:  # noqa: ANN401 - as dataclasses.field
+    """Declare a setting that is a list of OpenVINO properties."""
+    return setting((), pattern=r"\w+=.*", example="NPU_TURBO=YES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +77,16 @@ class InputSettings:
 class ModelSettings:
     """Which Whisper, on which device."""
 
-    name: str = setting("nano.en")  # a name below models/, or a directory
-    device: str = setting("AUTO", choices=("AUTO", "NPU", "GPU", "CPU"))
+    name: str = setting("nano.en")  # a model that is here, a path, or a name on the Hub
+    tokenizer: str = setting("")  # a tokenizer file, for checkpoints that carry none; empty: the model's own
+    device: str = device_setting("AUTO")
+    encoder_device: str = device_setting("")  # of one stage; empty: as `device`
+    cross_kv_device: str = device_setting("")
+    decoder_device: str = device_setting("")
+    properties: tuple[str, ...] = properties_setting()  # OpenVINO's, KEY=VALUE, for all stages
+    encoder_properties: tuple[str, ...] = properties_setting()  # more for one stage, which win
+    cross_kv_properties: tuple[str, ...] = properties_setting()
+    decoder_properties: tuple[str, ...] = properties_setting()
     npu_through_cpu: bool = setting(False)  # run NPU graphs through the NPU plugin's CPU path (a test of the path)
     cache_dir: str = setting("")  # compiled blobs; empty: the user's cache directory
 
@@ -336,7 +363,6 @@ def _from_text(name: str, text: str) -> object:
 def _checked(name: str, value: object, where: str) -> object:
     """Return a value as its setting's type, or refuse it; `where` says where it stands."""
     key = _SETTINGS[name]
-    choices: Sequence[str] | None = key.metadata["choices"]
     typed: object = None
     if key.type is bool and isinstance(value, bool):
         typed = value
@@ -345,12 +371,15 @@ def _checked(name: str, value: object, where: str) -> object:
     elif key.type is float and isinstance(value, int | float) and not isinstance(value, bool):
         typed = float(value) if _in_range(key, value) else None
     elif key.type is str and isinstance(value, str):
-        typed = value if choices is None or value in choices else None
+        typed = value if _fits(key, value) else None
     elif key.type == tuple[str, ...] and isinstance(value, list | tuple):
-        typed = tuple(value) if all(isinstance(item, str) for item in value) else None
+        typed = tuple(value) if all(isinstance(item, str) and _fits(key, item) for item in value) else None
     if typed is None:
-        found = f"a {type(value).__name__}" if name in _SECRETS else _described(value)
-        raise ConfigError(f"{where} is {found}: expected {_expected(key)}{_remedy(key, value)}")
+        items = value if isinstance(value, list | tuple) else ()
+        wrong = [item for item in items if isinstance(item, str) and not _fits(key, item)]
+        found = f"a {type(value).__name__}" if name in _SECRETS else _described(wrong[0] if wrong else value)
+        verb = "has" if wrong else "is"
+        raise ConfigError(f"{where} {verb} {found}: expected {_expected(key)}{_remedy(key, value)}")
     return typed
 
 
@@ -358,6 +387,14 @@ def _in_range(key: "dataclasses.Field[Any]", value: float) -> bool:
     low, high = key.metadata["low"], key.metadata["high"]
     # Compared before it is converted: an integer may be too large for a float.
     return (low is None or value >= low) and (high is None or value <= high) and not _is_nan(value)
+
+
+def _fits(key: "dataclasses.Field[Any]", text: str) -> bool:
+    """Return whether text is one of a setting's choices or fits its pattern; any does where it has neither."""
+    choices, pattern = key.metadata["choices"], key.metadata["pattern"]
+    if choices is None and pattern is None:
+        return True
+    return text in (choices or ()) or (pattern is not None and re.fullmatch(pattern, text) is not None)
 
 
 def _is_nan(value: float) -> bool:
@@ -385,9 +422,11 @@ def _described(value: object) -> str:
 
 def _expected(key: "dataclasses.Field[Any]") -> str:
     low, high, choices = key.metadata["low"], key.metadata["high"], key.metadata["choices"]
+    example = key.metadata["example"]
     if choices is not None:
-        return f"one of {', '.join(choices)}"
-    what = _TYPE_NAMES.get(key.type, "a list of text")
+        full_name = f", or a full name such as {example}" if example else ""
+        return f"one of {', '.join(choice for choice in choices if choice)}{full_name}"
+    what = _TYPE_NAMES.get(key.type, f"a list of text such as {example}" if example else "a list of text")
     return f"{what} from {low:g} to {high:g}" if low is not None and high is not None else what
 
 

@@ -222,7 +222,7 @@ def test_an_unexpected_exception_is_one_line_that_names_it(
     def fail(*_: object) -> None:
         raise LookupError("a\nbug")
 
-    monkeypatch.setattr("streamer.cli._show_inference_devices", fail)
+    monkeypatch.setattr("streamer.commands.devices.list_devices", fail)
     assert main(["devices"]) == 1
     assert capsys.readouterr().err == (
         "streamer: error: unexpected LookupError: a bug; run the command again with --debug for the traceback\n"
@@ -235,8 +235,9 @@ def test_devices_lists_what_computes_and_what_hears() -> None:
     done = streamer_command("devices")
     assert done.exit_code == 0, done.stderr
     assert "CPU" in done.stdout
-    assert "takes it" in done.stdout
-    assert "NPU, GPU, CPU" in done.stdout
+    for stage in ("encoder", "cross_kv", "decoder"):
+        assert stage in done.stdout
+    assert "AUTO" in done.stdout
     assert "Microphones" in done.stdout
 
 
@@ -248,7 +249,7 @@ def test_a_missing_audio_library_is_a_line_among_the_devices(
     def missing() -> None:
         raise AudioDeviceError("no PortAudio [library]: install libportaudio2")
 
-    monkeypatch.setattr("streamer.audio.sources.microphone.list_microphones", missing)
+    monkeypatch.setattr("streamer.commands.devices.list_microphones", missing)
     assert main(["devices"]) == 0
     assert "Microphones: no PortAudio [library]: install libportaudio2" in capsys.readouterr().out
 

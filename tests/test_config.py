@@ -112,6 +112,10 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
         ("server: {origins: [a, b]}", "server.origins", ("a", "b")),
         ("server: {origins:\n  [http://a]}", "server.origins", ("http://a",)),
         ("decoding: {language: 'no'}", "decoding.language", "no"),
+        ("model: {device: GPU.1}", "model.device", "GPU.1"),
+        ("model: {decoder_device: NPU.3720}", "model.decoder_device", "NPU.3720"),
+        ("model: {decoder_device: ''}", "model.decoder_device", ""),
+        ("model: {properties: [NPU_TURBO=YES, A=b=c]}", "model.properties", ("NPU_TURBO=YES", "A=b=c")),
     ],
 )
 def test_values_of_a_file(tmp_path: Path, text: str, name: str, value: object) -> None:
@@ -132,6 +136,7 @@ def test_values_of_a_file(tmp_path: Path, text: str, name: str, value: object) -
         ("", "server.origins", ()),
         ("", "server.token", ""),
         ("12", "server.token", "12"),
+        ("NPU_TURBO=YES, NUM_STREAMS=1", "model.encoder_properties", ("NPU_TURBO=YES", "NUM_STREAMS=1")),
     ],
 )
 def test_values_of_the_environment(text: str, name: str, value: object) -> None:
@@ -169,6 +174,12 @@ def test_values_of_the_environment(text: str, name: str, value: object) -> None:
         ("decoding:\n  language: no", 2, ["false (yes or no)", "put it in quotes"]),
         ("model:\n  device: npu", 2, ["'npu'", "AUTO, NPU, GPU, CPU", "nearest is NPU"]),
         ("model:\n  device: 1990-13-45", 2, ["AUTO, NPU, GPU, CPU"]),
+        ("model:\n  device: GPU.one", 2, ["'GPU.one'", "AUTO, NPU, GPU, CPU, or a full name such as GPU.1"]),
+        ("model:\n  encoder_device: TPU.0", 2, ["'TPU.0'", "AUTO, NPU, GPU, CPU, or a full name such as GPU.1"]),
+        ("model:\n  properties: NPU_TURBO=YES", 2, ["list of text such as NPU_TURBO=YES", "write ['NPU_TURBO=YES']"]),
+        ("model:\n  properties: [A=1, NPU_TURBO]", 2, ["has 'NPU_TURBO' (text)", "such as NPU_TURBO=YES"]),
+        ("model:\n  decoder_properties: [=YES]", 2, ["has '=YES' (text)", "such as NPU_TURBO=YES"]),
+        ("model:\n  properties: {NPU_TURBO: YES}", 2, ["a mapping", "such as NPU_TURBO=YES"]),
         ("server:\n  port: !!python/name:os.system x", 2, ["whole number"]),
         ("server:\n  <<: {port: 1}", 2, ["'server.<<'"]),
         ("- server", 1, ["a list", "sections"]),
@@ -249,6 +260,7 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
         ("STREAMER_INPUT_SPEED", "nan", ["from 0 to 1000"]),
         ("STREAMER_INPUT_EXIT_AT_END", "2", ["true or false"]),
         ("STREAMER_MODEL_DEVICE", "TPU", ["AUTO, NPU, GPU, CPU", "nearest is"]),
+        ("STREAMER_MODEL_PROPERTIES", "NPU_TURBO", ["has 'NPU_TURBO'", "such as NPU_TURBO=YES"]),
     ],
 )
 def test_a_refused_variable_is_named(variable: str, text: str, words: list[str]) -> None:
@@ -282,7 +294,8 @@ def test_a_refused_secret_is_not_repeated(tmp_path: Path, name: str) -> None:
 def test_every_setting_can_be_given_in_the_file_and_in_the_environment(tmp_path: Path, name: str) -> None:
     section, _, key = name.partition(".")
     value = other_value(SETTINGS[name])
-    path = write(tmp_path / "a.yaml", yaml.safe_dump({section: {key: list(value) if key == "origins" else value}}))
+    in_file = list(value) if isinstance(value, tuple) else value
+    path = write(tmp_path / "a.yaml", yaml.safe_dump({section: {key: in_file}}))
     text = ",".join(value) if isinstance(value, tuple) else str(value)
     from_file = load_settings(path, {}, {})
     from_environment = load_settings(None, {f"STREAMER_{section}_{key}".upper(): text}, {})
@@ -300,6 +313,8 @@ def other_value(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any set
         return not key.default
     if key.type in (int, float):
         return key.metadata["high"] if key.default != key.metadata["high"] else key.metadata["low"]
+    if key.metadata["example"]:
+        return (key.metadata["example"],)
     return ("http://a", "http://b") if key.type == tuple[str, ...] else "something"
 
 
@@ -323,7 +338,7 @@ def test_any_value_is_taken_as_its_type_or_refused(name: str, value: Any) -> Non
         assert all(isinstance(item, str) for item in found)
     else:
         assert type(found) is key.type
-    if key.metadata["choices"]:
+    if key.metadata["choices"] and not key.metadata["pattern"]:
         assert found in key.metadata["choices"]
     if key.metadata["low"] is not None:
         assert key.metadata["low"] <= found <= key.metadata["high"]

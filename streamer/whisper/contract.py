@@ -1,28 +1,125 @@
-"""Checks that a decoder obeys what decoding relies on, run once at load.
+"""Checks that a model obeys what we rely on: found against expected, one row of `streamer models verify` each.
 
-A wrong mask gives fluent nonsense, not an error. So it is tried out: what the mask hides must not move the logits, and
-what it shows must.
+Wrong masks, state that survives from window to window, and mixed-up files give fluent nonsense, not an error. So masks
+and state are tried out on the device that will be used, and what files say of each other is compared.
 """
 
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
 import numpy as np
+import openvino as ov
 from numpy.typing import NDArray
 
-from streamer.errors import InferenceError
-from streamer.whisper.runtime import DecoderRuntime
+from streamer.audio.constants import N_FRAMES
+from streamer.errors import InferenceError, ModelError
+from streamer.whisper.compilation import Compilation
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.masks import MOVED_LOGITS, SAME_LOGITS
+from streamer.whisper.runtime import DecoderRuntime, Runtime, describe
 
-# Largest difference between logits, over the largest logit, that counts as "did not move": float16 accelerators round.
-SAME_LOGITS = 0.05
+# Largest part of the difference between two windows that may be left of the first in the second: rounding.
+STALE = 0.02
 
-# Smallest one that counts as "moved". Logits that do not depend on something differ by nothing but rounding.
-MOVED_LOGITS = 1e-4
+FloatArray = NDArray[np.floating]
 
 
-def check_masking(decoder: DecoderRuntime, token: int) -> None:
-    """Check masks and cache of both decoder graphs, from `token` (the start of a transcript) on.
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
 
-    Raises InferenceError where the logits are not finite, where hidden slots leak into them, where the cached tokens or
-    the current one are hidden, or where the one-token and the block graph disagree. The decoder is left at the start
-    of a sequence.
+    name: str
+    found: str
+    expected: str
+    passed: bool
+
+    # What it means that the check did not pass, and what to do.
+    problem: str
+
+    # Stage whose device is to blame; empty: the files are.
+    stage: str = ""
+
+    def error(self) -> ModelError | InferenceError:
+        """Return what to raise where the check did not pass."""
+        if self.stage:
+            return InferenceError(f"{self.problem}; {_OTHER_DEVICE}")
+        return ModelError(self.problem)
+
+
+_OTHER_DEVICE = "update the device's driver, or choose another device with --device CPU"
+_NONSENSE = "its text would be nonsense"
+
+
+def require(checks: Iterable[Check]) -> None:
+    """Raise the error of the first check that did not pass."""
+    for check in checks:
+        if not check.passed:
+            raise check.error()
+
+
+def check_ports(compilation: Compilation) -> Iterator[Check]:
+    """Compare names, shapes and kinds of the compiled graphs' ports with the dimensions."""
+    for name, compiled in compilation.compiled.items():
+        n_slots, n_tokens = _decoder_sizes(compiled)
+        expected = expected_ports(name, compilation.graphs.dims, n_slots, n_tokens)
+        found = {port_name: port for port in (*compiled.inputs, *compiled.outputs) for port_name in port.names}
+        wrong = [
+            f"{port} {describe(found[port]) if port in found else 'missing'}, expected {list(shape)}"
+            for port, shape in expected.items()
+            # A leading 1 says nothing: positions come as (T,) and as (1, T).
+            if port not in found or _squeezed(found[port].shape) != _squeezed(shape)
+        ]
+        yield Check(
+            f"{name}: ports",
+            wrong[0] if wrong else f"{len(compiled.inputs)} inputs, {len(compiled.outputs)} outputs",
+            f"{len(expected)} or more, by name and shape",
+            not wrong,
+            f"the {name} graph has {wrong[0] if wrong else ''}: it is not of this model; fetch or convert all graphs"
+            " again",
+        )
+        states = [state.name for state in compiled.create_infer_request().query_state()]
+        yield Check(
+            f"{name}: state",
+            ", ".join(states)[:60] or "none",
+            "none",
+            not states,
+            f"the {name} graph keeps state from call to call ({', '.join(states)[:100]}): expected a graph whose caches"
+            " are inputs and outputs; export it without state, or convert the original checkpoint",
+        )
+
+
+def expected_ports(name: str, dims: ModelDimensions, n_slots: int, n_tokens: int) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of the ports that a graph must have; it may have more."""
+    cross = (1, dims.n_text_head, dims.n_audio_ctx, dims.text_head_size)
+    layers = range(dims.n_text_layer)
+    kinds = ("key", "value")
+    if name == "encoder":
+        return {
+            "input_features": (1, dims.n_mels, N_FRAMES),
+            "last_hidden_state": (1, dims.n_audio_ctx, dims.n_audio_state),
+        }
+    if name == "cross_kv":
+        return {
+            "encoder_hidden_states": (1, dims.n_audio_ctx, dims.n_audio_state),
+            **{f"present_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
+        }
+    past = (1, dims.n_text_head, n_slots, dims.text_head_size)
+    present = (1, dims.n_text_head, n_tokens, dims.text_head_size)
+    return {
+        "input_ids": (1, n_tokens),
+        "position_ids": (n_tokens,),
+        "attention_mask": (1, n_slots + n_tokens),
+        **{f"past_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
+        **{f"past_key_values.{i}.decoder.{kind}": past for i in layers for kind in kinds},
+        **{f"present_key_values.{i}.decoder.{kind}": present for i in layers for kind in kinds},
+        "logits": (1, n_tokens, dims.n_vocab),
+    }
+
+
+def check_decoder(decoder: DecoderRuntime, token: int) -> Iterator[Check]:
+    """Try masks and cache of the decoder's graphs out, from `token` (the start of a transcript) on.
+
+    The decoder is left at the start of a sequence.
     """
     decoder.begin()
     stepped = _step(decoder, token)
@@ -39,34 +136,103 @@ def check_masking(decoder: DecoderRuntime, token: int) -> None:
     stepped_after_another = _step(decoder, token + 1)
     decoder.begin()
 
-    if not (np.isfinite(stepped).all() and np.isfinite(block).all()):
-        _refuse("gives logits that are not finite", "the weights are broken, or the device's driver is")
+    def row(name: str, what: str, expected: str, passed: bool, found: float) -> Check:
+        problem = f"the compiled decoder {what}: {_NONSENSE}"
+        return Check(f"decoder: {name}", f"{found:.2g}", expected, passed, problem, "decoder")
+
     scale = float(np.abs(stepped).max()) + 1e-6
-    same, moved = SAME_LOGITS * scale, MOVED_LOGITS * scale
-    for quiet, noisy in ((stepped, stepped_in_noise), (block, block_in_noise)):
+    finite = bool(np.isfinite(stepped).all() and np.isfinite(block).all())
+    yield Check(
+        "decoder: logits",
+        "finite" if finite else "not finite",
+        "finite",
+        finite,
+        "the compiled decoder gives logits that are not finite: the weights are broken, or the device's driver is",
+        "decoder",
+    )
+    same = f"at most {SAME_LOGITS} of the largest logit"
+    leak = max(_relative(stepped_in_noise - stepped, scale), _relative(block_in_noise - block, scale))
+    yield row(
+        "noise in hidden slots moves the logits by",
+        "looks at cache slots that the mask hides, or hides the token being decoded",
+        same,
         # Written so that NaN counts as a difference.
-        if not np.abs(noisy - quiet).max() <= same:
-            _refuse("looks at cache slots that the mask hides, or hides the token being decoded", _NONSENSE)
-    if not np.abs(block - stepped).max() <= same:
-        _refuse("gives other logits token by token than in a block", _NONSENSE)
-    if not (np.abs(stepped_after_another - stepped).max(axis=1) > moved).all():
-        _refuse("does not look at the tokens before the one being decoded", _NONSENSE)
+        leak <= SAME_LOGITS,
+        leak,
+    )
+    apart = _relative(block - stepped, scale)
+    yield row(
+        "a block differs from single steps by",
+        "gives other logits token by token than in a block",
+        same,
+        apart <= SAME_LOGITS,
+        apart,
+    )
+    moved = float(np.abs(stepped_after_another - stepped).max(axis=1).min()) / scale
+    yield row(
+        "another first token moves the logits by",
+        "does not look at the tokens before the one being decoded",
+        f"more than {MOVED_LOGITS}",
+        moved > MOVED_LOGITS,
+        moved,
+    )
 
 
-_NONSENSE = "its text would be nonsense"
+def check_freshness(used: Runtime, fresh: Runtime, token: int) -> Iterator[Check]:
+    """See that nothing of one window is left in the next: A, then B, must give what B gives alone.
+
+    used, fresh : runtimes of one compilation; nothing has been encoded with `fresh`
+    """
+    n_mels = used.dims.n_mels
+    a, b = (np.random.default_rng(seed).uniform(-1, 1, (n_mels, N_FRAMES)).astype(np.float32) for seed in (1, 2))
+    first = _run(used, a, token)
+    second, alone = _run(used, b, token), _run(fresh, b, token)
+    for stage, of_a, after_a, by_itself in zip(first, first.values(), second.values(), alone.values(), strict=True):
+        moved = float(np.abs(of_a - by_itself).max())
+        finite = bool(np.isfinite(after_a).all())
+        left = float(np.abs(after_a - by_itself).max()) / (moved or 1.0)
+        yield Check(
+            f"{stage}: left of the window before",
+            f"{left:.2g}" if finite and moved else "the same for every window" if finite else "not finite",
+            f"at most {STALE}",
+            finite and moved > 0 and left <= STALE,
+            f"the compiled {stage} gives results that depend on the window before, or on nothing: {_NONSENSE}",
+            stage,
+        )
 
 
-def _step(decoder: DecoderRuntime, first: int) -> NDArray[np.floating]:
+def _run(runtime: Runtime, mel: FloatArray, token: int) -> dict[str, FloatArray]:
+    """Return what each stage gives for a window."""
+    window = runtime.encode(mel, 0)
+    cross = next(iter(window.tensors.values())).data.astype(np.float32)
+    hidden = runtime.last_hidden_state.astype(np.float32)
+    runtime.decoder.use(window)
+    return {"encoder": hidden, "cross_kv": cross, "decoder": _step(runtime.decoder, token)}
+
+
+def _step(decoder: DecoderRuntime, first: int) -> FloatArray:
     """Feed five tokens so that both graphs meet an empty and a filled cache; return the logits of each."""
     return np.concatenate([decoder.feed(tokens)[0] for tokens in ([first], [1, 2], [3], [4])])
 
 
-def _block(decoder: DecoderRuntime, first: int) -> NDArray[np.floating]:
+def _block(decoder: DecoderRuntime, first: int) -> FloatArray:
     return decoder.feed([first, 1, 2, 3, 4])[0]
 
 
-def _refuse(what: str, consequence: str) -> None:
-    raise InferenceError(
-        f"the compiled decoder {what}: {consequence}; update the device's driver, or choose another device with"
-        " --device CPU"
-    )
+def _relative(difference: FloatArray, scale: float) -> float:
+    return float(np.abs(difference).max()) / scale
+
+
+def _decoder_sizes(compiled: ov.CompiledModel) -> tuple[int, int]:
+    """Return cache slots and tokens a call of a decoder graph; zeros for another graph."""
+    shapes = {name: tuple(port.shape) for port in compiled.inputs for name in port.names}
+    n_tokens = int(np.prod(shapes.get("input_ids", (0,))))
+    n_slots = next((s[2] for name, s in shapes.items() if name.endswith(".decoder.key") and len(s) == 4), 0)
+    return n_slots, n_tokens
+
+
+def _squeezed(shape: Iterable[int]) -> list[int]:
+    sizes = list(shape)
+    while sizes and sizes[0] == 1:
+        del sizes[0]
+    return sizes

@@ -24,6 +24,8 @@ FloatArray = NDArray[np.floating]
 # A word and the tokens that spell it.
 Spelling = tuple[str, tuple[int, ...]]
 
+N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>; what a fine-tune has added behind them is no time
+
 # A run of tokens that comes this often in a row, and so fills this many tokens, is a loop. People do say "no, no, no,
 # no": a short run has to go on for longer.
 LOOP_REPEATS = 4
@@ -325,7 +327,8 @@ def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOpti
     special = tokenizer.special
     # Besides what the model's settings list: no special token belongs into a text, nor does padding of the vocabulary.
     suppressed = {*config.suppress_tokens, *range(special.end_of_text + 1, special.timestamp_begin)}
-    suppressed.update(range(tokenizer.n_vocab if options.timestamps else special.timestamp_begin, n_vocab))
+    n_times = N_TIMESTAMPS if options.timestamps else 0
+    suppressed.update(range(special.timestamp_begin + n_times, n_vocab))
     filters: list[LogitFilter] = [
         SuppressTokens(sorted(suppressed), n_vocab),
         SuppressAtBegin(config.begin_suppress_tokens),

@@ -1,6 +1,8 @@
-"""Whisper's three static OpenVINO graphs, built from named weights with the opset API.
+"""Whisper's three OpenVINO graphs, built from named weights with the opset API.
 
-An NPU needs fixed shapes, so every graph has them, on every device: what is tested on a CPU is what runs on an NPU.
+An NPU needs fixed shapes, so every graph that runs has them, on every device: what is tested on a CPU is what runs on
+an NPU. The decoder is built once for any number of tokens, and fixed to each number that is used, so that its weights
+are held once.
 Architecture: Radford et al. (2022), section 2.2; the pre-norm transformer of openai-whisper's `model.py`.
 """
 
@@ -18,6 +20,9 @@ LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was tra
 
 # Added to the attention score of a hidden slot. exp(-30000) is 0 in every float type, and it fits float16.
 HIDDEN_SCORE = -30_000.0
+
+# Name of the decoder's node that says which tokens of a call see which: it becomes a constant when T is known.
+CAUSAL_MASK = "causal_mask"
 
 Weights = Mapping[str, FloatArray]
 Heads = Sequence[tuple[int, int]]
@@ -60,8 +65,8 @@ def build_cross_kv(dims: ModelDimensions, weights: Weights) -> ov.Model:
     return build.model(outputs, "whisper_cross_kv")
 
 
-def build_decoder(dims: ModelDimensions, weights: Weights, n_tokens: int, alignment_heads: Heads) -> ov.Model:
-    """Build the decoder for `n_tokens` (T) tokens a call, after P = `dims.cache_size` cached slots.
+def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Heads) -> ov.Model:
+    """Build the decoder for any number of tokens (T) a call, after P = `dims.cache_size` cached slots.
 
     Inputs: `input_ids (1, T)` i64, `position_ids (T)` i64, `attention_mask (1, P + T)` f32 with 1 = attend,
     `past_key_values.{i}.decoder.{key,value} (1, n_head, P, head)`, `past_key_values.{i}.encoder.{key,value}
@@ -71,13 +76,13 @@ def build_decoder(dims: ModelDimensions, weights: Weights, n_tokens: int, alignm
     `cross_attention (1, n_alignment_heads, T, 1500)`, the softmax weights of the alignment heads.
 
     A token sees the cached slots and the tokens of its own call that the mask shows, and no later one: the causal
-    mask of the call is part of the graph.
+    mask of the call is part of the graph. Before the graph is compiled, `fix_tokens` gives it its T.
     """
     build = _Builder(weights)
     slots = dims.cache_size
-    ids = build.parameter("input_ids", (1, n_tokens), np.int64)
-    positions = build.parameter("position_ids", (n_tokens,), np.int64)
-    mask = build.parameter("attention_mask", (1, slots + n_tokens))
+    ids = build.parameter("input_ids", (1, -1), np.int64)
+    positions = build.parameter("position_ids", (-1,), np.int64)
+    mask = build.parameter("attention_mask", (1, -1))
 
     embedding = build.weight("decoder.embed_tokens.weight")
     zero = ops.constant(np.int64(0))
@@ -85,8 +90,7 @@ def build_decoder(dims: ModelDimensions, weights: Weights, n_tokens: int, alignm
         ops.gather(embedding, ids, zero),
         ops.gather(build.weight("decoder.embed_positions.weight"), positions, zero),
     )
-    causal = np.concatenate([np.ones((n_tokens, slots)), np.tri(n_tokens)], axis=1).astype(np.float32)
-    visible = ops.multiply(ops.reshape(mask, build.integers([1, 1, 1, slots + n_tokens]), False), build.floats(causal))
+    visible = ops.multiply(ops.reshape(mask, build.integers([1, 1, 1, -1]), False), build.causal_mask(ids, slots))
     bias = ops.multiply(ops.subtract(build.floats(1.0), visible), build.floats(HIDDEN_SCORE))
 
     outputs: dict[str, ov.Output] = {}
@@ -130,7 +134,25 @@ def build_decoder(dims: ModelDimensions, weights: Weights, n_tokens: int, alignm
     outputs["logits"] = ops.matmul(x, embedding, False, True)
     if alignment_heads:
         outputs["cross_attention"] = ops.concat([aligned[layer, head] for layer, head in alignment_heads], 1)
-    return build.model(outputs, f"whisper_decoder_{n_tokens}")
+    return build.model(outputs, "whisper_decoder")
+
+
+def fix_tokens(decoder: ov.Model, n_tokens: int) -> ov.Model:
+    """Return a copy of a decoder for exactly `n_tokens` tokens a call: all its shapes are fixed.
+
+    The weights are not copied: both graphs look at the same memory.
+    """
+    fixed = decoder.clone()
+    causal = next(node for node in fixed.get_ops() if node.get_friendly_name() == CAUSAL_MASK)
+    slots = fixed.input("past_key_values.0.decoder.key").shape[2]
+    # Not with OpenVINO's constant folding, which would also unpack compressed weights.
+    constant = ops.constant(np.tri(n_tokens, slots + n_tokens, slots, dtype=np.float32))
+    causal.output(0).replace(constant.output(0))
+    fixed.reshape(
+        {"input_ids": [1, n_tokens], "position_ids": [n_tokens], "attention_mask": [1, slots + n_tokens]},
+    )
+    fixed.set_friendly_name(f"{decoder.get_friendly_name()}_{n_tokens}")
+    return fixed
 
 
 class _Builder:
@@ -138,6 +160,8 @@ class _Builder:
 
     def __init__(self, weights: Weights) -> None:
         self._weights = weights
+        # Asked of this and not of the mapping, which would read the tensor to answer.
+        self._names = frozenset(weights)
         # Inputs of the graph, in the order in which they were made.
         self._parameters: list[ov.Node] = []
         # Nodes of the weights already used, so that a tied weight is held once.
@@ -160,10 +184,10 @@ class _Builder:
 
     def weight(self, name: str) -> ov.Node:
         if name not in self._constants:
-            constant = ops.constant(np.ascontiguousarray(self._weights[name]))
-            if self._weights[name].dtype != np.float32:
-                constant = ops.convert(constant, "f32")
-            self._constants[name] = constant
+            # The node looks at the array's own memory and keeps it alive. It asks for one that could be written to.
+            array = np.require(self._weights[name], requirements=["C", "ALIGNED", "WRITEABLE"])
+            constant = ops.constant(array, shared_memory=True)
+            self._constants[name] = constant if array.dtype == np.float32 else ops.convert(constant, "f32")
         return self._constants[name]
 
     def floats(self, values: float | FloatArray) -> ov.Node:
@@ -172,9 +196,20 @@ class _Builder:
     def integers(self, values: Sequence[int]) -> ov.Node:
         return ops.constant(np.asarray(values, dtype=np.int64))
 
+    def causal_mask(self, ids: ov.Node, slots: int) -> ov.Node:
+        """Return the mask (T, P + T) that shows a token every slot, the tokens before it, and itself."""
+        zero, one = ops.constant(np.int64(0)), ops.constant(np.int64(1))
+        n_tokens = ops.gather(ops.shape_of(ids), one, zero)
+        rows = ops.range(zero, n_tokens, one, "i64")
+        columns = ops.range(zero, ops.add(n_tokens, ops.constant(np.int64(slots))), one, "i64")
+        last_seen = ops.unsqueeze(ops.add(rows, ops.constant(np.int64(slots))), self.integers([1]))
+        mask = ops.convert(ops.less_equal(columns, last_seen), "f32")
+        mask.set_friendly_name(CAUSAL_MASK)
+        return mask
+
     def linear(self, x: ov.Node, prefix: str) -> ov.Node:
         y = ops.matmul(x, self.weight(f"{prefix}.weight"), False, True)
-        return ops.add(y, self.weight(f"{prefix}.bias")) if f"{prefix}.bias" in self._weights else y
+        return ops.add(y, self.weight(f"{prefix}.bias")) if f"{prefix}.bias" in self._names else y
 
     def layer_norm(self, x: ov.Node, prefix: str) -> ov.Node:
         normed = ops.mvn(x, self.integers([-1]), True, LAYER_NORM_EPSILON, "inside_sqrt")

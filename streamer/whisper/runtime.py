@@ -1,95 +1,27 @@
-"""Whisper's graphs compiled for a device, with long-lived infer requests and tensors that we own.
+"""Whisper's compiled graphs with long-lived infer requests and tensors that we own.
 
 Every input of every request is bound before its first run, and no tensor aliases another window's: cross-attention keys
-and values are double-buffered, so that one window can be encoded while another is being decoded.
+and values are double-buffered, so that one window can be encoded while another is being decoded. Names, types and sizes
+are those of the compiled graphs' ports, so that graphs that were exported elsewhere run as ours do.
 """
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from streamer.errors import ConfigError, InferenceError
-from streamer.whisper import graphs
-from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint
-
-logger = logging.getLogger(__name__)
+from streamer.errors import InferenceError, ModelError
+from streamer.whisper.compilation import Compilation
+from streamer.whisper.devices import first_line
+from streamer.whisper.graphs import Heads
+from streamer.whisper.masks import OURS, MaskConvention
 
 FloatArray = NDArray[np.floating]
 
-# What AUTO prefers: the idle accelerator first, the processor that always works last.
-DEVICE_ORDER = ("NPU", "GPU", "CPU")
-
-# Tokens of one call of the block decoder: the prompt and a known prefix go through in blocks. On a two-core machine
-# a block of 16 costs 1.3 to 1.7 single steps.
-BLOCK_TOKENS = 16
-
 # Windows that can be held at once: one being decoded, one being encoded.
 N_BUFFERS = 2
-
-# Reduced precision would change tokens between machines. An NPU computes in half precision and takes no such hint.
-_FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
-
-# The NPU plugin without an NPU: it delegates to the CPU (docs/design.md). By default it hands tensors from one
-# partition to the next in half precision, which an NPU computes in anyway; a check on a CPU wants it exact.
-_NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": "NO", **_FULL_PRECISION}
-
-
-@dataclass(frozen=True, slots=True)
-class DeviceInfo:
-    """An inference device."""
-
-    name: str
-    full_name: str
-
-    # Whether AUTO would take it.
-    chosen: bool
-
-
-def available_devices() -> list[str]:
-    """Return the names of the inference devices that OpenVINO finds here."""
-    return list(ov.Core().available_devices)
-
-
-def list_devices() -> list[DeviceInfo]:
-    """Return the inference devices that OpenVINO finds here."""
-    core = ov.Core()
-    chosen = choose_device("AUTO", core.available_devices)
-    return [
-        DeviceInfo(name, str(core.get_property(name, "FULL_DEVICE_NAME")), name == chosen)
-        for name in core.available_devices
-    ]
-
-
-def choose_device(wanted: str, available: Sequence[str]) -> str:
-    """Resolve AUTO, NPU, GPU or CPU to the best of the available devices (`GPU.1` counts as a GPU).
-
-    A device's full name stands for itself. Raises ConfigError where the wanted device is not there.
-    """
-    return choose_devices(wanted, available)[0]
-
-
-def choose_devices(wanted: str, available: Sequence[str]) -> list[str]:
-    """Return all available devices that fit AUTO, NPU, GPU or CPU, the best first.
-
-    Raises ConfigError where there is none.
-    """
-    if wanted in available:
-        return [wanted]
-    kinds = DEVICE_ORDER if wanted == "AUTO" else (wanted,)
-    found = [name for kind in kinds for name in available if name.split(".")[0] == kind]
-    if found:
-        return found
-    raise ConfigError(
-        f"device {wanted} is not there, OpenVINO finds {', '.join(available) or 'none'}: install its driver,"
-        " or choose another with --device (AUTO takes the best there is)"
-    )
 
 
 @dataclass(slots=True)
@@ -101,62 +33,49 @@ class EncodedWindow:
 
 
 class Runtime:
-    """Compiled encoder, cross-KV and decoder of one model.
+    """Encoder, cross-KV and decoder of one model, ready to compute.
 
     Encoding and decoding may each be used by one thread at a time, and the two at once; a buffer belongs to whoever
-    encoded into it until it is encoded into again.
+    encoded into it until it is encoded into again. Runtimes of one compilation share nothing but its compiled graphs.
     """
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        alignment_heads: graphs.Heads,
-        *,
-        device: str = "AUTO",
-        npu_through_cpu: bool = False,
-        cache_dir: Path | None = None,
-    ) -> None:
-        """Build and compile the graphs, in parallel.
-
-        Raises ConfigError where the device is not there, InferenceError where it cannot compile the graphs.
-        """
-        self.dims: ModelDimensions = checkpoint.dims
-        self._core = ov.Core()
-        self._properties: dict[str, object] = {"PERFORMANCE_HINT": "LATENCY"}
-        if npu_through_cpu:
-            self.device = "NPU"
-            self._properties |= _NPU_THROUGH_CPU
-        else:
-            self.device = choose_device(device, available_devices())
-            if not self.device.startswith("NPU"):
-                self._properties |= _FULL_PRECISION
-        if cache_dir is not None:
-            self._properties["CACHE_DIR"] = str(cache_dir)
+    def __init__(self, compilation: Compilation, mask: MaskConvention = OURS, *, n_buffers: int = N_BUFFERS) -> None:
+        """Raise ModelError where a graph lacks a port, or the ports of two graphs do not fit together."""
+        self.dims = compilation.graphs.dims
         # Device of each stage, as the `ready` event tells it.
-        self.devices = dict.fromkeys(("encoder", "cross_kv", "decoder"), self.device)
-        dims, weights = checkpoint.dims, checkpoint.tensors
-        builders: dict[str, Callable[[], ov.Model]] = {
-            "encoder": lambda: graphs.build_encoder(dims, weights),
-            "cross_kv": lambda: graphs.build_cross_kv(dims, weights),
-            "decoder": lambda: graphs.build_decoder(dims, weights, 1, alignment_heads),
-            "block_decoder": lambda: graphs.build_decoder(dims, weights, BLOCK_TOKENS, alignment_heads),
-        }
-        with ThreadPoolExecutor(len(builders), "compile") as pool:
-            compiled = dict(zip(builders, pool.map(self._compile, builders, builders.values()), strict=True))
-
-        self._encoder = _Stage(compiled["encoder"])
-        self._cross_kv = _Stage(compiled["cross_kv"])
+        self.devices = compilation.devices
+        compiled = compilation.compiled
+        self._encoder = _Stage("encoder", compiled["encoder"])
+        self._cross_kv = _Stage("cross_kv", compiled["cross_kv"])
         # The encoder's output is the cross-KV's input: one tensor, no copy.
-        self._cross_kv.bind("encoder_hidden_states", self._encoder.bind_new("last_hidden_state"))
-        self._features = self._encoder.bind_new("input_features")
-        names = [output.any_name for output in compiled["cross_kv"].outputs]
+        hidden = self._encoder.bind_output("last_hidden_state")
+        self._cross_kv.bind_to_input("encoder_hidden_states", hidden)
+        self._features = self._encoder.bind_input("input_features")
         self._buffers = [
-            EncodedWindow(i, {name: _new_tensor(compiled["cross_kv"].output(name)) for name in names})
-            for i in range(N_BUFFERS)
+            EncodedWindow(
+                i,
+                {
+                    name: new_tensor(port)
+                    for name, port in self._cross_kv.outputs.items()
+                    if name.startswith("present_key_values.")
+                },
+            )
+            for i in range(n_buffers)
         ]
         self.decoder = DecoderRuntime(
-            self.dims, _Stage(compiled["decoder"]), _Stage(compiled["block_decoder"]), self._buffers[0]
+            _Stage("decoder", compiled["decoder"]),
+            _Stage("block_decoder", compiled["block_decoder"]) if "block_decoder" in compiled else None,
+            self._buffers[0],
+            n_text_ctx=self.dims.n_text_ctx,
+            alignment_heads=compilation.graphs.alignment_heads,
+            mask=mask,
         )
+
+    @property
+    def last_hidden_state(self) -> FloatArray:
+        """The encoder's output for the window encoded last, shape (1500, n_audio_state), as a copy."""
+        hidden: FloatArray = self._encoder.tensors["last_hidden_state"].data[0].copy()
+        return hidden
 
     def encode(self, mel: FloatArray, buffer: int) -> EncodedWindow:
         """Encode a window into a buffer.
@@ -166,70 +85,70 @@ class Runtime:
         Raises InferenceError where the device fails.
         """
         window = self._buffers[buffer]
-        np.copyto(self._features.data[0], mel)
+        np.copyto(self._features.data[0], mel, casting="same_kind")
         self._encoder.infer()
         for name, tensor in window.tensors.items():
-            self._cross_kv.bind(name, tensor)
+            self._cross_kv.bind_to_output(name, tensor)
         self._cross_kv.infer()
         return window
-
-    def _compile(self, stage: str, build: Callable[[], ov.Model]) -> ov.CompiledModel:
-        model = build()
-        if "CACHE_DIR" in self._properties:
-            try:
-                return self._core.compile_model(model, self.device, self._properties)
-            except RuntimeError as error:
-                # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
-                logger.debug("%s for %s with the cache: %s", stage, self.device, _first_line(error))
-        properties = {key: value for key, value in self._properties.items() if key != "CACHE_DIR"}
-        try:
-            compiled = self._core.compile_model(model, self.device, properties)
-        except RuntimeError as error:
-            raise InferenceError(
-                f"{self.device} cannot compile the {stage} graph ({_first_line(error)}): update its driver,"
-                " or choose another device with --device CPU"
-            ) from None
-        if properties != self._properties:
-            logger.warning(
-                "the cache of compiled graphs in %s cannot be used for the %s graph: delete that directory",
-                self._properties["CACHE_DIR"],
-                stage,
-            )
-        return compiled
 
 
 class DecoderRuntime:
     """The decoder's forward pass over one growing sequence, with its key-value cache.
 
-    Tokens go through in blocks of `BLOCK_TOKENS`, a single one through the one-token graph; the two share the cache.
+    Tokens go through in blocks where there is a graph for several at once, a single one through the one-token graph;
+    the two share the cache.
     """
 
-    def __init__(self, dims: ModelDimensions, step: "_Stage", block: "_Stage", window: EncodedWindow) -> None:
-        self._dims = dims
+    def __init__(
+        self,
+        step: "_Stage",
+        block: "_Stage | None",
+        window: EncodedWindow,
+        *,
+        n_text_ctx: int,
+        alignment_heads: Heads,
+        mask: MaskConvention = OURS,
+    ) -> None:
+        # How the graphs want to be told which slots are filled.
+        self.mask = mask
         # Tokens in the cache.
         self._n_cached = 0
         # Cache slots that may hold something else than zeros, from the first on.
         self._n_dirty = 0
-        names = [f"{i}.decoder.{kind}" for i in range(dims.n_text_layer) for kind in ("key", "value")]
+        names = [
+            name.removeprefix("past_key_values.")
+            for name in step.inputs
+            if name.startswith("past_key_values.") and ".decoder." in name
+        ]
         # Cached keys and values, each of shape (1, n_head, P, head); shared by both graphs.
-        cache = {name: step.bind_new(f"past_key_values.{name}") for name in names}
-        for name, tensor in cache.items():
-            block.bind(f"past_key_values.{name}", tensor)
+        cache = {name: step.bind_input(f"past_key_values.{name}") for name in names}
         self._cache = [tensor.data for tensor in cache.values()]
-        self._step = _Call(step, names)
-        self._block = _Call(block, names)
+        self._n_slots = int(self._cache[0].shape[2])
+        self._n_text_ctx = min(n_text_ctx, self._n_slots + 1)
+        self._step = _Call(step, names, alignment_heads)
+        self._calls = [self._step]
+        if block is not None:
+            for name, tensor in cache.items():
+                block.bind_to_input(f"past_key_values.{name}", tensor)
+            self._calls.append(_Call(block, names, alignment_heads))
         self.use(window)
 
     @property
     def capacity(self) -> int:
         """Tokens that a sequence can hold."""
-        return self._dims.n_text_ctx
+        return self._n_text_ctx
+
+    @property
+    def open_step(self) -> "OpenStep":
+        """The one-token graph with its tensors, to find out how its mask is meant (see `masks`)."""
+        return OpenStep(self._step, self._cache)
 
     def use(self, window: EncodedWindow) -> None:
         """Decode this window from now on."""
         for name, tensor in window.tensors.items():
-            for call in (self._step, self._block):
-                call.stage.bind(name.replace("present_", "past_", 1), tensor)
+            for call in self._calls:
+                call.stage.bind_to_input(name.replace("present_", "past_", 1), tensor)
         self.begin()
 
     def begin(self) -> None:
@@ -246,104 +165,168 @@ class DecoderRuntime:
             # The same in every slot: attention that averages many of them would average white noise away.
             pattern = 4.0 * noise.standard_normal((1, slots.shape[1], 1, slots.shape[3]), dtype=np.float32)
             slots[:, :, self._n_cached :] = pattern
-        self._n_dirty = self._dims.cache_size
+        self._n_dirty = self._n_slots
 
     def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
         """Append tokens to the sequence.
 
         Returns logits, shape (n, n_vocab), and the alignment heads' attention, shape (n_heads, n, n_audio_ctx), as
-        copies. Raises InferenceError where the device fails.
+        copies in float32. Raises InferenceError where the device fails.
         """
         assert 0 < len(tokens) <= self.capacity - self._n_cached, "the sequence does not fit the context"
         logits: list[FloatArray] = []
         attention: list[FloatArray] = []
-        for first in range(0, len(tokens), BLOCK_TOKENS):
-            some = tokens[first : first + BLOCK_TOKENS]
-            call = self._forward(some)
-            logits.append(call.logits[0, : len(some)].copy())
-            attention.append(call.attention[0, :, : len(some)].copy())
+        position = 0
+        while position < len(tokens):
+            left = len(tokens) - position
+            call = self._step if left == 1 else self._calls[-1]
+            n = min(left, call.n_tokens)
+            self._forward(call, tokens[position : position + n])
+            logits.append(call.read_logits(n))
+            attention.append(call.read_attention(n))
+            position += n
         if len(logits) == 1:
             return logits[0], attention[0]
         return np.concatenate(logits), np.concatenate(attention, axis=1)
 
-    def _forward(self, tokens: Sequence[int]) -> "_Call":
-        call = self._step if len(tokens) == 1 else self._block
+    def _forward(self, call: "_Call", tokens: Sequence[int]) -> None:
         n, n_cached = len(tokens), self._n_cached
-        call.ids[0, :n] = tokens
+        call.ids[:n] = tokens
         # Padding behind the tokens is hidden from them; it only has to be valid.
-        call.ids[0, n:] = 0
-        np.minimum(call.offsets + n_cached, self._dims.n_text_ctx - 1, out=call.positions)
-        self._show(call.mask[0], n_cached, n)
+        call.ids[n:] = 0
+        np.minimum(call.offsets + n_cached, self._n_text_ctx - 1, out=call.positions, casting="same_kind")
+        self.mask.write(call.mask, n_cached, n, self._n_slots)
         call.stage.infer()
         # The very last position has no slot: nothing comes after it.
-        n_kept = min(n, self._dims.cache_size - n_cached)
+        n_kept = min(n, self._n_slots - n_cached)
         for slots, present in zip(self._cache, call.present, strict=True):
             slots[:, :, n_cached : n_cached + n_kept] = present[:, :, :n_kept]
         self._n_cached += n
         self._n_dirty = max(self._n_dirty, n_cached + n_kept)
-        return call
-
-    def _show(self, mask: FloatArray, n_cached: int, n: int) -> None:
-        """Show the filled slots and the n current tokens, which sit behind all slots; shape (P + T,)."""
-        slots = self._dims.cache_size
-        mask[:n_cached] = 1
-        mask[n_cached:slots] = 0
-        mask[slots : slots + n] = 1
-        mask[slots + n :] = 0
 
 
 class _Call:
     """A decoder graph with its tensors as arrays; looked up once, since a step takes less time than a few look-ups."""
 
-    def __init__(self, stage: "_Stage", names: Sequence[str]) -> None:
+    def __init__(self, stage: "_Stage", names: Sequence[str], alignment_heads: Heads) -> None:
         self.stage = stage
-        self.ids = stage.bind_new("input_ids").data
-        self.positions = stage.bind_new("position_ids").data
-        self.mask = stage.bind_new("attention_mask").data
-        self.logits = stage.bind_new("logits").data
-        self.attention = stage.bind_new("cross_attention").data
-        # Keys and values of the call's own tokens, in the order of `names`.
-        self.present = [stage.bind_new(f"present_key_values.{name}").data for name in names]
+        # Shape (T,), (T,) and (P + T,), whatever the ranks of the ports are.
+        self.ids = stage.bind_input("input_ids").data.reshape(-1)
+        self.positions = stage.bind_input("position_ids").data.reshape(-1)
+        self.mask = stage.bind_input("attention_mask").data.reshape(-1)
+        self.n_tokens = len(self.ids)
         # Position of each token of the call after its first.
-        self.offsets = np.arange(len(self.positions))
+        self.offsets = np.arange(self.n_tokens)
+        self._logits = stage.bind_output("logits").data
+        # Keys and values of the call's own tokens, in the order of `names`.
+        self.present = [stage.bind_output(f"present_key_values.{name}").data for name in names]
+        # Attention of the alignment heads, each of shape (T, n_audio_ctx): from our graphs in the order of the list,
+        # from others all heads of a layer in one output.
+        if "cross_attention" in stage.outputs:
+            self._attention = list(stage.bind_output("cross_attention").data[0])
+        else:
+            layers = {layer: stage.bind_output(f"cross_attention.{layer}").data for layer, _ in alignment_heads}
+            n_audio_ctx = next(iter(layers.values())).shape[-1]
+            self._attention = [
+                layers[layer].reshape(-1, self.n_tokens, n_audio_ctx)[head] for layer, head in alignment_heads
+            ]
+
+    def read_logits(self, n: int) -> FloatArray:
+        logits: FloatArray = self._logits[0, :n].astype(np.float32)
+        return logits
+
+    def read_attention(self, n: int) -> FloatArray:
+        return np.stack([rows[:n] for rows in self._attention]).astype(np.float32, copy=False)
+
+
+class OpenStep:
+    """A one-token decoder graph with its tensors open to experiments: a `masks.MaskedDecoder`."""
+
+    def __init__(self, call: _Call, cache: Sequence[FloatArray]) -> None:
+        self._call = call
+        self.mask = call.mask
+        self.cache = cache
+        self.present = call.present
+        self.cross = [tensor.data for name, tensor in call.stage.tensors.items() if ".encoder." in name]
+
+    def compute(self, token: int, position: int) -> FloatArray:
+        """Return the logits after a token at a position, shape (n_vocab,), as a copy."""
+        self._call.ids[:] = token
+        self._call.positions[:] = position
+        self._call.stage.infer()
+        logits: FloatArray = self._call.read_logits(1)[0]
+        return logits
 
 
 class _Stage:
-    """One infer request of a compiled graph, its tensors set by name."""
+    """One infer request of a compiled graph, with its ports by name and the tensors bound to them.
 
-    def __init__(self, compiled: ov.CompiledModel) -> None:
-        self._compiled = compiled
+    A tensor is bound to a port and not to a name: a graph may give an input and an output the same one.
+    """
+
+    def __init__(self, name: str, compiled: ov.CompiledModel) -> None:
+        self.name = name
+        self.inputs: dict[str, ov.ConstOutput] = {name: port for port in compiled.inputs for name in port.names}
+        self.outputs: dict[str, ov.ConstOutput] = {name: port for port in compiled.outputs for name in port.names}
+        self.tensors: dict[str, ov.Tensor] = {}
         self._request = compiled.create_infer_request()
-        self.output_names = [output.any_name for output in compiled.outputs]
 
-    def bind(self, name: str, tensor: ov.Tensor) -> None:
-        self._request.set_tensor(name, tensor)
-
-    def bind_new(self, name: str) -> ov.Tensor:
-        """Make a zeroed tensor for a port and bind it."""
-        port = self._compiled.output(name) if name in self.output_names else self._compiled.input(name)
-        tensor = _new_tensor(port)
-        self.bind(name, tensor)
+    def bind_input(self, name: str) -> ov.Tensor:
+        """Make a zeroed tensor for an input and bind it. Raises ModelError where there is no such input."""
+        tensor = new_tensor(self._port(self.inputs, "input", name))
+        self.bind_to_input(name, tensor)
         return tensor
 
+    def bind_output(self, name: str) -> ov.Tensor:
+        """Make a zeroed tensor for an output and bind it. Raises ModelError where there is no such output."""
+        tensor = new_tensor(self._port(self.outputs, "output", name))
+        self.bind_to_output(name, tensor)
+        return tensor
+
+    def bind_to_input(self, name: str, tensor: ov.Tensor) -> None:
+        port = self._port(self.inputs, "input", name)
+        self._check(port, name, tensor)
+        self._request.set_tensor(port, tensor)
+        self.tensors[name] = tensor
+
+    def bind_to_output(self, name: str, tensor: ov.Tensor) -> None:
+        self._request.set_tensor(self._port(self.outputs, "output", name), tensor)
+        self.tensors[name] = tensor
+
     def infer(self) -> None:
+        """Compute. Raises InferenceError where the device fails."""
         try:
             self._request.infer()
         except RuntimeError as error:
             raise InferenceError(
-                f"the device failed while it computed ({_first_line(error)}): see `streamer devices`, update the"
+                f"the device failed while it computed ({first_line(error)}): see `streamer devices`, update the"
                 " driver, or choose another device with --device CPU"
             ) from error
 
+    def _port(self, ports: Mapping[str, ov.ConstOutput], kind: str, name: str) -> ov.ConstOutput:
+        if name not in ports:
+            raise ModelError(
+                f"the {self.name} graph has no {kind} {name}, it has {', '.join(sorted(ports))!r:.300}: expected a"
+                " Whisper graph as docs/design.md has it; convert the model again with `streamer models convert`"
+            )
+        return ports[name]
 
-def _new_tensor(port: ov.ConstOutput) -> ov.Tensor:
+    def _check(self, port: ov.ConstOutput, name: str, tensor: ov.Tensor) -> None:
+        """Raise ModelError where one graph's output is no input for another."""
+        if list(port.shape) != list(tensor.shape) or port.element_type != tensor.element_type:
+            raise ModelError(
+                f"the {self.name} graph takes {name} as {describe(port)}, it would be given {describe(tensor)}: the"
+                " graphs are from different models; fetch or convert all of them again"
+            )
+
+
+def describe(port: ov.ConstOutput | ov.Tensor) -> str:
+    """Return shape and type of a port or a tensor, such as `[1, 80, 3000] f32`."""
+    return f"{list(port.shape)} {port.element_type.get_type_name()}"
+
+
+def new_tensor(port: ov.ConstOutput) -> ov.Tensor:
+    """Make a zeroed tensor for a port."""
     tensor = ov.Tensor(port.element_type, port.shape)
     tensor.data[:] = 0
     return tensor
-
-
-def _first_line(error: Exception) -> str:
-    """Return what an OpenVINO exception says, without its stack of source locations."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = (line for line in reversed(lines) if not line.startswith(("Exception from", "Check")))
-    return next(found, "no reason given")[:200]

@@ -1,7 +1,7 @@
 """Text to Whisper's tokens and back; special tokens are found by name, never by number.
 
 Source: openai-whisper's `tokenizer.py` (the order of the start-of-transcript sequence, the languages written without
-spaces); the vocabulary is the model's own `tokenizer.json`.
+spaces); where a vocabulary comes from is `vocabularies`' concern.
 """
 
 import re
@@ -12,6 +12,7 @@ from pathlib import Path
 import tokenizers
 
 from streamer.errors import ConfigError, ModelError
+from streamer.whisper import vocabularies
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what an unfinished UTF-8 sequence decodes to
 
@@ -19,6 +20,9 @@ REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what an unfinished UTF-8 
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 _LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+# Vocabulary size of the published models that hear English only, though they have tokens of languages.
+_ENGLISH_ONLY_N_VOCAB = 51864
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +40,26 @@ class SpecialTokens:
     # `<|0.00|>`; the other timestamps follow, 20 ms apart.
     timestamp_begin: int
 
+    # Begins text without audio, and has no other use; None where the vocabulary lacks it.
+    start_of_language_model: int | None
+
 
 class Tokenizer:
     """Byte-level BPE with Whisper's special tokens."""
 
-    def __init__(self, backend: tokenizers.Tokenizer, *, multilingual: bool, where: str) -> None:
-        """Raise ModelError where a special token is not in the vocabulary; `where` names it in the message."""
+    def __init__(self, backend: tokenizers.Tokenizer, *, multilingual: bool | None = None, where: str) -> None:
+        """Take over a backend; `where` names it in messages.
+
+        multilingual : whether the start of a transcript names language and task; None: if there are tokens of
+            languages, unless the vocabulary is that of the published English-only models
+
+        Raises ModelError where a special token is not in the vocabulary, or not in Whisper's order.
+        """
         self._backend = backend
         # Some files ask for it; a prompt is cut by us, and never filled up.
         backend.no_truncation()
         backend.no_padding()
-        self._where = where
-        # Whether the start of a transcript names language and task.
-        self.multilingual = multilingual
+        self.where = where
         vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
         # Highest token, special ones included, and one: numbers below may be free.
         self.n_vocab: int = max(vocabulary.values(), default=-1) + 1
@@ -61,6 +72,7 @@ class Tokenizer:
             no_speech=self._find("<|nospeech|>", "<|nocaptions|>"),
             no_timestamps=self._find("<|notimestamps|>"),
             timestamp_begin=self._find("<|0.00|>"),
+            start_of_language_model=backend.token_to_id("<|startoflm|>"),
         )
         # Language code to token.
         self.languages: dict[str, int] = {
@@ -68,6 +80,11 @@ class Tokenizer:
             for text, index in sorted(vocabulary.items(), key=lambda item: item[1])
             if (match := _LANGUAGE.fullmatch(text))
         }
+        self._check_order()
+        if multilingual is None:
+            multilingual = bool(self.languages) and self.n_vocab != _ENGLISH_ONLY_N_VOCAB
+        # Whether the start of a transcript names language and task.
+        self.multilingual = multilingual
         if multilingual and not self.languages:
             raise ModelError(
                 f"{where} has no language token such as <|en|>, generation_config.json says is_multilingual: expected"
@@ -75,20 +92,24 @@ class Tokenizer:
             )
 
     @classmethod
-    def load(cls, directory: Path, *, multilingual: bool) -> "Tokenizer":
-        """Load `tokenizer.json` from a model directory.
+    def load(cls, path: Path, *, n_vocab: int, multilingual: bool | None = None) -> "Tokenizer":
+        """Load the tokenizer of a model with `n_vocab` tokens from its directory, or from a file of any known kind.
 
-        Raises ModelError where the file is missing, broken, or lacks a special token.
+        Raises ModelError where there is none, or it is broken, of another model, or lacks a special token.
         """
-        path = directory / "tokenizer.json"
-        if not path.is_file():
-            raise ModelError(f"{path} is missing: expected the tokenizer of the model; fetch it again")
-        try:
-            backend = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # noqa: BLE001 - the library raises bare Exception
-            reason = " ".join(str(error).split())
-            raise ModelError(f"{path} is no tokenizer ({reason:.120}): expected Whisper's; fetch it again") from None
-        return cls(backend, multilingual=multilingual, where=str(path))
+        path = vocabularies.find(path)
+        return cls(vocabularies.load(path, n_vocab), multilingual=multilingual, where=str(path))
+
+    def as_multilingual(self, multilingual: bool) -> "Tokenizer":
+        """Return the tokenizer for a model that says itself whether it is multilingual.
+
+        Raises ModelError where it says so and there is no token of a language.
+        """
+        return Tokenizer(self._backend, multilingual=multilingual, where=self.where)
+
+    def to_json(self) -> bytes:
+        """Return the contents of a `tokenizer.json` of this tokenizer."""
+        return str(self._backend.to_str()).encode("utf-8")
 
     def choose_language(self, wanted: str, task: str) -> str:
         """Return the language to decode in: the wanted one, the only one there is, or `auto` to be found out.
@@ -154,14 +175,37 @@ class Tokenizer:
             pending.append(token)
             text = self.decode(pending)
             # Only bytes at the end can still become a character. Broken bytes before them stay broken.
-            if not text.endswith(REPLACEMENT_CHARACTER):
+            # One of Whisper's tokens spells nothing, and goes with what follows.
+            if text and not text.endswith(REPLACEMENT_CHARACTER):
                 pieces.append((text, tuple(pending)))
                 pending = []
         return pieces  # an unfinished character at the end is not shown
+
+    def _check_order(self) -> None:
+        """Raise ModelError unless text, special tokens and times follow each other, which decoding relies on."""
+        special = self.special
+        controls = (
+            special.start_of_transcript,
+            special.translate,
+            special.transcribe,
+            special.start_of_previous,
+            special.no_speech,
+            special.no_timestamps,
+        )
+        last_time = self._find("<|30.00|>")
+        if (
+            not all(special.end_of_text < token < special.timestamp_begin for token in controls)
+            or last_time != special.timestamp_begin + 1500
+        ):
+            raise ModelError(
+                f"{self.where} numbers its special tokens in another order than Whisper does: expected text, then"
+                " <|endoftext|>, then the others, then <|0.00|> to <|30.00|>; name the model's own tokenizer.json with"
+                " --tokenizer FILE"
+            )
 
     def _find(self, *names: str) -> int:
         for name in names:
             index = self._backend.token_to_id(name)
             if index is not None:
                 return int(index)
-        raise ModelError(f"{self._where} has no token {names[0]}: expected a Whisper tokenizer; fetch the file again")
+        raise ModelError(f"{self.where} has no token {names[0]}: expected a Whisper tokenizer; fetch the file again")

@@ -7,6 +7,7 @@ import pytest
 import torch
 import transformers
 
+from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO, Untyped, load_reference
 
@@ -26,7 +27,7 @@ def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def model(cache_dir: Path) -> WhisperModel:
-    return load_model(str(NANO), device="CPU", cache_dir=str(cache_dir))
+    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir))
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,13 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.whisper.compilation import Compilation, ModelGraphs
+from streamer.whisper.devices import DeviceSettings, plan_stages
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.graphs import Heads
+from streamer.whisper.runtime import Runtime
 from streamer.whisper.weights import Checkpoint, expected_shapes
+from streamer.whisper.weights.names import openai_name
 
 ROOT = Path(__file__).parents[2]
 NANO = ROOT / "models" / "nano.en"
@@ -67,6 +73,14 @@ def random_checkpoint(dims: ModelDimensions, seed: int = 0) -> Checkpoint:
     return Checkpoint(dims, tensors)
 
 
+def start_runtime(checkpoint: Checkpoint, alignment_heads: Heads, device: str = "CPU") -> Runtime:
+    """Compile a checkpoint's graphs for a device and start them."""
+    plans = plan_stages(DeviceSettings(device), [device])
+    compilation = Compilation(ModelGraphs.of(checkpoint, alignment_heads), plans)
+    compilation.compile()
+    return Runtime(compilation)
+
+
 def load_reference(**keywords: object) -> Untyped:
     """Return transformers' model of the embedded weights."""
     model: Untyped = transformers.WhisperForConditionalGeneration
@@ -81,3 +95,10 @@ def write_tiny(directory: Path, config: Mapping[str, object] | None = None, dtyp
     save_file(tensors, directory / "model.safetensors")
     (directory / "config.json").write_text(json.dumps({**TINY_CONFIG, **(config or {})}), encoding="utf-8")
     return directory
+
+
+def write_openai(path: Path, checkpoint: Checkpoint, dtype: str = "float16") -> Path:
+    """Write openai-whisper's form of a checkpoint, with tensors of one of torch's float types."""
+    state = {openai_name(name): tensor(value).to(getattr(torch, dtype)) for name, value in checkpoint.tensors.items()}
+    torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, path)
+    return path

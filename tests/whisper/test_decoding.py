@@ -38,7 +38,7 @@ from tests.whisper.support import NANO, SAMPLE, SPEECH, Samples, Untyped, noise,
 
 FloatArray = NDArray[np.floating]
 
-TOKENIZER = Tokenizer.load(NANO, multilingual=True)
+TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 SPECIAL = TOKENIZER.special
 N_VOCAB = TOKENIZER.n_vocab
 BEGIN = SPECIAL.timestamp_begin
@@ -367,7 +367,7 @@ def test_the_language_is_found_among_the_languages(model: WhisperModel) -> None:
 
 
 def test_the_likeliest_of_several_languages_is_found() -> None:
-    tokenizer = Tokenizer.load(NANO, multilingual=True)
+    tokenizer = Tokenizer.load(NANO, n_vocab=2022)
     tokenizer.languages.update({"de": 300, "fr": 301})
     decoder = ScriptedDecoder([300])
     language, probabilities = detect_language(decoder, tokenizer)

@@ -1,7 +1,6 @@
 """The tokenizer against transformers' on the same files."""
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from streamer.errors import ConfigError, ModelError
 from streamer.whisper.tokenizer import Tokenizer
 from tests.whisper.support import NANO, Untyped
 
-TOKENIZER = Tokenizer.load(NANO, multilingual=True)
+TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 
 TEXTS = [
     "",
@@ -63,6 +62,7 @@ def test_special_tokens_are_found_by_name(processor: Untyped) -> None:
     }.items():
         assert processor.tokenizer.convert_tokens_to_ids(name) == token
     assert TOKENIZER.languages == {"en": processor.tokenizer.convert_tokens_to_ids("<|en|>")}
+    assert TOKENIZER.special.start_of_language_model == processor.tokenizer.convert_tokens_to_ids("<|startoflm|>")
     assert TOKENIZER.n_vocab == len(processor.tokenizer)
 
 
@@ -78,22 +78,47 @@ def test_a_missing_special_token_is_named(tables: dict[str, Any], name: str) -> 
         renamed(tables, **{name: "something else"})
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("endoftext", "translate"),
+        ("notimestamps", "0.00"),
+        ("0.00", "0.02"),
+        ("30.00", "29.98"),
+        ("nospeech", "30.00"),
+        ("startoftranscript", "endoftext"),
+    ],
+)
+def test_special_tokens_in_another_order(tables: dict[str, Any], one: str, other: str) -> None:
+    """Decoding tells text, control and time by what comes before and behind what."""
+    text = json.dumps(tables).replace(f"<|{one}|>", "<|x|>").replace(f"<|{other}|>", f"<|{one}|>")
+    backend = tokenizers.Tokenizer.from_str(text.replace("<|x|>", f"<|{other}|>"))
+    with pytest.raises(ModelError, match=r"^here numbers its special tokens in another order .*--tokenizer FILE"):
+        Tokenizer(backend, where="here")
+
+
+def test_a_token_that_is_not_needed_may_be_missing(tables: dict[str, Any]) -> None:
+    assert renamed(tables, startoflm="other").special.start_of_language_model is None
+
+
+def test_who_is_multilingual(tables: dict[str, Any]) -> None:
+    """Whoever has languages; what a model says of itself goes first."""
+    assert TOKENIZER.multilingual
+    without = Tokenizer(
+        tokenizers.Tokenizer.from_str(json.dumps(tables).replace("<|en|>", "<|English|>")), where="here"
+    )
+    assert not without.multilingual
+    english_only = TOKENIZER.as_multilingual(False)
+    assert not english_only.multilingual
+    assert english_only.as_multilingual(True).multilingual
+    assert TOKENIZER.multilingual
+    with pytest.raises(ModelError, match=r"has no language token such as <\|en\|>"):
+        without.as_multilingual(True)
+
+
 def test_a_multilingual_tokenizer_without_languages(tables: dict[str, Any]) -> None:
     with pytest.raises(ModelError, match=r"has no language token such as <\|en\|>"):
         renamed(tables, en="English")
-
-
-@pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '{"model": {"type": "BPE"}}'])
-def test_a_broken_file_is_one_line(tmp_path: Path, text: str) -> None:
-    (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
-    with pytest.raises(ModelError, match=r"tokenizer\.json is no tokenizer .*fetch it again") as caught:
-        Tokenizer.load(tmp_path, multilingual=True)
-    assert "\n" not in str(caught.value)
-
-
-def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match=r"tokenizer\.json is missing"):
-        Tokenizer.load(tmp_path, multilingual=True)
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -197,7 +222,7 @@ def test_a_language_that_is_not_known(language: str) -> None:
 
 
 def test_an_english_only_model_names_neither() -> None:
-    tokenizer = Tokenizer.load(NANO, multilingual=False)
+    tokenizer = Tokenizer.load(NANO, n_vocab=2022, multilingual=False)
     assert tokenizer.start_sequence("en", "transcribe") == [tokenizer.special.start_of_transcript]
     with pytest.raises(ConfigError, match=r"English only, not 'de'"):
         tokenizer.start_sequence("de", "transcribe")
@@ -207,7 +232,7 @@ def test_an_english_only_model_names_neither() -> None:
 
 def test_the_only_language_need_not_be_found_out(tables: dict[str, Any]) -> None:
     assert TOKENIZER.choose_language("auto", "transcribe") == "en"
-    english_only = Tokenizer.load(NANO, multilingual=False)
+    english_only = Tokenizer.load(NANO, n_vocab=2022, multilingual=False)
     assert english_only.choose_language("auto", "transcribe") == "en"
     with pytest.raises(ConfigError, match="English only"):
         english_only.choose_language("auto", "translate")

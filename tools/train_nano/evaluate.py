@@ -28,6 +28,7 @@ from streamer.config import DecodingSettings
 from streamer.live import WhisperDecoder
 from streamer.stream.session import Request
 from streamer.transcribe import transcribe
+from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.result import Hypothesis
 from tools.train_nano import degrade, sentences, sounds
@@ -247,7 +248,7 @@ def main() -> None:
     if not voices:
         raise SystemExit("no voice can be used; install flite, espeak-ng or festival")
     speakers = [voices[name] for name in SPEAKERS if name in voices] or list(voices.values())
-    listener = Listener(load_model(options.model, device="CPU"))
+    listener = Listener(load_model(options.model, DeviceSettings("CPU")))
     print("| Voice, or what was done | Words | WER % | Substituted % | Left out % | Put in % |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     rows: list[Row] = []

@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import WhisperForConditionalGeneration
 
+from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tests.tools.train_nano.support import Said, write_shard
 from tools.train_nano import export
@@ -59,7 +60,7 @@ def test_transformers_computes_the_same(net: Whisper, exported: Path) -> None:
 
 
 def test_streamer_loads_it(exported: Path) -> None:
-    model = load_model(str(exported), device="CPU", cache_dir=str(exported / "cache"))
+    model = load_model(str(exported), DeviceSettings("CPU"), cache_dir=str(exported / "cache"))
     assert model.dims.n_text_layer == 2
     assert not model.generation.prompted
 

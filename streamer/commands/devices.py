@@ -1,0 +1,100 @@
+"""What `streamer devices` shows: what can compute, what each stage would compute on, and what can hear."""
+
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.table import Table
+
+from streamer.audio.sources.microphone import list_microphones
+from streamer.config import ModelSettings, Settings
+from streamer.errors import StreamerError
+from streamer.loading import device_settings
+from streamer.whisper.devices import (
+    DeviceInfo,
+    StagePlan,
+    list_devices,
+    own_properties,
+    plan_stages,
+)
+
+
+def show_devices(settings: Settings, console: Console) -> int:
+    """Print inference devices, the stages' devices and microphones. Returns the exit code."""
+    try:
+        devices = list_devices()
+    except StreamerError as error:
+        _say(console, f"Inference devices: {error}")
+    else:
+        _show_inference_devices(devices, console)
+        _show_stages(settings.model, [device.name for device in devices], console)
+    _show_microphones(console)
+    return 0
+
+
+def _show_inference_devices(devices: Sequence[DeviceInfo], console: Console) -> None:
+    if not devices:
+        _say(console, "Inference devices: none; `streamer doctor` says what is missing")
+        return
+    table = _table("Inference devices", "Device", "Name")
+    for device in devices:
+        table.add_row(device.name, (device.full_name or "unnamed") + (device.driver and f", driver {device.driver}"))
+    console.print(table, markup=False)
+
+
+def _show_stages(model: ModelSettings, available: Sequence[str], console: Console) -> None:
+    try:
+        plans = plan_stages(device_settings(model), available)
+    except StreamerError as error:
+        _say(console, f"Stages: {error}")
+        return
+    table = _table("Stages of the model, with the present settings", "Stage", "Device", "Why", "Properties set")
+    for plan in plans.values():
+        device, *others = plan.candidates
+        why = _why(plan, device, model, available)
+        own = " ".join(f"{key}={value}" for key, value in own_properties(device, plan).items())
+        table.add_row(plan.stage, device, f"{why}; {', '.join(others)} if it fails" if others else why, own or "none")
+    console.print(table, markup=False)
+
+
+def _why(plan: StagePlan, device: str, model: ModelSettings, available: Sequence[str]) -> str:
+    if plan.npu_through_cpu:
+        return f"model.npu_through_cpu: {plan.why(device, available)}"
+    if plan.wanted == "AUTO":
+        return plan.why(device, available)
+    own = getattr(model, f"{plan.stage}_device")
+    return f"model.{plan.stage}_device is {own}" if own else f"model.device is {model.device}"
+
+
+def _show_microphones(console: Console) -> None:
+    try:
+        microphones = list_microphones()
+    except StreamerError as error:
+        _say(console, f"Microphones: {error}")
+        return
+    if not microphones:
+        _say(console, "Microphones: none; plug one in, or name a file with --input FILE")
+        return
+    table = _table("Microphones", "Number", "Name", "System", "Channels", "Rate", "Default")
+    for microphone in microphones:
+        table.add_row(
+            str(microphone.index),
+            microphone.name,
+            microphone.host_api,
+            str(microphone.channels),
+            f"{microphone.default_sample_rate} Hz",
+            "yes" if microphone.is_default else "",
+        )
+    console.print(table, markup=False)
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(
+            column, overflow="fold", justify="right" if column in ("Number", "Channels", "Rate") else "left"
+        )
+    return table
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)

@@ -1,0 +1,497 @@
+"""What `streamer doctor` looks at: everything that a start needs, what is wrong with it, and how to mend it.
+
+Nothing here needs the network.
+"""
+
+import contextlib
+import errno
+import http.client
+import json
+import os
+import platform
+import re
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from streamer import __version__
+from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
+from streamer.commands.probes import Audio, Inference, ask_audio, ask_inference
+from streamer.config import CONFIG_VARIABLE, Settings, default_config_path
+from streamer.errors import ConfigError, StreamerError
+
+# What a check may take, such as one of a directory on a server that is away.
+CHECK_TIMEOUT_S = 15.0
+HEALTH_TIMEOUT_S = 2.0
+
+MIN_OPENVINO = (2026, 0)
+
+# A large model is 3 GB to fetch, and as much again where it is compiled.
+LITTLE_SPACE_BYTES = 4 * 10**9
+
+# A model's file that is so short is none.
+MIN_WEIGHTS_BYTES = 1000
+WEIGHTS_SUFFIXES = (".safetensors", ".npz", ".pt", ".bin", ".xml")
+
+
+class Verdict(StrEnum):
+    """How bad it is."""
+
+    OK = "ok"
+    WARNING = "warning"  # it works without
+    PROBLEM = "problem"  # a start with these settings fails
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check found."""
+
+    verdict: Verdict
+    found: str
+
+    # Empty where there is nothing to do, or where an error that was found says it.
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the checks look at."""
+
+    settings: Settings
+    inference: Inference
+    audio: Audio
+
+    # The configuration file that was named on the command line, and why the settings were refused.
+    config: Path | None = None
+    refusal: ConfigError | None = None
+
+    # As `sys.platform`, where the file system begins, and whether this user may use a device's file.
+    platform: str = sys.platform
+    root: Path = Path("/")
+    may_use: Callable[[Path], bool] = may_read_and_write
+
+    def wants(self, kind: str) -> bool:
+        """Whether the settings name a kind of device."""
+        model = self.settings.model
+        names = (model.device, model.encoder_device, model.cross_kv_device, model.decoder_device)
+        return any(name.partition(".")[0] == kind for name in names)
+
+
+def diagnose(
+    settings: Settings, console: Console, *, config: Path | None = None, refusal: ConfigError | None = None
+) -> int:
+    """Look at everything and print it. Returns 1 where there are problems, else 0.
+
+    config : file named on the command line
+    refusal : why the settings were refused; `settings` are the defaults then
+    """
+    with console.status("looking at this machine"):
+        machine = Machine(
+            settings=settings,
+            inference=ask_inference(),
+            audio=ask_audio(settings.input.microphone),
+            config=config,
+            refusal=refusal,
+        )
+        findings = {name: run_check(check, machine) for name, check in CHECKS.items()}
+    return show(findings, console)
+
+
+def show(findings: Mapping[str, Finding], console: Console) -> int:
+    """Print findings by their names. Returns 1 where there are problems, else 0."""
+    styles = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
+    table = Table(title="Checks", title_justify="left")
+    for title in ("Check", "Verdict", "Found, and what to do"):
+        table.add_column(title, overflow="fold")
+    for name, finding in findings.items():
+        text = Text(finding.found)
+        if finding.remedy:
+            text.append("\n").append("to do: ", "bold").append(finding.remedy)
+        table.add_row(name, Text(finding.verdict, styles[finding.verdict]), text)
+    console.print(table, markup=False)
+    verdicts = [finding.verdict for finding in findings.values()]
+    n_problems, n_warnings = verdicts.count(Verdict.PROBLEM), verdicts.count(Verdict.WARNING)
+    console.print(f"{_counted(n_problems, 'problem')}, {_counted(n_warnings, 'warning')}", highlight=False)
+    return 1 if n_problems else 0
+
+
+def run_check(check: "Check", machine: Machine, timeout_s: float = CHECK_TIMEOUT_S) -> Finding:
+    """Run a check that may hang or fail."""
+    findings: list[Finding] = []
+
+    def run() -> None:
+        try:
+            findings.append(check(machine))
+        except Exception as error:  # noqa: BLE001 - the other checks go on
+            findings.append(
+                Finding(
+                    Verdict.PROBLEM,
+                    f"the check failed ({type(error).__name__}: {error!s:.200})",
+                    "install streamer again; where that does not help, report it",
+                )
+            )
+
+    thread = threading.Thread(target=run, name="check", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if findings:
+        return findings[0]
+    return Finding(
+        Verdict.PROBLEM,
+        f"no answer within {timeout_s:g} s",
+        "see whether a disk or server that it needs is away, such as a network drive",
+    )
+
+
+def check_program(machine: Machine) -> Finding:
+    """Which program this is, and what runs it."""
+    python = f"{platform.python_implementation()} {platform.python_version()}"
+    return Finding(Verdict.OK, f"streamer {__version__}, {python}, {platform.system()} {platform.machine()}")
+
+
+def check_configuration(machine: Machine) -> Finding:
+    """The configuration file."""
+    if machine.refusal is not None:
+        return Finding(Verdict.PROBLEM, str(machine.refusal), "correct it; all else here is told of the defaults")
+    path = machine.config or os.environ.get(CONFIG_VARIABLE) or default_config_path()
+    if Path(path).is_file():
+        return Finding(Verdict.OK, f"{path}")
+    return Finding(Verdict.OK, f"none: the defaults hold; {path} would be read")
+
+
+def check_openvino(machine: Machine) -> Finding:
+    """OpenVINO and the devices that it finds."""
+    inference = machine.inference
+    install = "pip install --upgrade --force-reinstall openvino"
+    if inference.error:
+        return Finding(
+            Verdict.PROBLEM,
+            f"OpenVINO cannot be used: {inference.error}",
+            f"{install}; where it crashes or hangs, update the drivers of NPU and GPU",
+        )
+    found = f"{inference.version}, finds {', '.join(inference.devices) or 'no device'}"
+    if not inference.devices:
+        return Finding(Verdict.PROBLEM, found, f"the CPU at least should be there: {install}")
+    numbers = re.match(r"(\d+)\.(\d+)", inference.version)
+    if numbers and (int(numbers[1]), int(numbers[2])) < MIN_OPENVINO:
+        return Finding(Verdict.WARNING, f"{found}; expected {'.'.join(map(str, MIN_OPENVINO))} or newer", install)
+    return Finding(Verdict.OK, found)
+
+
+def check_npu(machine: Machine) -> Finding:
+    """The NPU and its driver."""
+    return _check_accelerator(
+        machine,
+        "NPU",
+        npu_obstacle,
+        "; where the processor has one (Core Ultra), install the Intel NPU driver: Windows Update, or intel.com",
+    )
+
+
+def check_gpu(machine: Machine) -> Finding:
+    """The GPU and its driver."""
+    return _check_accelerator(
+        machine,
+        "GPU",
+        gpu_obstacle,
+        "; where there is one of Intel's, install its latest driver: Windows Update, or intel.com",
+    )
+
+
+def check_stages(machine: Machine) -> Finding:
+    """The devices that the settings ask for."""
+    if machine.inference.error:
+        return Finding(Verdict.WARNING, "unknown, since OpenVINO does not answer", "see OpenVINO above")
+    # Late: it needs OpenVINO, which may be what is broken.
+    from streamer.loading import device_settings
+    from streamer.whisper.devices import plan_stages
+
+    try:
+        plans = plan_stages(device_settings(machine.settings.model), list(machine.inference.devices))
+    except StreamerError as error:
+        return Finding(Verdict.PROBLEM, str(error))
+    return Finding(Verdict.OK, ", ".join(f"{plan.stage} on {plan.candidates[0]}" for plan in plans.values()))
+
+
+def check_portaudio(machine: Machine) -> Finding:
+    """The library that microphones are heard through."""
+    if machine.audio.error:
+        return Finding(_bad(_hears_microphone(machine)), machine.audio.error)
+    return Finding(Verdict.OK, f"works, {_counted(len(machine.audio.microphones), 'input')}")
+
+
+def check_microphone(machine: Machine) -> Finding:
+    """The microphone of the settings, and whether this user may hear it."""
+    audio = machine.audio
+    verdict = _bad(_hears_microphone(machine))
+    if audio.error:
+        return Finding(Verdict.WARNING, "unknown, since PortAudio does not answer", "see PortAudio above")
+    if not audio.microphones:
+        return Finding(verdict, "none", f"{_microphone_remedy(machine)}; or name a file with --input FILE")
+    if audio.refusal:
+        return Finding(verdict, audio.refusal, "correct input.microphone; `streamer devices` lists them")
+    wanted = machine.settings.input.microphone
+    return Finding(Verdict.OK, f"{wanted!r:.80} is there" if wanted else audio.default or audio.microphones[0])
+
+
+def check_model(machine: Machine) -> Finding:
+    """The model: is it here, and are its files whole."""
+    from streamer.whisper import hub, locate
+
+    name = machine.settings.model.name
+    path = locate.find_model(name)
+    if path is None:
+        if hub.repository(name) is not None:
+            return Finding(
+                Verdict.WARNING,
+                f"{name!r:.200} is not here; it would be fetched at the first start",
+                f"streamer models pull {name:.200}",
+            )
+        return Finding(
+            Verdict.PROBLEM, f"there is no model {name!r:.200}", "`streamer models list` shows those that there are"
+        )
+    files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
+    weights = [file for file in files if file.suffix in WEIGHTS_SUFFIXES]
+    if not weights:
+        return Finding(
+            Verdict.PROBLEM,
+            f"{path} holds no weights: expected a file that ends in {', '.join(WEIGHTS_SUFFIXES)}",
+            "fetch the model again",
+        )
+    for file in weights:
+        n_bytes = file.stat().st_size
+        if n_bytes < MIN_WEIGHTS_BYTES:
+            return Finding(
+                Verdict.PROBLEM,
+                f"{file} has {n_bytes} bytes: a download that was broken off, or what Git leaves in a file's place",
+                "fetch the model again, or run `git lfs pull` where it lies",
+            )
+    n_bytes = sum(file.stat().st_size for file in weights)
+    return Finding(Verdict.OK, f"{path}, {_shown(n_bytes)} of weights; `streamer models verify {name}` tries it out")
+
+
+def check_port(machine: Machine) -> Finding:
+    """The address to listen on."""
+    from streamer.server.access import Access
+
+    server = machine.settings.server
+    host = server.host.strip("[]")
+    try:
+        Access(host=host, token=server.token, origins=server.origins).check_settings()
+        infos = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except ConfigError as error:
+        return Finding(Verdict.PROBLEM, str(error))
+    except (OSError, UnicodeError) as error:
+        return Finding(
+            Verdict.PROBLEM,
+            f"server.host {host!r:.100} cannot be resolved ({error})",
+            "set server.host to a name or address of this machine, such as 127.0.0.1",
+        )
+    failures = [failure for family, _, _, _, address in infos if (failure := _try_to_bind(family, address)) is not None]
+    if not server.port:
+        return Finding(Verdict.OK, f"{host}, any free port")
+    taken = next((failure for failure in failures if failure.errno == errno.EADDRINUSE), None)
+    if taken is not None:
+        return _taken_port(host, server.port)
+    if failures and len(failures) == len(infos):
+        return Finding(
+            Verdict.PROBLEM,
+            f"cannot listen on {host} port {server.port} ({failures[0].strerror})",
+            "set server.host to an address of this machine, and server.port to one that programs may use (from 1024)",
+        )
+    return Finding(Verdict.OK, f"{host} port {server.port} is free")
+
+
+def check_cache(machine: Machine) -> Finding:
+    """The directory of compiled graphs."""
+    from streamer.whisper.devices import CACHE_VARIABLE, cache_base
+
+    setting = machine.settings.model.cache_dir
+    is_set = bool(setting or os.environ.get(CACHE_VARIABLE))
+    try:
+        path = cache_base(setting)
+    except RuntimeError as error:  # the home of nobody
+        return Finding(Verdict.PROBLEM, f"model.cache_dir {setting!r:.100}: {error}", "name a directory")
+    return _check_directory(
+        path,
+        _bad(is_set),
+        "set model.cache_dir to a directory that this user may write to; without one each start compiles anew",
+    )
+
+
+def check_hub(machine: Machine) -> Finding:
+    """The directory of models from the Hugging Face Hub."""
+    from huggingface_hub import constants
+
+    finding = _check_directory(
+        Path(constants.HF_HUB_CACHE),
+        Verdict.WARNING,
+        "set HF_HOME to a directory that this user may write to; without one no model can be fetched",
+    )
+    if finding.verdict is Verdict.OK and constants.HF_HUB_OFFLINE:
+        return Finding(Verdict.OK, f"{finding.found}; offline, since HF_HUB_OFFLINE is set")
+    return finding
+
+
+Check = Callable[[Machine], Finding]
+
+# In the order of the table.
+CHECKS: dict[str, Check] = {
+    "Program": check_program,
+    "Configuration": check_configuration,
+    "OpenVINO": check_openvino,
+    "NPU": check_npu,
+    "GPU": check_gpu,
+    "Stages": check_stages,
+    "Model": check_model,
+    "PortAudio": check_portaudio,
+    "Microphone": check_microphone,
+    "Port": check_port,
+    "Compiled graphs": check_cache,
+    "Hub cache": check_hub,
+}
+
+
+def _check_accelerator(
+    machine: Machine,
+    kind: str,
+    obstacle_on_linux: Callable[[Path, Callable[[Path], bool]], Obstacle | None],
+    elsewhere: str,
+) -> Finding:
+    seen = [about for name, about in machine.inference.devices.items() if name.partition(".")[0] == kind]
+    if seen:
+        return Finding(Verdict.OK, "; ".join(seen))
+    if machine.platform != "linux":
+        return Finding(Verdict.OK, f"OpenVINO finds none{elsewhere if machine.platform == 'win32' else ''}")
+    obstacle = obstacle_on_linux(machine.root, machine.may_use)
+    if obstacle is None:
+        return Finding(Verdict.OK, "this machine has none")
+    return Finding(_bad(machine.wants(kind)), obstacle.fact, obstacle.remedy)
+
+
+def _bad(is_used: bool) -> Verdict:
+    """Return how bad it is that something is missing."""
+    return Verdict.PROBLEM if is_used else Verdict.WARNING
+
+
+def _hears_microphone(machine: Machine) -> bool:
+    return machine.settings.input.source == "mic" and not machine.settings.input.fallback
+
+
+def _microphone_remedy(machine: Machine) -> str:
+    if machine.platform == "darwin":
+        return "plug one in, and allow the terminal to hear it (System Settings, Privacy, Microphone)"
+    if machine.platform != "linux":
+        return "plug one in, and allow programs to hear it (Settings, Privacy, Microphone)"
+    nodes = sorted((machine.root / "dev/snd").glob("pcm*c"))
+    if not nodes:
+        return "plug one in: Linux knows of no sound card that records; in a container, start it with --device /dev/snd"
+    if not any(map(machine.may_use, nodes)):
+        return "sudo usermod -aG audio $USER, then log out and in again: this user may not use /dev/snd"
+    return "see that the sound server runs: systemctl --user status pipewire pulseaudio"
+
+
+def _try_to_bind(family: int, address: Any) -> OSError | None:  # noqa: ANN401 - as the socket module types it
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as sock:
+            # As the server does: connections that are being closed are no obstacle.
+            if sys.platform == "win32":
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
+            else:
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            sock.bind(address)
+            sock.listen(1)
+    except OSError as error:
+        return error
+    return None
+
+
+def _taken_port(host: str, port: int) -> Finding:
+    status = _daemon_status({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)  # noqa: S104
+    if status is None:
+        return Finding(
+            Verdict.PROBLEM,
+            f"{host} port {port} is taken by another program",
+            "stop it, or choose another port: server.port, or --port N (0 picks a free one)",
+        )
+    return Finding(
+        Verdict.OK,
+        f"a streamer daemon runs on {host} port {port}, its status is {status}; a second one needs another --port",
+    )
+
+
+def _daemon_status(host: str, port: int) -> str | None:
+    """Ask what listens on a port how it is; None where that is no streamer."""
+    connection = http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_S)
+    try:
+        connection.request("GET", "/healthz")
+        response = connection.getresponse()
+        if response.getheader("Server") != "streamer":
+            return None
+        health = json.loads(response.read(1 << 16))
+    except (OSError, http.client.HTTPException, ValueError):
+        return None
+    finally:
+        connection.close()
+    status = health.get("status") if isinstance(health, dict) else None
+    return status[:40] if isinstance(status, str) else None
+
+
+def _check_directory(path: Path, bad: Verdict, remedy: str) -> Finding:
+    """Look whether a directory can be written to, or made; and how much is in it and beside it."""
+    existing = next((folder for folder in (path, *path.parents) if folder.exists()), None)
+    if existing is None:
+        return Finding(bad, f"{path} cannot be made: the drive is not there", remedy)
+    if reason := _why_not_writable(existing, is_final=existing == path):
+        return Finding(bad, f"{path} cannot be {'written to' if existing == path else 'made'} ({reason})", remedy)
+    free = shutil.disk_usage(existing).free
+    held = _shown(_size(path)) if existing == path else "not made yet"
+    found = f"{path}, {held}, {_shown(free)} free"
+    if free < LITTLE_SPACE_BYTES:
+        return Finding(Verdict.WARNING, found, "make room, or choose another place: a large model takes some gigabytes")
+    return Finding(Verdict.OK, found)
+
+
+def _why_not_writable(folder: Path, *, is_final: bool) -> str:
+    if not folder.is_dir():
+        return f"{folder} is a file"
+    try:
+        if is_final:
+            with tempfile.TemporaryFile(dir=folder) as file:
+                file.write(b"streamer")
+        elif not os.access(folder, os.W_OK | os.X_OK):
+            return f"this user may not write to {folder}"
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
+def _size(folder: Path) -> int:
+    """Return the bytes in a directory; what is linked to counts where it lies."""
+    total = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += (Path(place) / name).lstat().st_size
+    return total
+
+
+def _shown(n_bytes: int) -> str:
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def _counted(n: int, what: str) -> str:
+    return f"{n or 'no'} {what}{'' if n == 1 else 's'}"

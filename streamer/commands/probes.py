@@ -1,0 +1,129 @@
+"""What OpenVINO and PortAudio answer, asked in another process: what is broken there may hang or crash it."""
+
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamer.errors import StreamerError
+
+# The first question to a driver may make it start; a sound server answers at once or never.
+INFERENCE_TIMEOUT_S = 60.0
+AUDIO_TIMEOUT_S = 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What OpenVINO answered."""
+
+    version: str = ""
+
+    # Name and description of each device.
+    devices: Mapping[str, str] = field(default_factory=dict)
+
+    # Why it did not answer; empty where it did.
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Audio:
+    """What PortAudio answered."""
+
+    # Names of the inputs, and which of them is the system's choice; empty: none is.
+    microphones: Sequence[str] = ()
+    default: str = ""
+
+    # What is wrong with the microphone that the settings name; empty: nothing.
+    refusal: str = ""
+
+    # Why it did not answer; empty where it did.
+    error: str = ""
+
+
+def ask_inference(timeout_s: float = INFERENCE_TIMEOUT_S) -> Inference:
+    """Ask OpenVINO which devices it finds."""
+    return Inference(**ask_apart("answer_inference", timeout_s=timeout_s))
+
+
+def ask_audio(microphone: str, timeout_s: float = AUDIO_TIMEOUT_S) -> Audio:
+    """Ask PortAudio which microphones there are; `microphone` is that of the settings."""
+    return Audio(**ask_apart("answer_audio", microphone, timeout_s=timeout_s))
+
+
+def answer_inference() -> dict[str, Any]:
+    """Return the fields of `Inference`."""
+    import openvino
+
+    from streamer.whisper.devices import list_devices
+
+    try:
+        devices = list_devices()
+    except StreamerError as error:
+        return {"error": str(error)}
+    return {
+        "version": openvino.get_version().partition("-")[0],
+        "devices": {
+            device.name: (device.full_name or "unnamed") + (device.driver and f", driver {device.driver}")
+            for device in devices
+        },
+    }
+
+
+def answer_audio(microphone: str) -> dict[str, Any]:
+    """Return the fields of `Audio`."""
+    from streamer.audio.sources.microphone import Microphone, list_microphones
+
+    try:
+        found = list_microphones()
+    except StreamerError as error:
+        return {"error": str(error)}
+    refusal = ""
+    try:
+        Microphone(microphone).check()
+    except StreamerError as error:
+        refusal = str(error)
+    return {
+        "microphones": [item.name for item in found],
+        "default": next((item.name for item in found if item.is_default), ""),
+        "refusal": refusal,
+    }
+
+
+_CHILD = (
+    "import json, sys; sys.path[:] = json.loads(sys.argv[1])\n"
+    "from streamer.commands import probes\n"
+    "print(json.dumps(getattr(probes, sys.argv[2])(*sys.argv[3:])))"
+)
+
+
+def ask_apart(function: str, *args: str, timeout_s: float) -> dict[str, Any]:
+    """Call a function of this module in another process; return what it does, or `error` with why it did not."""
+    try:
+        process = subprocess.Popen(  # noqa: S603 - this very program
+            [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), function, *args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            encoding="utf-8",
+            errors="replace",
+        )
+    except (OSError, ValueError) as error:
+        return {"error": f"no other process can be started ({error})"}
+    try:
+        output, complaints = process.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        # What hangs in the kernel cannot be killed; it is left behind.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.communicate(timeout=1)
+        return {"error": f"no answer within {timeout_s:g} s"}
+    try:
+        answer = json.loads(output.splitlines()[-1])
+    except (IndexError, ValueError):
+        last = next((line for line in reversed(complaints.splitlines()) if line.strip()), "it says nothing")
+        return {"error": f"exit code {process.returncode}, {last.strip():.200}"}
+    assert isinstance(answer, dict)
+    return answer

@@ -1,0 +1,75 @@
+"""`streamer models pull NAME` and `streamer models list`."""
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from streamer.progress import format_size, show_progress
+from streamer.whisper import hub
+from streamer.whisper.hub.published import ALIASES, PUBLISHED
+from streamer.whisper.shipped import shipped
+
+
+def pull(name: str, console: Console) -> int:
+    """Fetch a model from the hub, and say where it is and how to use it.
+
+    Raises what `hub.pull` does.
+    """
+    if name in shipped():
+        path, command = shipped()[name], f"streamer run --model {name}"
+        said = f"{name} came with the program"
+    else:
+        was_here = hub.cached(name) is not None
+        path, command = fetch(name), f"streamer run --model {name}"
+        said = f"{name} {'was here already' if was_here else 'is here now'}, {format_size(_size(path))}"
+    console.print(f"{said}: {path}\nUse it with: {command}", markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def fetch(name: str) -> Path:
+    """Fetch a model as `hub.pull` does, with a bar on a terminal, else with a log line for each file."""
+    with show_progress(name) as progress:
+        return hub.pull(name, on_progress=progress.fetched)
+
+
+def list_models(console: Console) -> int:
+    """Print the models that are on this machine, and those that a short name pulls."""
+    here = hub.downloaded()
+    table = _table("Models on this machine", "Name", "Comes from", "Size", "Path")
+    for name, path in shipped().items():
+        table.add_row(name, "this program", format_size(_size(path)), str(path))
+    for model in here:
+        table.add_row(_short(model.name), model.name, format_size(model.n_bytes), str(model.path))
+    console.print(table, markup=False)
+
+    table = _table("Models to pull", "Name", "Comes from", "Size")
+    for published in PUBLISHED.values():
+        if published.repository not in {model.name for model in here}:
+            table.add_row(_short(published.repository), published.repository, f"about {format_size(published.n_bytes)}")
+    console.print(table, markup=False)
+    console.print(
+        "Fetch one with `streamer models pull NAME`; NAME may also be OWNER/REPO of any Whisper on the hub.",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return 0
+
+
+def _table(title: str, *columns: str) -> Table:
+    table = Table(title=title, title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold", justify="right" if column == "Size" else "left")
+    return table
+
+
+def _short(repository: str) -> str:
+    """Return the short names of a repository, or its own where it has none."""
+    names = [name for name, published in PUBLISHED.items() if published.repository == repository]
+    names += [alias for alias, name in ALIASES.items() if name in names]
+    return ", ".join(names) or repository
+
+
+def _size(path: Path) -> int:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)

@@ -1,0 +1,47 @@
+"""`streamer models verify`: checks a model on the devices it would run on and prints what was found."""
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from streamer.config import ModelSettings
+from streamer.loading import device_settings
+from streamer.progress import show_progress
+from streamer.whisper.contract import Check
+from streamer.whisper.model import verify_model
+
+
+def verify(settings: ModelSettings, console: Console) -> int:
+    """Check a model and print one row a check. Returns 1 where one did not pass.
+
+    Raises StreamerError where the model cannot be found, read or compiled; what was checked before is printed.
+    """
+    checks: list[Check] = []
+    try:
+        with show_progress(settings.name) as progress:
+            for check in verify_model(
+                settings.name,
+                device_settings(settings),
+                tokenizer=settings.tokenizer,
+                cache_dir=settings.cache_dir,
+                on_download=progress.fetched,
+                on_compiled=progress.compiled,
+            ):
+                checks.append(check)
+    finally:
+        if checks:
+            console.print(_table(settings.name, checks))
+    failed = [check for check in checks if not check.passed]
+    for check in failed:
+        console.print(f"{check.name}: {check.error()}", style="red", markup=False, highlight=False, soft_wrap=True)
+    return 1 if failed else 0
+
+
+def _table(name: str, checks: list[Check]) -> Table:
+    table = Table(title=Text(f"Model {name}"), title_justify="left")
+    for title in ("Check", "Found", "Expected", "Verdict"):
+        table.add_column(title, overflow="fold")
+    for check in checks:
+        verdict = Text("ok", "green") if check.passed else Text("WRONG", "bold red")
+        table.add_row(Text(check.name), Text(check.found), Text(check.expected), verdict)
+    return table

@@ -1,0 +1,32 @@
+"""A model loaded as the settings say, while a person sees how far it is."""
+
+from streamer.config import ModelSettings
+from streamer.memory import give_back_large_blocks
+from streamer.progress import show_progress
+from streamer.whisper.devices import STAGES, DeviceSettings
+from streamer.whisper.model import WhisperModel, load_model
+
+
+def load(settings: ModelSettings) -> WhisperModel:
+    """Load the model that the settings name. Raises what `load_model` raises."""
+    give_back_large_blocks()
+    with show_progress(settings.name) as progress:
+        return load_model(
+            settings.name,
+            device_settings(settings),
+            tokenizer=settings.tokenizer,
+            cache_dir=settings.cache_dir,
+            on_download=progress.fetched,
+            on_compiled=progress.compiled,
+        )
+
+
+def device_settings(settings: ModelSettings) -> DeviceSettings:
+    """Return where the settings have the stages compute."""
+    return DeviceSettings(
+        device=settings.device,
+        stage_devices={stage: getattr(settings, f"{stage}_device") for stage in STAGES},
+        properties=settings.properties,
+        stage_properties={stage: getattr(settings, f"{stage}_properties") for stage in STAGES},
+        npu_through_cpu=settings.npu_through_cpu,
+    )

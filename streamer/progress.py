@@ -1,0 +1,104 @@
+"""What a person sees while a model is fetched and compiled: bars on a terminal, else log lines."""
+
+import atexit
+import contextlib
+import logging
+import sys
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TransferSpeedColumn as SpeedColumn
+
+from streamer.whisper import hub
+
+logger = logging.getLogger(__name__)
+
+
+class Loading:
+    """Is told how far a model is, and shows nothing."""
+
+    def fetched(self, progress: hub.Progress) -> None:
+        """Hear how much of a model is here."""
+
+    def compiled(self, done: int, total: int) -> None:
+        """Hear how many graphs of how many are compiled."""
+
+
+@contextlib.contextmanager
+def show_progress(name: str) -> Iterator[Loading]:
+    """Show on standard error how far the model of this name is."""
+    if not sys.stderr.isatty():
+        yield _LogLines(name)
+        return
+    console = Console(stderr=True)
+    # A daemon that is stopped while it loads leaves the thread that loads behind, and the cursor hidden.
+    atexit.register(console.show_cursor)
+    with contextlib.ExitStack() as stack:
+        yield _Bars(console, stack)
+    atexit.unregister(console.show_cursor)
+
+
+class _Bars(Loading):
+    """Draws a bar for what is being done, which goes again."""
+
+    def __init__(self, console: Console, stack: contextlib.ExitStack) -> None:
+        self._console = console
+        self._stack = stack
+        self._bar: Progress | None = None
+        self._doing = ""
+
+    def fetched(self, progress: hub.Progress) -> None:
+        if self._bar is None:
+            self._bar = self._stack.enter_context(
+                Progress(
+                    TextColumn("{task.description}"),
+                    BarColumn(),
+                    DownloadColumn(),
+                    SpeedColumn(),
+                    TimeRemainingColumn(),
+                    console=self._console,
+                    transient=True,
+                )
+            )
+            self._bar.add_task(progress.doing, total=None)
+        (task,) = self._bar.task_ids
+        if progress.doing == self._doing:
+            self._bar.update(task, completed=progress.n_here)
+            return
+        self._doing = progress.doing
+        # Begins anew, so that what was here already does not count as speed.
+        self._bar.reset(task, description=progress.doing, completed=progress.n_here, total=progress.n_all or None)
+
+    def compiled(self, done: int, total: int) -> None:
+        if self._doing != "compiling":
+            self._stack.close()  # what was fetched is here
+            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+            self._bar = self._stack.enter_context(Progress(*columns, console=self._console, transient=True))
+            self._bar.add_task("compiling", total=total)
+            self._doing = "compiling"
+        if self._bar is not None:
+            self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+
+
+class _LogLines(Loading):
+    """Logs a line for each file that is fetched."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._last = ""
+
+    def fetched(self, progress: hub.Progress) -> None:
+        if progress.doing == self._last:
+            return
+        self._last = progress.doing
+        if progress.n_all:
+            shown = f"{format_size(progress.n_here)} of {format_size(progress.n_all)}"
+            logger.info("%s: %s (%s)", self._name, progress.doing, shown)
+        else:
+            logger.info("%s: %s", self._name, progress.doing)
+
+
+def format_size(n_bytes: int) -> str:
+    """Return a number of bytes as people write it, such as 290 MB."""
+    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

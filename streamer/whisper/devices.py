@@ -1,0 +1,317 @@
+"""Inference devices: which there are, which of them each stage tries, and with which OpenVINO properties.
+
+Names of devices and properties are OpenVINO's: https://docs.openvino.ai, "Inference Devices and Modes".
+"""
+
+import contextlib
+import difflib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import openvino as ov
+import platformdirs
+from openvino import opset13
+
+from streamer.errors import ConfigError, InferenceError
+
+logger = logging.getLogger(__name__)
+
+# What a window goes through, in this order.
+STAGES = ("encoder", "cross_kv", "decoder")
+
+# What AUTO prefers: the idle accelerator first, the processor that always works last.
+DEVICE_ORDER = ("NPU", "GPU", "CPU")
+
+# Names the directory of compiled graphs, where the settings do not.
+CACHE_VARIABLE = "STREAMER_CACHE_DIR"
+
+# Compiled graphs that nobody used for so long are of another driver, device or OpenVINO than the present one.
+UNUSED_AFTER_S = 90 * 24 * 3600.0
+
+_LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
+
+# Reduced precision would change tokens between machines. An NPU computes in half precision and takes no such hint.
+_FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
+
+# The NPU plugin without an NPU: it delegates to the CPU (docs/design.md). By default it hands tensors from one
+# partition to the next in half precision, which an NPU computes in anyway; a check on a CPU wants it exact.
+_NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": "NO", **_FULL_PRECISION}
+
+# Kind of device by the first word of a property that is for no other kind.
+_KIND_OF_PREFIX = {"NPU": "NPU", "NPUW": "NPU", "GPU": "GPU", "CPU": "CPU"}
+
+# Properties that say what a device's driver is: compiled graphs are good for no other.
+_DRIVER_PROPERTIES = {"NPU": ("NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION"), "GPU": ("GPU_DRIVER_VERSION",)}
+
+# Sub-directories of the cache that are ours: a device and a digest.
+_CACHE_NAME = re.compile(r"(NPU|GPU|CPU)[.\w]*-[0-9a-f]{16}")
+
+_PROPERTY = re.compile(r"\w+=.*", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """An inference device."""
+
+    # As OpenVINO calls it, such as GPU.1.
+    name: str
+
+    # Empty where the device does not tell.
+    full_name: str
+    driver: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSettings:
+    """Where the stages are to compute. Properties are texts such as `NPU_TURBO=YES`."""
+
+    # AUTO, NPU, GPU, CPU or a device's full name.
+    device: str = "AUTO"
+
+    # The same by stage; missing or empty: as `device`.
+    stage_devices: Mapping[str, str] = field(default_factory=dict)
+
+    # OpenVINO properties of all stages, and more by stage, which win.
+    properties: Sequence[str] = ()
+    stage_properties: Mapping[str, Sequence[str]] = field(default_factory=dict)
+
+    # Everything goes through the NPU plugin, which has the CPU compute.
+    npu_through_cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """Which devices a stage tries, the best first, and the user's properties for them."""
+
+    stage: str
+    candidates: tuple[str, ...]
+    properties: Mapping[str, object]
+
+    # What was asked for: AUTO, a kind of device or a full name.
+    wanted: str = "AUTO"
+    npu_through_cpu: bool = False
+
+    def why(self, device: str, available: Sequence[str]) -> str:
+        """Say why a device was taken: for AUTO, what is wrong with those that it prefers."""
+        if self.npu_through_cpu:
+            return "the NPU's plugin, which has the CPU compute"
+        if self.wanted != "AUTO":
+            return "as asked for"
+        kinds = {kind_of(name) for name in available}
+        preferred = DEVICE_ORDER[: DEVICE_ORDER.index(kind_of(device))]
+        reasons = [f"{kind} does not work" if kind in kinds else f"no {kind} here" for kind in preferred]
+        return f"AUTO: {', '.join(reasons) or 'the first choice'}"
+
+
+def available_devices() -> list[str]:
+    """Return the names of the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
+    return _available(ov.Core())
+
+
+def list_devices() -> list[DeviceInfo]:
+    """Return the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
+    core = ov.Core()
+    return [describe_device(core, name) for name in _available(core)]
+
+
+def describe_device(core: ov.Core, name: str) -> DeviceInfo:
+    """Return what a device tells of itself, which may be nothing."""
+    drivers = _DRIVER_PROPERTIES.get(kind_of(name), ())
+    return DeviceInfo(name, _told(core, name, "FULL_DEVICE_NAME"), _told(core, name, drivers[0]) if drivers else "")
+
+
+def kind_of(device: str) -> str:
+    """Return the kind of a device: GPU for GPU.1."""
+    return device.partition(".")[0]
+
+
+def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> list[str]:
+    """Return all available devices that fit AUTO, NPU, GPU or CPU, the best first (`GPU.1` counts as a GPU).
+
+    A device's full name stands for itself. `stage` is who wants it, where not all do. Raises ConfigError where there
+    is none.
+    """
+    # A lone GPU is listed without its number.
+    for name in (wanted, wanted.removesuffix(".0")):
+        if name in available:
+            return [name]
+    kinds = DEVICE_ORDER if wanted == "AUTO" else (wanted,)
+    found = [name for kind in kinds for name in available if kind_of(name) == kind]
+    if found:
+        return found
+    who, setting = (f" for the {stage}", f"model.{stage}_device") if stage else ("", "--device")
+    raise ConfigError(
+        f"device {wanted}{who} is not there, OpenVINO finds {', '.join(available) or 'none'}: see what `streamer"
+        f" doctor` says of its driver, or choose another with {setting} (AUTO takes the best there is)"
+    )
+
+
+def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str, StagePlan]:
+    """Decide which of the available devices each stage tries.
+
+    Raises ConfigError where a device is not there, or a property is not KEY=VALUE.
+    """
+    plans: dict[str, StagePlan] = {}
+    for stage in STAGES:
+        own = settings.stage_devices.get(stage, "")
+        wanted = own or settings.device
+        candidates = ["NPU"] if settings.npu_through_cpu else choose_devices(wanted, available, stage if own else "")
+        properties = {
+            **_parsed(settings.properties, "model.properties"),
+            **_parsed(settings.stage_properties.get(stage, ()), f"model.{stage}_properties"),
+        }
+        plans[stage] = StagePlan(stage, tuple(candidates), properties, wanted, settings.npu_through_cpu)
+    return plans
+
+
+def properties_for(device: str, plan: StagePlan) -> dict[str, object]:
+    """Return the properties to compile a stage with: ours, and the user's, which win."""
+    return {**_our_properties(device, plan), **own_properties(device, plan)}
+
+
+def own_properties(device: str, plan: StagePlan) -> dict[str, object]:
+    """Return the user's properties that are for this device: not those that name another kind, such as NPU_TURBO."""
+    kind = kind_of(device)
+    return {
+        key: value for key, value in plan.properties.items() if _KIND_OF_PREFIX.get(key.partition("_")[0], kind) == kind
+    }
+
+
+def check_properties(core: ov.Core, device: str, plan: StagePlan) -> None:
+    """Raise ConfigError where the device does not take the user's properties, which a small graph tells.
+
+    A device that cannot compile even without them is not looked into: that is not the properties' fault.
+    """
+    own = own_properties(device, plan)
+    if "CACHE_DIR" in own:
+        raise ConfigError("CACHE_DIR among the model's properties has no effect: set model.cache_dir instead")
+    ours = _our_properties(device, plan)
+    refused = _refusal(core, device, {**ours, **own}) if own else None
+    if refused is None or _refusal(core, device, ours) is not None:
+        return
+    where = f"correct it in model.properties or model.{plan.stage}_properties"
+    for key, value in own.items():
+        refusal = _refusal(core, device, {**ours, key: value})
+        if refusal is None:
+            continue
+        known = _settable(core, device)
+        if key in known:
+            raise ConfigError(
+                f"{device} does not take {key}={value!r:.60} for the {plan.stage} ({first_line(refusal)}): {where}"
+            )
+        nearest = difflib.get_close_matches(key.upper(), known, 3, 0.5)
+        expected = f"the nearest are {', '.join(nearest)}" if nearest else f"it has {', '.join(known)[:300] or 'none'}"
+        raise ConfigError(f"{device} has no property {key:.60} for the {plan.stage} to set: {expected}; {where}")
+    together = " ".join(f"{key}={value!r:.60}" for key, value in own.items())
+    raise ConfigError(
+        f"{device} does not take {together:.300} together for the {plan.stage} ({first_line(refused)}): {where}"
+    )
+
+
+def cache_base(setting: str) -> Path:
+    """Return where compiled graphs are kept: as set, else where the environment says, else in the user's cache."""
+    wanted = setting or os.environ.get(CACHE_VARIABLE, "")
+    return Path(wanted).expanduser() if wanted else platformdirs.user_cache_path("streamer") / "compiled"
+
+
+def cache_directory(base: Path, core: ov.Core, device: str, properties: Mapping[str, object]) -> Path:
+    """Return the directory for what is compiled for a device as it is now, made and marked as used where possible.
+
+    Its name stands for OpenVINO's version, device, driver and properties; below it OpenVINO tells graphs apart.
+    """
+    facts = [
+        ov.get_version(),
+        device,
+        *(_told(core, device, name) for name in ("FULL_DEVICE_NAME", *_DRIVER_PROPERTIES.get(kind_of(device), ()))),
+        *(f"{key}={value}" for key, value in sorted(properties.items())),
+    ]
+    digest = hashlib.sha256(json.dumps(facts).encode("utf-8")).hexdigest()[:16]
+    directory = base / f"{device}-{digest}"
+    # Where it cannot be made, compiling with it fails, and is tried without.
+    with contextlib.suppress(OSError):
+        directory.mkdir(parents=True, exist_ok=True)
+        os.utime(directory)
+    return directory
+
+
+def prune(base: Path, now_s: float | None = None) -> None:
+    """Delete what was compiled for devices as they were once and has not been used for `UNUSED_AFTER_S`. Never fails.
+
+    now_s : seconds since the epoch; None: the present
+    """
+    latest_s = (time.time() if now_s is None else now_s) - UNUSED_AFTER_S
+    try:
+        # Nothing but what is ours by its name: the directory is the user's choice, and may hold other things.
+        found = [path for path in base.iterdir() if _CACHE_NAME.fullmatch(path.name) and not path.is_symlink()]
+    except (OSError, ValueError):
+        return
+    for path in found:
+        with contextlib.suppress(OSError):
+            if path.is_dir() and path.stat().st_mtime < latest_s:
+                logger.debug("compiled graphs in %s have not been used for long: deleted", path)
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def first_line(error: Exception) -> str:
+    """Return what an OpenVINO exception says, without its stack of source locations."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    found = (line for line in reversed(lines) if not line.startswith(("Exception from", "Check")))
+    return next(found, "no reason given")[:200]
+
+
+def _available(core: ov.Core) -> list[str]:
+    try:
+        return list(core.available_devices)
+    except RuntimeError as error:
+        raise InferenceError(
+            f"OpenVINO cannot list its devices ({first_line(error)}): expected the CPU at least; install it again with"
+            " pip install --force-reinstall openvino"
+        ) from None
+
+
+def _our_properties(device: str, plan: StagePlan) -> dict[str, object]:
+    if plan.npu_through_cpu:
+        return {**_LATENCY, **_NPU_THROUGH_CPU}
+    return {**_LATENCY} if kind_of(device) == "NPU" else {**_LATENCY, **_FULL_PRECISION}
+
+
+def _parsed(properties: Sequence[str], setting: str) -> dict[str, str]:
+    for item in properties:
+        if not _PROPERTY.fullmatch(item):
+            raise ConfigError(f"{setting} has {item!r:.60}: expected KEY=VALUE, such as NPU_TURBO=YES; correct it")
+    return {key: value for key, _, value in (item.partition("=") for item in properties)}
+
+
+def _refusal(core: ov.Core, device: str, properties: Mapping[str, object]) -> Exception | None:
+    """Return with what a device refuses to compile a small graph."""
+    x = opset13.parameter([1, 16])
+    try:
+        core.compile_model(ov.Model([opset13.relu(x)], [x], "properties"), device, dict(properties))
+    except Exception as error:  # noqa: BLE001 - plugins and the bindings raise what they like
+        return error
+    return None
+
+
+def _settable(core: ov.Core, device: str) -> list[str]:
+    """Return the names of the properties that a device says can be set."""
+    try:
+        supported = dict(core.get_property(device, "SUPPORTED_PROPERTIES"))
+    except Exception:  # noqa: BLE001 - plugins and the bindings raise what they like
+        return []
+    return sorted(str(name) for name, mode in supported.items() if str(mode) != "RO" and name != "CACHE_DIR")
+
+
+def _told(core: ov.Core, device: str, name: str) -> str:
+    """Return a property of a device as text; empty where the device does not tell."""
+    try:
+        return " ".join(str(core.get_property(device, name)).split())[:200]
+    except Exception:  # noqa: BLE001 - plugins and the bindings raise what they like
+        return ""

@@ -1,0 +1,47 @@
+"""From the name of a model to where it lies: a path, a model that came with the program, or one on the Hub."""
+
+from pathlib import Path
+
+from streamer.errors import ModelError
+from streamer.whisper import hub
+from streamer.whisper.hub.published import SHORT_NAMES
+from streamer.whisper.shipped import shipped
+
+
+def find_model(name: str) -> Path | None:
+    """Find a model on this machine: by its path, among those that came with the program, or among those downloaded.
+
+    Returns a directory or a checkpoint's file; None where there is none.
+    """
+    try:
+        path = Path(name).expanduser()
+        candidates = [path, *(directory for known, directory in shipped().items() if known == name)]
+        found = next((candidate for candidate in candidates if candidate.is_dir() or candidate.is_file()), None)
+    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
+        return None
+    return found or hub.cached(name)
+
+
+def find_or_pull(name: str, on_progress: hub.OnProgress) -> Path:
+    """Find a model on this machine, else fetch it from the Hub.
+
+    Raises ModelError where there is no such model, PeerError where it cannot be fetched.
+    """
+    if found := find_model(name):
+        return found
+    if _is_on_the_hub(name):
+        return hub.pull(name, on_progress=on_progress)
+    raise ModelError(
+        f"there is no model {name!r:.200}: expected a directory, a checkpoint's file, OWNER/REPOSITORY on the Hub, or"
+        f" one of {', '.join([*shipped(), *SHORT_NAMES])}"
+    )
+
+
+def name_of(path: Path, name: str) -> str:
+    """Return what a model is called that was found under a name: a path's last part, else the name itself."""
+    return path.resolve().name if Path(name).expanduser() == path else name
+
+
+def _is_on_the_hub(name: str) -> bool:
+    """Whether a name can be one of the Hub's. A path into a directory that is here is a slip, not a repository."""
+    return hub.repository(name) is not None and not ("/" in name and Path(name.split("/")[0]).is_dir())

@@ -1,0 +1,419 @@
+"""Machines with something wrong, and what `streamer doctor` says of them."""
+
+import asyncio
+import dataclasses
+import io
+import os
+import shutil
+import socket
+import tempfile
+import threading
+from collections import namedtuple
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from streamer.commands import doctor
+from streamer.commands.doctor import (
+    CHECKS,
+    Finding,
+    Machine,
+    Verdict,
+    check_cache,
+    check_configuration,
+    check_gpu,
+    check_hub,
+    check_microphone,
+    check_model,
+    check_npu,
+    check_openvino,
+    check_port,
+    check_portaudio,
+    check_stages,
+    diagnose,
+    run_check,
+    show,
+)
+from streamer.commands.probes import Audio, Inference
+from streamer.config import Settings
+from streamer.errors import ConfigError
+from tests.server.support import serving
+
+OK, WARNING, PROBLEM = Verdict.OK, Verdict.WARNING, Verdict.PROBLEM
+
+CPU_ONLY = Inference("2026.4.1", {"CPU": "Some Processor"})
+ALL = Inference("2026.4.1", {"CPU": "Some Processor", "GPU": "Arc", "NPU": "Intel(R) AI Boost, driver 1688"})
+HEADSET = Audio(("Webcam", "Headset"), "Headset")
+
+Usage = namedtuple("Usage", "total used free")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_of_this_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("STREAMER_CONFIG", "STREAMER_CACHE_DIR", "LD_LIBRARY_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(doctor, "default_config_path", lambda: tmp_path / "user" / "config.yaml")
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 10**12))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    """A machine on which all is well, but that has no accelerator."""
+    root = tmp_path / "root"
+    root.mkdir()
+    whole = Machine(
+        settings=Settings(), inference=CPU_ONLY, audio=HEADSET, platform="linux", root=root, may_use=lambda path: True
+    )
+    return having(whole, cache_dir=str(tmp_path / "cache"))
+
+
+def having(machine: Machine, section: str = "model", **values: object) -> Machine:
+    """Return the machine with other settings in a section."""
+    changed = dataclasses.replace(getattr(machine.settings, section), **values)
+    return dataclasses.replace(machine, settings=dataclasses.replace(machine.settings, **{section: changed}))
+
+
+def put(path: Path, text: str = "") -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def put_npu(machine: Machine, *, module: bool = True, node: bool = True) -> None:
+    card = machine.root / "sys/bus/pci/devices/0000:00:0b.0"
+    for name, text in (("vendor", "0x8086"), ("device", "0x7d1d"), ("class", "0x120000")):
+        put(card / name, text)
+    if module:
+        (machine.root / "sys/module/intel_vpu").mkdir(parents=True)
+    if node:
+        put(machine.root / "dev/accel/accel0")
+
+
+def expect(finding: Finding, verdict: Verdict, found: str, remedy: str = "") -> None:
+    assert finding.verdict == verdict, finding
+    assert found in finding.found
+    assert remedy in finding.remedy
+    # What is well asks for nothing.
+    assert verdict != OK or not finding.remedy
+    assert "\n" not in finding.found + finding.remedy
+
+
+def test_all_is_well_on_a_good_machine(machine: Machine) -> None:
+    free_port = having(machine, "server", port=0)
+    findings = {name: run_check(check, free_port) for name, check in CHECKS.items() if name != "Hub cache"}
+    assert {name: finding for name, finding in findings.items() if finding.verdict != OK} == {}
+
+
+def test_the_configuration_file_is_named(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    expect(check_configuration(machine), OK, f"none: the defaults hold; {tmp_path / 'user' / 'config.yaml'}")
+    put(tmp_path / "user" / "config.yaml")
+    expect(check_configuration(machine), OK, str(tmp_path / "user" / "config.yaml"))
+    monkeypatch.setenv("STREAMER_CONFIG", str(put(tmp_path / "b.yaml")))
+    expect(check_configuration(machine), OK, str(tmp_path / "b.yaml"))
+    named = dataclasses.replace(machine, config=put(tmp_path / "c.yaml"))
+    expect(check_configuration(named), OK, str(tmp_path / "c.yaml"))
+    refused = dataclasses.replace(machine, refusal=ConfigError("c.yaml:2: there is no setting 'server.prot'"))
+    expect(check_configuration(refused), PROBLEM, "c.yaml:2: there is no setting", "correct it")
+
+
+def test_an_openvino_that_is_broken_old_or_finds_nothing(machine: Machine) -> None:
+    def with_openvino(inference: Inference) -> Machine:
+        return dataclasses.replace(machine, inference=inference)
+
+    expect(check_openvino(with_openvino(ALL)), OK, "2026.4.1, finds CPU, GPU, NPU")
+    broken = with_openvino(Inference(error="no answer within 60 s"))
+    expect(check_openvino(broken), PROBLEM, "no answer within 60 s", "pip install")
+    expect(check_stages(broken), WARNING, "unknown", "OpenVINO above")
+    expect(check_openvino(with_openvino(Inference("2026.0.0"))), PROBLEM, "finds no device", "pip install")
+    old = with_openvino(Inference("2024.6.0", {"CPU": ""}))
+    expect(check_openvino(old), WARNING, "expected 2026.0 or newer", "pip install")
+    expect(check_openvino(with_openvino(Inference("custom", {"CPU": ""}))), OK, "custom")
+
+
+def test_an_accelerator_that_openvino_finds_is_well(machine: Machine) -> None:
+    whole = dataclasses.replace(machine, inference=ALL)
+    expect(check_npu(whole), OK, "Intel(R) AI Boost, driver 1688")
+    expect(check_gpu(whole), OK, "Arc")
+
+
+def test_an_npu_without_its_module_is_a_problem_where_it_is_wanted(machine: Machine) -> None:
+    expect(check_npu(machine), OK, "this machine has none")
+    put_npu(machine, module=False, node=False)
+    expect(check_npu(machine), WARNING, "intel_vpu is not loaded", "sudo modprobe intel_vpu")
+    for wanted in ({"device": "NPU"}, {"encoder_device": "NPU.3720"}):
+        expect(check_npu(having(machine, **wanted)), PROBLEM, "intel_vpu is not loaded", "sudo modprobe intel_vpu")
+    expect(check_npu(having(machine, device="GPU")), WARNING, "intel_vpu is not loaded")
+
+
+def test_an_npu_that_this_user_may_not_use(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_npu(machine)
+    monkeypatch.setattr(Path, "group", lambda self: "render")
+    locked = dataclasses.replace(machine, may_use=lambda path: False)
+    expect(check_npu(locked), WARNING, "this user may not use /dev/accel/accel0", "sudo usermod -aG render $USER")
+
+
+def test_a_gpu_without_a_driver(machine: Machine) -> None:
+    card = machine.root / "sys/bus/pci/devices/0000:00:02.0"
+    for name, text in (("vendor", "0x8086"), ("device", "0x46a6"), ("class", "0x038000")):
+        put(card / name, text)
+    put(machine.root / "dev/dri/renderD128")
+    expect(check_gpu(machine), WARNING, "no OpenCL driver", "intel-opencl-icd")
+    expect(check_gpu(having(machine, decoder_device="GPU.1")), PROBLEM, "no OpenCL driver", "intel-opencl-icd")
+
+
+def test_other_systems_are_told_what_can_be_told(machine: Machine) -> None:
+    windows = dataclasses.replace(machine, platform="win32", audio=Audio())
+    expect(check_npu(windows), OK, "Core Ultra")
+    expect(check_gpu(windows), OK, "Windows Update")
+    expect(check_microphone(windows), PROBLEM, "none", "Privacy")
+    mac = dataclasses.replace(machine, platform="darwin", audio=Audio())
+    expect(check_npu(mac), OK, "OpenVINO finds none")
+    expect(check_microphone(mac), PROBLEM, "none", "System Settings")
+
+
+def test_the_devices_of_the_settings_must_be_there(machine: Machine) -> None:
+    expect(check_stages(machine), OK, "encoder on CPU, cross_kv on CPU, decoder on CPU")
+    expect(check_stages(having(machine, decoder_device="GPU")), PROBLEM, "device GPU for the decoder is not there")
+
+
+def test_microphones_are_a_problem_only_where_one_is_to_be_heard(machine: Machine, tmp_path: Path) -> None:
+    expect(check_microphone(machine), OK, "Headset")
+    deaf = dataclasses.replace(machine, audio=Audio())
+    expect(check_portaudio(deaf), OK, "no inputs")
+    expect(check_microphone(deaf), PROBLEM, "none", "Linux knows of no sound card")
+    expect(check_microphone(having(deaf, "input", source="none")), WARNING, "none", "--input FILE")
+    expect(check_microphone(having(deaf, "input", fallback="a.wav")), WARNING, "none", "--input FILE")
+    put(machine.root / "dev/snd/pcmC0D0p")
+    expect(check_microphone(deaf), PROBLEM, "none", "Linux knows of no sound card")
+    put(machine.root / "dev/snd/pcmC0D0c")
+    expect(check_microphone(deaf), PROBLEM, "none", "sound server")
+    locked = dataclasses.replace(deaf, may_use=lambda path: False)
+    expect(check_microphone(locked), PROBLEM, "none", "sudo usermod -aG audio $USER")
+
+
+def test_the_microphone_of_the_settings_must_be_there(machine: Machine) -> None:
+    named = having(machine, "input", microphone="head")
+    expect(check_microphone(named), OK, "'head' is there")
+    gone = dataclasses.replace(named, audio=Audio(("Webcam",), "", "no microphone is named 'head'"))
+    expect(check_microphone(gone), PROBLEM, "no microphone is named 'head'", "input.microphone")
+
+
+def test_a_portaudio_that_is_missing_or_stuck(machine: Machine) -> None:
+    stuck = dataclasses.replace(machine, audio=Audio(error="no answer within 15 s"))
+    expect(check_portaudio(stuck), PROBLEM, "no answer within 15 s")
+    expect(check_microphone(stuck), WARNING, "unknown", "PortAudio above")
+    expect(check_portaudio(having(stuck, "input", source="-")), WARNING, "no answer within 15 s")
+
+
+def test_a_model_that_is_missing_empty_or_half_fetched(machine: Machine, tmp_path: Path) -> None:
+    expect(check_model(machine), OK, "nano.en")
+    expect(check_model(having(machine, name="./no/such/model")), PROBLEM, "there is no model './no/such/model'", "list")
+    expect(
+        check_model(having(machine, name="nobody/such-a-whisper")), WARNING, "is not here", "pull nobody/such-a-whisper"
+    )
+    folder = tmp_path / "model"
+    put(folder / "config.json", "{}")
+    expect(check_model(having(machine, name=str(folder))), PROBLEM, "holds no weights", "fetch")
+    put(folder / "model.safetensors", "version https://git-lfs.github.com/spec/v1\n")
+    expect(check_model(having(machine, name=str(folder))), PROBLEM, "model.safetensors has 43 bytes", "git lfs pull")
+    (folder / "model.safetensors").write_bytes(bytes(2_000_000))
+    expect(check_model(having(machine, name=str(folder))), OK, "2 MB of weights")
+    one_file = tmp_path / "ggml-tiny.bin"
+    one_file.write_bytes(bytes(3_000_000))
+    expect(check_model(having(machine, name=str(one_file))), OK, "3 MB of weights")
+
+
+@contextmanager
+def listening(server_name: str, body: bytes) -> Iterator[int]:
+    """Answer every request on a port of its own with a body."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def version_string(self) -> str:
+            return server_name
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "verdict", "words"),
+    [
+        ("streamer", b'{"status":"ok"}', OK, "a streamer daemon runs on 127.0.0.1"),
+        ("streamer", b'{"status":"starting"}', OK, "its status is starting"),
+        ("nginx", b'{"status":"ok"}', PROBLEM, "taken by another program"),
+        ("streamer", b"[1]", PROBLEM, "taken by another program"),
+        ("streamer", b"\xff", PROBLEM, "taken by another program"),
+    ],
+)
+def test_a_taken_port_is_told_by_whom(machine: Machine, name: str, body: bytes, verdict: Verdict, words: str) -> None:
+    with listening(name, body) as port:
+        expect(check_port(having(machine, "server", port=port)), verdict, words)
+
+
+async def test_the_real_server_is_known_as_a_daemon(machine: Machine) -> None:
+    async with serving() as running:
+        found = await asyncio.to_thread(check_port, having(machine, "server", port=running.port))
+    expect(found, OK, "a streamer daemon runs on 127.0.0.1")
+
+
+def test_a_port_whose_holder_says_nothing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "HEALTH_TIMEOUT_S", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        expect(check_port(having(machine, "server", port=port)), PROBLEM, "taken by another program", "--port N")
+        every = having(machine, "server", host="0.0.0.0", token="secret", port=port)
+        expect(check_port(every), PROBLEM, "taken by another program", "--port N")
+    expect(check_port(having(machine, "server", port=port)), OK, f"127.0.0.1 port {port} is free")
+
+
+def test_an_address_that_cannot_be_listened_on(machine: Machine) -> None:
+    expect(check_port(having(machine, "server", port=0)), OK, "any free port")
+    expect(check_port(having(machine, "server", host="0.0.0.0")), PROBLEM, "server.token is empty")
+    # Of the block for documentation (RFC 5737): no machine has it.
+    elsewhere = having(machine, "server", host="192.0.2.1", token="secret")
+    expect(check_port(elsewhere), PROBLEM, "cannot listen on 192.0.2.1 port 8765", "an address of this machine")
+    nowhere = having(machine, "server", host="a" * 70, token="secret")
+    expect(check_port(nowhere), PROBLEM, "cannot be resolved", "127.0.0.1")
+
+
+def test_the_cache_directory_is_measured(machine: Machine, tmp_path: Path) -> None:
+    expect(check_cache(machine), OK, f"{tmp_path / 'cache'}, not made yet, 1000.0 GB free")
+    put(tmp_path / "cache" / "NPU-0123456789abcdef" / "a.blob").write_bytes(bytes(2_000_000))
+    expect(check_cache(machine), OK, f"{tmp_path / 'cache'}, 2 MB, 1000.0 GB free")
+    assert not [path for path in (tmp_path / "cache").iterdir() if path.is_file()]
+
+
+def test_a_cache_directory_that_cannot_be_used(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "file")
+    expect(check_cache(having(machine, cache_dir=str(tmp_path / "file"))), PROBLEM, "is a file", "model.cache_dir")
+    below = having(machine, cache_dir=str(tmp_path / "file" / "below"))
+    expect(check_cache(below), PROBLEM, "cannot be made", "model.cache_dir")
+    nobody = having(machine, cache_dir="~nobody-of-this-name/x")
+    expect(check_cache(nobody), PROBLEM, "model.cache_dir", "name a directory")
+    (tmp_path / "cache").mkdir()
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    expect(check_cache(machine), PROBLEM, "cannot be written to (No space left on device)", "model.cache_dir")
+    # Nobody asked for this one: it is done without.
+    monkeypatch.setattr("streamer.whisper.devices.cache_base", lambda setting: tmp_path / "cache")
+    expect(check_cache(having(machine, cache_dir="")), WARNING, "cannot be written to")
+
+
+def test_a_directory_of_somebody_else(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    expect(check_cache(machine), PROBLEM, "this user may not write to", "model.cache_dir")
+
+
+def test_little_space_is_a_warning(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 10**9))
+    expect(check_cache(machine), WARNING, "1.0 GB free", "make room")
+
+
+def test_the_directory_of_the_hub(machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    expect(check_hub(machine), OK, f"{tmp_path / 'hub'}, not made yet")
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    expect(check_hub(machine), OK, "offline, since HF_HUB_OFFLINE is set")
+    put(tmp_path / "hub")
+    expect(check_hub(machine), WARNING, "cannot be written to", "HF_HOME")
+
+
+def test_a_check_that_hangs_or_fails_does_not_stop_the_others(machine: Machine) -> None:
+    let_go = threading.Event()
+
+    def hang(_: Machine) -> Finding:
+        let_go.wait()
+        return Finding(OK, "")
+
+    def fail(_: Machine) -> Finding:
+        raise LookupError("a bug")
+
+    expect(run_check(hang, machine, timeout_s=0.05), PROBLEM, "no answer within 0.05 s", "network drive")
+    let_go.set()
+    expect(run_check(fail, machine), PROBLEM, "LookupError: a bug", "report it")
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_the_table_shows_all_and_counts(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    findings = {
+        "One": Finding(OK, "[bold]fine"),
+        "Two": Finding(WARNING, "so so " * 30, "mend [it]"),
+        "Three": Finding(PROBLEM, "bad", "mend it"),
+    }
+    assert show(findings, console) == 1
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    for word in ("[bold]fine", "to do: mend [it]", "ok", "warning", "problem"):
+        assert word in text
+    assert text.endswith("1 problem, 1 warning\n")
+
+
+def test_without_problems_the_exit_code_is_0() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    assert show({"One": Finding(OK, "fine"), "Two": Finding(WARNING, "so so", "mend it")}, console) == 0
+    assert isinstance(console.file, io.StringIO)
+    assert console.file.getvalue().endswith("no problems, 1 warning\n")
+
+
+def test_diagnose_asks_and_looks_at_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    looked: list[Machine] = []
+
+    def ask(answer: object) -> Callable[..., object]:
+        def answered(*args: object) -> object:
+            asked.append(args)
+            return answer
+
+        return answered
+
+    def check(machine: Machine) -> Finding:
+        looked.append(machine)
+        return Finding(OK, "fine")
+
+    monkeypatch.setattr(doctor, "ask_inference", ask(ALL))
+    monkeypatch.setattr(doctor, "ask_audio", ask(HEADSET))
+    monkeypatch.setattr(doctor, "CHECKS", dict.fromkeys(CHECKS, check))
+    console = Console(file=io.StringIO(), width=80)
+    refusal = ConfigError("no")
+    assert diagnose(Settings(), console, config=Path("a.yaml"), refusal=refusal) == 0
+    assert asked == [(), ("",)]
+    assert len(looked) == len(CHECKS)
+    assert (looked[0].inference, looked[0].audio, looked[0].config, looked[0].refusal) == (
+        ALL,
+        HEADSET,
+        Path("a.yaml"),
+        refusal,
+    )
+    assert isinstance(console.file, io.StringIO)
+    assert all(name in console.file.getvalue() for name in CHECKS)

@@ -1,0 +1,223 @@
+"""Generation settings: a model's own, whole and broken, and openai-whisper's for models that bring none."""
+
+import dataclasses
+import json
+import logging
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import whisper.decoding
+import whisper.model
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamer.errors import ModelError
+from streamer.whisper.decoding import GenerationConfig
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.generation import default_generation, read_generation
+from streamer.whisper.tokenizer import Tokenizer
+from tests.whisper.support import NANO
+from tests.whisper.vocabularies.published import CASES, Case, load, reference
+
+TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
+NAME = "generation_config.json"
+
+
+@pytest.fixture(scope="module")
+def dims() -> ModelDimensions:
+    path = NANO / "config.json"
+    return ModelDimensions.from_huggingface(json.loads(path.read_text(encoding="utf-8")), path)
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    shutil.copy(NANO / NAME, tmp_path)
+    return tmp_path
+
+
+def edit(path: Path, **changes: object) -> None:
+    """Change keys of a JSON file."""
+    data = {**json.loads(path.read_text(encoding="utf-8")), **changes}
+    path.write_text(json.dumps(data), encoding="utf-8")
+
+
+def refuse(directory: Path, dims: ModelDimensions, *parts: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        read_generation(directory, dims, TOKENIZER)
+    message = str(caught.value)
+    assert "\n" not in message
+    for part in (NAME, *parts):
+        assert part in message
+
+
+def test_the_shipped_models_own(dims: ModelDimensions) -> None:
+    assert read_generation(NANO, dims, TOKENIZER) == GenerationConfig(
+        suppress_tokens=(513, 515, 516, 517, 518, 519),
+        begin_suppress_tokens=(220, 512),
+        max_initial_timestamp_index=50,
+        alignment_heads=((2, 0), (2, 1)),
+        multilingual=True,
+        prompted=False,
+    )
+
+
+def test_what_may_be_left_out(copy: Path, dims: ModelDimensions) -> None:
+    (copy / NAME).write_text('{"is_multilingual": false, "suppress_tokens": null}', encoding="utf-8")
+    generation = read_generation(copy, dims, TOKENIZER)
+    assert generation.suppress_tokens == generation.begin_suppress_tokens == ()
+    assert generation.max_initial_timestamp_index is None
+    # Of the layers, the upper half.
+    assert generation.alignment_heads == tuple((layer, head) for layer in (1, 2) for head in range(3))
+    assert not generation.multilingual
+    # Whisper's own models continue what came before.
+    assert generation.prompted
+
+
+@pytest.mark.parametrize("says", [{}, {"lang_to_id": {"<|en|>": 514}}])
+@pytest.mark.parametrize("multilingual", [False, True])
+def test_who_says_nothing_of_languages_is_as_the_tokenizer(
+    copy: Path, dims: ModelDimensions, multilingual: bool, says: dict[str, object]
+) -> None:
+    (copy / NAME).write_text(json.dumps(says), encoding="utf-8")
+    tokenizer = TOKENIZER.as_multilingual(multilingual)
+    assert read_generation(copy, dims, tokenizer).multilingual == (multilingual or bool(says))
+
+
+def test_a_head_counts_once(copy: Path, dims: ModelDimensions) -> None:
+    edit(copy / NAME, alignment_heads=[[2, 1], [0, 0], [2, 1]])
+    assert read_generation(copy, dims, TOKENIZER).alignment_heads == ((2, 1), (0, 0))
+
+
+def test_a_directory_without_them_gets_the_default_and_says_so(
+    tmp_path: Path, dims: ModelDimensions, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert read_generation(tmp_path, dims, TOKENIZER) == default_generation(TOKENIZER, dims)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert record.getMessage().startswith(f"{tmp_path / NAME} is missing: ")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "[" * 100_000, "\0"])
+def test_a_file_that_is_broken_is_refused(copy: Path, dims: ModelDimensions, text: str) -> None:
+    (copy / NAME).write_text(text, encoding="utf-8")
+    refuse(copy, dims, "fetch it again")
+
+
+def test_a_directory_in_its_place_is_refused(tmp_path: Path, dims: ModelDimensions) -> None:
+    (tmp_path / NAME).mkdir()
+    refuse(tmp_path, dims, "cannot be read")
+
+
+@pytest.mark.parametrize("found", [521, -1, "520", [520] * 999])
+def test_settings_of_another_model(copy: Path, dims: ModelDimensions, found: object) -> None:
+    edit(copy / NAME, no_timestamps_token_id=found)
+    refuse(copy, dims, "has no_timestamps_token_id ", "tokenizer.json has 520", "different models")
+
+
+@pytest.mark.parametrize(
+    "heads", [[[300, 0]], [[0, 64]], [[-1, 0]], [[0, 0], [0]], [[0, 0, 0]], ["00"], [[True, 0]], [None], [[0, 1.0]]]
+)
+def test_alignment_heads_that_are_not_there(copy: Path, dims: ModelDimensions, heads: object) -> None:
+    edit(copy / NAME, alignment_heads=heads)
+    refuse(copy, dims, "has the alignment head ", "expected [layer, head] below [3, 3]")
+
+
+@pytest.mark.parametrize("heads", [[[3, 0]], [[0, 3]], [[0, 0], [25, 13]]])
+def test_the_alignment_heads_of_a_distilled_models_teacher(
+    copy: Path, dims: ModelDimensions, caplog: pytest.LogCaptureFixture, heads: object
+) -> None:
+    edit(copy / NAME, alignment_heads=heads)
+    tokenizer = Tokenizer.load(NANO, n_vocab=dims.n_vocab)
+    generation = read_generation(copy, dims, tokenizer)
+    assert generation.alignment_heads == default_generation(tokenizer, dims).alignment_heads
+    assert "lists alignment heads that this model does not have" in caplog.text
+
+
+def test_alignment_heads_that_are_no_list(copy: Path, dims: ModelDimensions) -> None:
+    edit(copy / NAME, alignment_heads={"0": 1})
+    refuse(copy, dims, "has alignment_heads {'0': 1}")
+
+
+@pytest.mark.parametrize("key", ["suppress_tokens", "begin_suppress_tokens"])
+@pytest.mark.parametrize("tokens", [[2022], [-1], ["1"], [True], 5, "none", [1.0]])
+def test_suppressed_tokens_that_are_none(copy: Path, dims: ModelDimensions, key: str, tokens: object) -> None:
+    edit(copy / NAME, **{key: tokens})
+    refuse(copy, dims, f"has {key} ", "expected token numbers below 2022")
+
+
+@pytest.mark.parametrize("value", [-1, 1501, "50", True, 2**60])
+def test_a_latest_first_time_that_is_none(copy: Path, dims: ModelDimensions, value: object) -> None:
+    edit(copy / NAME, max_initial_timestamp_index=value)
+    refuse(copy, dims, "has max_initial_timestamp_index ", "from 0 to 1500")
+
+
+@pytest.mark.parametrize("key", ["is_multilingual", "condition_on_prev_tokens"])
+@pytest.mark.parametrize("value", ["false", 0, []])
+def test_a_switch_that_is_none(copy: Path, dims: ModelDimensions, key: str, value: object) -> None:
+    edit(copy / NAME, **{key: value})
+    refuse(copy, dims, f"has {key} ", "expected true or false")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=100),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(key=st.sampled_from(sorted(json.loads((NANO / NAME).read_text(encoding="utf-8")))), value=VALUES)
+def test_any_value_is_taken_or_refused_in_one_line(copy: Path, dims: ModelDimensions, key: str, value: object) -> None:
+    edit(copy / NAME, **{key: value})
+    message = ""
+    try:
+        generation = read_generation(copy, dims, TOKENIZER)
+    except ModelError as error:
+        message = str(error)
+    else:
+        assert all(0 <= token < dims.n_vocab for token in generation.suppress_tokens)
+        assert generation.alignment_heads
+    assert "\n" not in message
+    assert len(message) < 400 + 2 * len(str(copy))
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.n_vocab))
+class TestDefault:
+    def test_equals_openai_whisper(self, case: Case, dims: ModelDimensions) -> None:
+        dims = dataclasses.replace(dims, n_vocab=case.n_vocab)
+        generation = default_generation(load(case), dims)
+        theirs = reference(case)
+        task = SimpleNamespace(options=whisper.decoding.DecodingOptions(), tokenizer=theirs)
+        assert generation.suppress_tokens == whisper.decoding.DecodingTask._get_suppress_tokens(task)
+        blank = whisper.decoding.SuppressBlank(theirs, sample_begin=0)
+        logits = torch.zeros(1, case.n_vocab)
+        blank.apply(logits, torch.zeros(1, 0))
+        assert sorted(generation.begin_suppress_tokens) == torch.isinf(logits[0]).nonzero()[:, 0].tolist()
+        assert generation.max_initial_timestamp_index == whisper.decoding.DecodingOptions().max_initial_timestamp / 0.02
+        assert generation.multilingual == case.multilingual
+        assert generation.prompted
+
+    @pytest.mark.parametrize("n_layers", [1, 2, 3, 4])
+    def test_the_alignment_heads_equal_openai_whispers(self, case: Case, dims: ModelDimensions, n_layers: int) -> None:
+        dims = dataclasses.replace(dims, n_vocab=case.n_vocab, n_text_layer=n_layers)
+        sizes = {**dataclasses.asdict(dims), "n_vocab": 8, "n_audio_layer": 1}
+        model = whisper.model.Whisper(whisper.model.ModelDimensions(**sizes))
+        expected = model.alignment_heads.indices().T.tolist()
+        assert [list(pair) for pair in default_generation(load(case), dims).alignment_heads] == expected
+
+
+def test_a_small_vocabulary_keeps_what_it_spells_other_text_with(dims: ModelDimensions) -> None:
+    """openai-whisper would suppress the space, and the first byte of every quotation mark, as beginnings of a sign."""
+    suppressed = default_generation(TOKENIZER, dims).suppress_tokens
+    for text in (" ", "“", "é", " the", "-", "'"):
+        assert not {*TOKENIZER.encode(text)} & {*suppressed}
+    assert {*TOKENIZER.encode("#*+"), TOKENIZER.special.start_of_transcript} <= {*suppressed}
+
+
+def test_a_token_that_the_vocabulary_lacks_is_not_suppressed(dims: ModelDimensions) -> None:
+    tokenizer = Tokenizer.load(NANO, n_vocab=2022)
+    tokenizer.special = dataclasses.replace(tokenizer.special, start_of_language_model=None)
+    assert None not in default_generation(tokenizer, dims).suppress_tokens

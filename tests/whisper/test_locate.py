@@ -1,0 +1,71 @@
+"""From names of models to where they lie, without asking anybody that need not be asked."""
+
+from pathlib import Path
+
+import pytest
+
+from streamer.errors import ModelError
+from streamer.whisper import hub
+from streamer.whisper.locate import find_model, find_or_pull
+from tests.whisper.support import NANO
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names that the Hub was asked for."""
+    names: list[str] = []
+
+    def pull(name: str, **_: object) -> Path:
+        names.append(name)
+        return Path("pulled")
+
+    monkeypatch.setattr(hub, "pull", pull)
+    monkeypatch.setattr(hub, "cached", lambda name: None)
+    return names
+
+
+def test_a_model_is_found_by_name_and_by_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
+    found = find_model("nano.en")
+    assert found is not None
+    assert found.samefile(NANO)
+    assert find_model(str(NANO)) == NANO
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine.pt").write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    for name in ("mine", "mine.pt"):
+        assert find_or_pull(name, lambda progress: None).samefile(tmp_path / name)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert find_model("~/mine") == tmp_path / "mine"
+    assert asked == []
+
+
+def test_what_is_not_here_is_fetched(asked: list[str]) -> None:
+    for name in ("base.en", "somebody/whisper-of-mine"):
+        assert find_or_pull(name, lambda progress: None) == Path("pulled")
+    assert asked == ["base.en", "somebody/whisper-of-mine"]
+
+
+def test_what_was_downloaded_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+    monkeypatch.setattr(hub, "cached", lambda name: Path("here") if name == "base.en" else None)
+    assert find_or_pull("base.en", lambda progress: None) == Path("here")
+    assert asked == []
+
+
+def test_a_slip_in_a_path_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "models").mkdir()
+    with pytest.raises(ModelError, match=r"there is no model 'models/bse\.en'"):
+        find_or_pull("models/bse.en", lambda progress: None)
+    assert asked == []
+
+
+@pytest.mark.parametrize("name", ["huge", "no/such/dir", "x" * 5000, "a\0b", "~nobody-of-that-name/x", "../nano"])
+def test_an_unknown_name_lists_what_there_is(name: str, asked: list[str]) -> None:
+    with pytest.raises(ModelError, match=r"there is no model .*: expected .*, or one of nano\.en, tiny") as caught:
+        find_or_pull(name, lambda progress: None)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 700
+    assert asked == []

@@ -1,0 +1,66 @@
+"""How a loader has to take any file: a checkpoint that can be read whole, or one line of refusal, in little memory."""
+
+import tracemalloc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from streamer.errors import ModelError
+from streamer.whisper.weights import Checkpoint, expected_shapes
+
+Load = Callable[[Path], Checkpoint]
+
+
+def refuse(load: Load, path: Path, *parts: str) -> None:
+    """Check that loading fails with one line that holds the path and all of these."""
+    with pytest.raises(ModelError) as caught:
+        load(path)
+    message = check_message(caught.value)
+    for part in (str(path), *parts):
+        assert part in message
+
+
+def check_loads_or_refuses(load: Load, path: Path, most_bytes: int = 20 << 20) -> None:
+    """Check that a file, whatever is in it, gives tensors of the right shapes or one line, in bounded memory."""
+    try:
+        with at_most(most_bytes):
+            checkpoint = load(path)
+            assert set(checkpoint.tensors) == set(expected_shapes(checkpoint.dims))
+            for name, shape in expected_shapes(checkpoint.dims).items():
+                tensor = checkpoint.tensors[name]
+                assert tensor.shape == shape
+                assert tensor.dtype in (np.float16, np.float32)
+                assert tensor.flags.c_contiguous
+    except ModelError as error:
+        check_message(error)
+
+
+@contextmanager
+def at_most(n_bytes: int) -> Iterator[None]:
+    """Check that the block, whether it raises or not, never has allocated more than this."""
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < n_bytes, f"{peak} bytes"
+
+
+def check_message(error: ModelError) -> str:
+    message = str(error)
+    assert message.isprintable()
+    assert len(message) < 600
+    return message
+
+
+def assert_tensors_equal(found: Checkpoint, expected: Checkpoint) -> None:
+    """Check all tensors, to the bit and the type."""
+    assert found.dims == expected.dims
+    assert set(found.tensors) == set(expected.tensors)
+    for name in expected.tensors:
+        assert found.tensors[name].dtype == expected.tensors[name].dtype, name
+        np.testing.assert_array_equal(found.tensors[name], expected.tensors[name], err_msg=name)

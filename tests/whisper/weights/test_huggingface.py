@@ -1,0 +1,422 @@
+"""Checkpoints, whole and broken: each broken one is one clear line."""
+
+import copy
+import json
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as torch_save_file
+
+from streamer.errors import ModelError
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights import Checkpoint, expected_shapes, huggingface
+from tests.whisper.support import NANO, TINY_CONFIG, Untyped, load_reference, random_checkpoint, tensor, write_tiny
+from tests.whisper.weights import checks
+
+
+@pytest.fixture(scope="module")
+def reference() -> Untyped:
+    return load_reference()
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> Path:
+    return write_tiny(tmp_path / "tiny")
+
+
+def refuse(directory: Path, *parts: str) -> None:
+    checks.refuse(huggingface.load, directory, *parts)
+
+
+def change(directory: Path, **tensors: np.ndarray | None) -> None:
+    """Replace tensors, or take them out."""
+    path = directory / "model.safetensors"
+    kept = {**load_file(path), **{f"model.{name}": value for name, value in tensors.items()}}
+    save_file({name: value for name, value in kept.items() if value is not None}, path)
+
+
+def test_the_embedded_model_loads() -> None:
+    checkpoint = huggingface.load(NANO)
+    assert checkpoint.dims == ModelDimensions(80, 1500, 192, 3, 4, 2022, 448, 192, 3, 3)
+    assert checkpoint.dims.audio_head_size == checkpoint.dims.text_head_size == 64
+    assert checkpoint.dims.cache_size == 447
+    assert {name: tensor.shape for name, tensor in checkpoint.tensors.items()} == expected_shapes(checkpoint.dims)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_both_float_types_load_as_they_are(tmp_path: Path, dtype: str) -> None:
+    tensors = huggingface.load(write_tiny(tmp_path, dtype=dtype)).tensors
+    stored = load_file(tmp_path / "model.safetensors")
+    assert {tensor.dtype.name for tensor in tensors.values()} == {dtype}
+    for name, value in tensors.items():
+        np.testing.assert_array_equal(value, stored[f"model.{name}"])
+
+
+def test_the_tied_output_projection_and_strangers_are_not_loaded(tiny: Path) -> None:
+    path = tiny / "model.safetensors"
+    save_file({**load_file(path), "proj_out.weight": np.zeros((8, 4), "float32"), "ema": np.zeros(9, "int64")}, path)
+    assert set(huggingface.load(tiny).tensors) == set(expected_shapes(huggingface.load(tiny).dims))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+@pytest.mark.parametrize("max_shard_size", ["100KB", "1MB", "1GB"])
+def test_the_embedded_model_as_transformers_saves_it(
+    tmp_path: Path, reference: Untyped, max_shard_size: str, dtype: str
+) -> None:
+    model = copy.deepcopy(reference).to(getattr(torch, dtype))
+    model.save_pretrained(tmp_path, max_shard_size=max_shard_size)
+    assert (tmp_path / "model.safetensors").is_file() == (max_shard_size == "1GB")
+    assert len(list(tmp_path.glob("*.safetensors"))) > (10 if max_shard_size == "100KB" else 0)
+    checks.assert_tensors_equal(huggingface.load(tmp_path), checkpoint_of(model.model))
+
+
+def test_a_model_without_its_head_has_names_without_prefix(tmp_path: Path, reference: Untyped) -> None:
+    reference.model.save_pretrained(tmp_path)
+    assert "encoder.conv1.bias" in load_file(tmp_path / "model.safetensors")
+    checks.assert_tensors_equal(huggingface.load(tmp_path), checkpoint_of(reference.model))
+
+
+@pytest.mark.parametrize("n_shards", [1, 3])
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
+def test_the_embedded_model_as_pytorch_files(tmp_path: Path, reference: Untyped, dtype: str, n_shards: int) -> None:
+    """As transformers before version 5 saves it with `safe_serialization=False`, the tied head too."""
+    model = copy.deepcopy(reference).to(getattr(torch, dtype))
+    model.config.save_pretrained(tmp_path)
+    write_pytorch(tmp_path, model.state_dict(), n_shards)
+    checks.assert_tensors_equal(huggingface.load(tmp_path), checkpoint_of(model.model))
+
+
+def test_types_may_be_mixed(tiny: Path) -> None:
+    norm = np.arange(4).astype("float16")
+    before = dict(huggingface.load(tiny).tensors)
+    change(tiny, **{"decoder.layer_norm.bias": norm})
+    tensors = huggingface.load(tiny).tensors
+    assert tensors["decoder.layer_norm.bias"].dtype == np.float16
+    np.testing.assert_array_equal(tensors["decoder.layer_norm.bias"], norm)
+    np.testing.assert_array_equal(tensors["decoder.layer_norm.weight"], before["decoder.layer_norm.weight"])
+
+
+def test_safetensors_are_preferred(tiny: Path) -> None:
+    (tiny / "pytorch_model.bin").write_bytes(b"garbage")
+    assert huggingface.load(tiny).tensors
+    (tiny / "model.safetensors").unlink()
+    refuse(tiny, "pytorch_model.bin cannot be read")
+
+
+def test_an_adapter_says_what_to_do(tiny: Path) -> None:
+    (tiny / "adapter_config.json").write_text("{}", encoding="utf-8")
+    assert huggingface.load(tiny).tensors  # an adapter's directory may hold the whole model too
+    (tiny / "config.json").unlink()
+    refuse(tiny, "adapter_config.json is of an adapter alone", "merge it into its model first")
+
+
+@pytest.mark.parametrize(
+    "shard",
+    [
+        "../tiny/model.safetensors", "/etc/passwd", "sub/model.safetensors", "sub\\model.safetensors", "..", ".", "",
+        "C:model.safetensors", "C:\\model.safetensors", "\\\\host\\share", "a\0b", "a\nb", "model.safetensors\n",
+        "x" * 10_000, "\ud800", None, 3, ["model.safetensors"],
+    ],
+)  # fmt: skip
+def test_a_shard_outside_of_the_directory(tiny: Path, shard: object) -> None:
+    write_index(tiny, {"model.encoder.conv1.bias": shard})
+    refuse(tiny, "model.safetensors.index.json has 'model.encoder.conv1.bias' in ", "expected the plain name")
+
+
+def test_an_index_that_does_not_fit_its_shards(tiny: Path) -> None:
+    weight_map: dict[str, object] = dict.fromkeys(load_file(tiny / "model.safetensors"), "shard-1.safetensors")
+    write_index(tiny, weight_map)
+    refuse(tiny, "shard-1.safetensors is missing", "expected all shards that")
+    (tiny / "hidden").rename(tiny / "shard-1.safetensors")
+    assert huggingface.load(tiny).tensors
+    write_index(tiny, {**weight_map, "stranger": "shard-1.safetensors"})
+    refuse(tiny, "shard-1.safetensors lacks 'stranger'", "fetch both again")
+    write_index(tiny, {name: shard for name, shard in weight_map.items() if "conv1" not in name})
+    refuse(tiny, "index.json lacks the tensor encoder.conv1.bias and 1 more")
+    values: tuple[object, ...] = (None, [], "model.safetensors")
+    for value in values:
+        (tiny / "model.safetensors.index.json").write_text(json.dumps({"weight_map": value}), encoding="utf-8")
+        refuse(tiny, "index.json lacks weight_map")
+
+
+@pytest.mark.parametrize("file", ["config.json", "model.safetensors"])
+def test_a_missing_file_is_named(tiny: Path, file: str) -> None:
+    (tiny / file).unlink()
+    refuse(tiny, f"{file} is missing", "expected" if file != "config.json" else "holds", "fetch it again")
+
+
+def test_a_directory_in_the_place_of_a_file(tiny: Path) -> None:
+    (tiny / "model.safetensors").unlink()
+    (tiny / "model.safetensors").mkdir()
+    refuse(tiny, "model.safetensors is missing")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"d_model": ' + b"9" * 5000 + b"}"],
+    ids=["empty", "cut", "not utf-8", "deep", "long number"],
+)
+def test_a_config_that_is_not_json(tiny: Path, text: bytes) -> None:
+    (tiny / "config.json").write_bytes(text)
+    refuse(tiny, "config.json is not JSON", "expected a JSON object", "fetch it again")
+
+
+@pytest.mark.parametrize("text", ["[]", "null", "3", '"whisper"'])
+def test_a_config_that_is_no_object(tiny: Path, text: str) -> None:
+    (tiny / "config.json").write_text(text, encoding="utf-8")
+    refuse(tiny, "config.json holds a JSON", "expected an object")
+
+
+def test_a_config_of_many_megabytes_is_not_read(tiny: Path) -> None:
+    (tiny / "config.json").write_bytes(b" " * (5 << 20))
+    refuse(tiny, "config.json has more than 4 MiB")
+
+
+@pytest.mark.parametrize("model_type", ["wav2vec2", None, 7, ["whisper"], "x" * 10_000])
+def test_a_model_of_another_type(tiny: Path, model_type: object) -> None:
+    write_tiny(tiny, {"model_type": model_type})
+    refuse(tiny, "config.json has model_type", "expected 'whisper'")
+
+
+@pytest.mark.parametrize("value", [2**60, 10**4000, 0, -1, True, 4.0, "4", None, [4], float("nan")])
+@pytest.mark.parametrize("key", ["d_model", "vocab_size", "encoder_layers", "num_mel_bins", "max_target_positions"])
+def test_a_size_that_is_none(tiny: Path, key: str, value: object) -> None:
+    (tiny / "config.json").write_text(json.dumps({**TINY_CONFIG, key: value}), encoding="utf-8")
+    refuse(tiny, f"config.json has {key} ", "expected a whole number from ", "fetch the file again")
+
+
+@pytest.mark.parametrize("key", [key for key in TINY_CONFIG if key != "model_type"])
+def test_a_size_that_is_missing(tiny: Path, key: str) -> None:
+    config = {name: value for name, value in TINY_CONFIG.items() if name != key}
+    (tiny / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    refuse(tiny, f"config.json has {key} None")
+
+
+@pytest.mark.parametrize("key", ["encoder_attention_heads", "decoder_attention_heads"])
+def test_heads_that_do_not_divide_the_width(tiny: Path, key: str) -> None:
+    write_tiny(tiny, {key: 3})
+    refuse(tiny, "d_model 4 and 3 heads", "expected a multiple")
+
+
+def test_another_length_of_audio(tiny: Path) -> None:
+    write_tiny(tiny, {"max_source_positions": 750})
+    refuse(tiny, "max_source_positions 750", "expected 1500 (30 s of audio)")
+
+
+def test_missing_tensors_are_counted(tiny: Path) -> None:
+    change(tiny, **{"decoder.layer_norm.bias": None})
+    refuse(tiny, "lacks the tensor decoder.layer_norm.bias:", "fetch it again, all of it")
+    change(tiny, **{"encoder.conv1.bias": None, "encoder.conv2.bias": None})
+    refuse(tiny, "lacks the tensor decoder.layer_norm.bias and 2 more")
+
+
+def test_a_tensor_of_another_shape(tiny: Path) -> None:
+    change(tiny, **{"encoder.conv1.weight": np.zeros((4, 5, 3), "float32")})
+    refuse(tiny, "encoder.conv1.weight of shape [4, 5, 3], config.json asks for [4, 2, 3]", "different models")
+
+
+def test_weights_of_another_size(tiny: Path) -> None:
+    write_tiny(tiny, {"encoder_layers": 2})
+    refuse(tiny, "lacks the tensor encoder.layers.1.")
+    write_tiny(tiny, {"vocab_size": 9})
+    refuse(tiny, "decoder.embed_tokens.weight of shape [8, 4], config.json asks for [9, 4]")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "bool"])
+def test_a_tensor_of_another_type(tiny: Path, dtype: str) -> None:
+    change(tiny, **{"decoder.embed_tokens.weight": np.zeros((8, 4), dtype)})
+    refuse(tiny, "decoder.embed_tokens.weight of type", "expected F16, BF16 or F32")
+
+
+@pytest.mark.parametrize("n_bytes", [0, 1, 7, 8, 9, 100, 2000, -1000, -1])
+def test_truncated_weights(tiny: Path, n_bytes: int) -> None:
+    path = tiny / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:n_bytes])
+    refuse(tiny, "model.safetensors cannot be read", "truncated or no safetensors file", "fetch it again")
+
+
+@pytest.mark.parametrize("data", [b"garbage" * 100, b"\0" * 1000, b"\xff" * 1000, b"PK\x03\x04" + b"\0" * 500])
+def test_weights_that_are_garbage(tiny: Path, data: bytes) -> None:
+    (tiny / "model.safetensors").write_bytes(data)
+    refuse(tiny, "model.safetensors cannot be read", "fetch it again")
+
+
+@pytest.mark.parametrize("length", [2**20, 2**40, 2**63, 2**64 - 1])
+def test_a_header_that_announces_more_than_there_is(tiny: Path, length: int) -> None:
+    path = tiny / "model.safetensors"
+    path.write_bytes(struct.pack("<Q", length) + path.read_bytes()[8:])
+    refuse(tiny, "model.safetensors cannot be read")
+
+
+@pytest.mark.parametrize("end", [2**40, 2**63, 2**64 - 1, 2**80])
+def test_a_tensor_that_announces_more_than_there_is(tiny: Path, end: int) -> None:
+    path = tiny / "model.safetensors"
+    header, tensors = split(path.read_bytes())
+    table = json.loads(header)
+    table["model.encoder.conv1.weight"]["data_offsets"][1] = end
+    table["model.encoder.conv1.weight"]["shape"] = [end // 4]
+    join(path, json.dumps(table).encode(), tensors)
+    refuse(tiny, "model.safetensors cannot be read")
+
+
+def test_a_large_stranger_costs_no_memory(tiny: Path) -> None:
+    """A sparse file with a gigabyte that nobody asked for."""
+    path = tiny / "model.safetensors"
+    header, tensors = split(path.read_bytes())
+    table = json.loads(header)
+    table["stranger"] = {"dtype": "F32", "shape": [1 << 28], "data_offsets": [len(tensors), len(tensors) + (1 << 30)]}
+    join(path, json.dumps(table).encode(), tensors)
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size + (1 << 30))
+    with checks.at_most(50 << 20):
+        huggingface.load(tiny)
+
+
+def test_opening_reads_no_tensor_and_reading_one_at_a_time(tmp_path: Path) -> None:
+    config = {**TINY_CONFIG, "d_model": 128, "vocab_size": 40_000}
+    write_tiny(tmp_path, config)
+    dims = ModelDimensions.from_huggingface(config, tmp_path)
+    values = random_checkpoint(dims).tensors.items()
+    torch_save_file({name: tensor(value).bfloat16() for name, value in values}, tmp_path / "model.safetensors")
+    largest = 4 * dims.n_vocab * dims.n_text_state  # 20 MB of float32
+    with checks.at_most(5 << 20):  # any JSON file may have 4 MiB
+        tensors = huggingface.load(tmp_path).tensors
+    with checks.at_most(int(1.6 * largest)):  # and half of it in bfloat16
+        for name in tensors:
+            assert tensors[name].size
+
+
+def test_a_file_that_shrinks_after_it_was_opened(tiny: Path) -> None:
+    tensors = huggingface.load(tiny).tensors
+    path = tiny / "model.safetensors"
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size - 4)
+    with pytest.raises(ModelError, match="became shorter while it was read"):
+        dict(tensors)
+
+
+def entry(shape: object, offsets: object, dtype: object = "F32") -> dict[str, object]:
+    return {"dtype": dtype, "shape": shape, "data_offsets": offsets}
+
+
+@pytest.mark.parametrize(
+    ("table", "n_bytes"),
+    [
+        ({"a": entry([2], [0, 8]), "b": entry([2], [4, 12])}, 12),  # an overlap
+        ({"a": entry([2], [0, 8]), "b": entry([2], [0, 8])}, 8),
+        ({"a": entry([2], [0, 8]), "b": entry([2], [12, 20])}, 20),  # a gap
+        ({"a": entry([2], [4, 12])}, 12),
+        ({"a": entry([2], [0, 8])}, 12),  # bytes that are nobody's
+        ({"a": entry([2], [0, 8])}, 4),
+        ({"a": entry([2], [8, 0])}, 8),
+        ({"a": entry([3], [0, 8])}, 8),
+        ({"a": entry([2**60], [0, 2**62])}, 8),
+        ({"a": entry([2**32, 2**32, 0], [0, 8])}, 8),
+        ({"a": entry([-2], [0, 8])}, 8),
+        ({"a": entry([-2, -1], [0, 8])}, 8),
+        ({"a": entry([2], [-8, 0])}, 8),
+        ({"a": entry([2.0], [0, 8])}, 8),
+        ({"a": entry([True, 2], [0, 8])}, 8),
+        ({"a": entry(["2"], [0, 8])}, 8),
+        ({"a": entry(2, [0, 8])}, 8),
+        ({"a": entry([2], [0])}, 8),
+        ({"a": entry([2], [0, 8, 8])}, 8),
+        ({"a": entry([2], None)}, 8),
+        ({"a": entry([2], [0, 8], None)}, 8),
+        ({"a": entry([2], [0, 8], ["F32"])}, 8),
+        ({"a": None}, 0),
+        ({"a\nb" * 100: [1]}, 0),
+        ([], 0),
+        (None, 0),
+        ("F32", 0),
+    ],
+)
+def test_a_table_that_lies(tiny: Path, table: object, n_bytes: int) -> None:
+    join(tiny / "model.safetensors", json.dumps(table).encode(), bytes(n_bytes))
+    refuse(tiny, "model.safetensors cannot be read", "fetch it again")
+    with pytest.raises(SafetensorError), safe_open(tiny / "model.safetensors", "numpy"):
+        pass  # the library says so too
+
+
+def test_a_tensor_of_a_hundred_thousand_dimensions(tiny: Path) -> None:
+    join(tiny / "model.safetensors", json.dumps({"a": entry([1] * 100_000, [0, 4])}).encode(), bytes(4))
+    refuse(tiny, "model.safetensors cannot be read (a wrong entry for 'a')")
+
+
+def test_a_type_that_would_break_the_line(tiny: Path) -> None:
+    path = tiny / "model.safetensors"
+    header, data = split(path.read_bytes())
+    join(path, header.replace(b'"F32"', b'"F\\n\\u001b[2J' + b"x" * 500 + b'"'), data)
+    refuse(tiny, "of type 'F\\n", "expected F16, BF16 or F32")
+
+
+@pytest.mark.parametrize("header", [b"[" * 100_000, b'{"a": ' + b"9" * 5000 + b"}", b"\xff{}", b"", b"{", b"{}{}"])
+def test_a_table_that_is_not_json(tiny: Path, header: bytes) -> None:
+    join(tiny / "model.safetensors", header, b"")
+    refuse(tiny, "model.safetensors cannot be read")
+
+
+def test_a_table_of_many_megabytes_is_not_read(tiny: Path) -> None:
+    join(tiny / "model.safetensors", b"{}" + b" " * (100 << 20), b"")
+    with checks.at_most(5 << 20):
+        refuse(tiny, "cannot be read (a header of more than 4 MiB)")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4))
+@example(flips=[(0.0, 255)])
+def test_flipped_bytes_never_do_harm(tmp_path: Path, flips: list[tuple[float, int]]) -> None:
+    if not (tmp_path / "good").is_dir():
+        write_tiny(tmp_path / "good")
+        write_tiny(tmp_path / "bad")
+    data = bytearray((tmp_path / "good" / "model.safetensors").read_bytes())
+    length = 8 + struct.unpack("<Q", data[:8])[0]  # the header is where harm can be done
+    for place, mask in flips:
+        data[int(place * length)] ^= mask
+    (tmp_path / "bad" / "model.safetensors").write_bytes(data)
+    checks.check_loads_or_refuses(huggingface.load, tmp_path / "bad")
+
+
+def checkpoint_of(model: Untyped) -> Checkpoint:
+    """Return the weights of transformers' `WhisperModel` as they have to be read."""
+    state = {
+        name: value.float() if value.dtype is torch.bfloat16 else value for name, value in model.state_dict().items()
+    }
+    dims = ModelDimensions.from_huggingface(model.config.to_dict(), Path("config.json"))
+    return Checkpoint(dims, {name: value.numpy() for name, value in state.items()})
+
+
+def write_pytorch(directory: Path, state: Mapping[str, Untyped], n_shards: int) -> None:
+    if n_shards == 1:
+        torch.save(state, directory / "pytorch_model.bin")
+        return
+    shards = {name: f"pytorch_model-{n % n_shards + 1:05}-of-{n_shards:05}.bin" for n, name in enumerate(state)}
+    for file in set(shards.values()):
+        torch.save({name: state[name] for name in state if shards[name] == file}, directory / file)
+    (directory / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": shards}), encoding="utf-8")
+
+
+def write_index(directory: Path, weight_map: Mapping[str, object]) -> None:
+    """Write the index of shards, and take the whole file away."""
+    if (directory / "model.safetensors").is_file():
+        (directory / "model.safetensors").rename(directory / "hidden")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {}, "weight_map": weight_map}), encoding="utf-8")
+
+
+def split(data: bytes) -> tuple[bytes, bytes]:
+    """Return header and tensors of a safetensors file."""
+    length = struct.unpack("<Q", data[:8])[0]
+    return data[8 : 8 + length], data[8 + length :]
+
+
+def join(path: Path, header: bytes, tensors: bytes) -> None:
+    path.write_bytes(struct.pack("<Q", len(header)) + header + tensors)

@@ -1,0 +1,279 @@
+"""MLX's directories, whole and broken: each broken one is one clear line."""
+
+import json
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import whisper.model
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+from safetensors.numpy import save_file
+
+from streamer.errors import ModelError
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights import Checkpoint, expected_shapes, huggingface, mlx
+from streamer.whisper.weights.names import openai_name
+from tests.whisper.support import NANO, TINY_CONFIG, random_checkpoint, write_tiny
+from tests.whisper.weights.mlx_writer import is_quantized, mlx_tensors, rounded, write_mlx
+
+# As small as a Whisper in groups of 64 can be: its encoder positions are fixed.
+DIMS = ModelDimensions(2, 1500, 64, 2, 1, 40, 32, 64, 2, 1)
+TINY = random_checkpoint(DIMS)
+
+POSITIONS = "encoder.embed_positions.weight"
+FILES = ["weights.npz", "weights.safetensors", "model.safetensors"]
+
+
+def half(checkpoint: Checkpoint) -> Checkpoint:
+    return Checkpoint(checkpoint.dims, {name: value.astype("float16") for name, value in checkpoint.tensors.items()})
+
+
+def refuse(directory: Path, *parts: str) -> None:
+    """Check that loading fails with one line that holds all of these."""
+    with pytest.raises(ModelError) as caught:
+        mlx.load(directory)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 600
+    for part in (str(directory), *parts):
+        assert part in message
+
+
+def change(directory: Path, tensors: dict[str, NDArray[Any]], **others: NDArray[Any] | None) -> None:
+    """Write `weights.npz` with some tensors replaced, or left out. A dot in a name is written as two underscores."""
+    changed = {**tensors, **{name.replace("__", "."): value for name, value in others.items()}}
+    kept = {name: value for name, value in changed.items() if value is not None}
+    np.savez(directory / "weights.npz", allow_pickle=False, **kept)
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_the_embedded_model_is_the_same_through_mlx(tmp_path: Path, file: str) -> None:
+    original = huggingface.load(NANO)
+    checkpoint = mlx.load(write_mlx(tmp_path, original, file=file))
+    assert checkpoint.dims == original.dims
+    assert set(checkpoint.tensors) == set(original.tensors)
+    for name, values in original.tensors.items():
+        if name == POSITIONS:  # computed, since MLX does not store them
+            np.testing.assert_allclose(checkpoint.tensors[name], values, rtol=0, atol=5e-4)
+        else:
+            assert checkpoint.tensors[name].dtype == values.dtype
+            np.testing.assert_array_equal(checkpoint.tensors[name], values)
+
+
+@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize("checkpoint", [TINY, half(TINY)], ids=["f32", "f16"])
+@pytest.mark.parametrize(("bits", "group_size"), [(4, 64), (8, 64), (4, 32), (2, 32), (3, 64), (6, 32)])
+def test_quantized_matrices(tmp_path: Path, bits: int, group_size: int, checkpoint: Checkpoint, file: str) -> None:
+    loaded = mlx.load(write_mlx(tmp_path, checkpoint, bits, group_size, file))
+    for name, values in checkpoint.tensors.items():
+        quantized = is_quantized(openai_name(name), values)
+        found = loaded.tensors[name]
+        assert found.flags.c_contiguous
+        if name != POSITIONS:
+            assert found.dtype == (np.float32 if quantized else values.dtype)
+            np.testing.assert_array_equal(found, rounded(values, bits, group_size) if quantized else values)
+
+
+def test_only_some_matrices_may_be_quantized(tmp_path: Path) -> None:
+    write_mlx(tmp_path, TINY, 4)
+    embedding = TINY.tensors["decoder.embed_tokens.weight"]
+    change(
+        tmp_path,
+        mlx_tensors(TINY, 4),
+        decoder__token_embedding__weight=embedding,
+        decoder__token_embedding__scales=None,
+        decoder__token_embedding__biases=None,
+    )
+    np.testing.assert_array_equal(mlx.load(tmp_path).tensors["decoder.embed_tokens.weight"], embedding)
+
+
+@pytest.mark.parametrize("width", [4, 64, 384, 1280])
+def test_the_encoder_positions_are_those_of_openai(width: int) -> None:
+    dims = ModelDimensions(2, 1500, width, 1, 1, 8, 32, width, 1, 1)
+    found = mlx._sinusoids(dims.n_audio_ctx, dims.n_audio_state, half=False)
+    assert found.dtype == np.float32
+    # Between the two, the last bit of an angle of up to 1500.
+    expected = whisper.model.sinusoids(1500, width).numpy()
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1.3e-4)
+
+
+def test_encoder_positions_in_the_file_are_taken(tmp_path: Path) -> None:
+    write_mlx(tmp_path, TINY)
+    change(tmp_path, mlx_tensors(TINY), encoder__positional_embedding=TINY.tensors[POSITIONS])
+    np.testing.assert_array_equal(mlx.load(tmp_path).tensors[POSITIONS], TINY.tensors[POSITIONS])
+
+
+def test_bfloat16_is_read_exactly(tmp_path: Path) -> None:
+    """Also scales of quantized matrices, as MLX writes them for a model in bfloat16."""
+    write_mlx(tmp_path, TINY, 4)
+    upper = {
+        name: (value.view("<u4") >> 16).astype("<u2") if value.dtype == np.float32 else value
+        for name, value in mlx_tensors(TINY, 4).items()
+    }
+    save_file(upper, tmp_path / "model.safetensors")
+    data = (tmp_path / "model.safetensors").read_bytes()
+    length = int.from_bytes(data[:8], "little")
+    header = data[8 : 8 + length].replace(b'"U16"', b'"BF16"')
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data[8 + length :])
+
+    (tmp_path / "npz").mkdir()
+    (tmp_path / "npz" / "config.json").write_bytes((tmp_path / "config.json").read_bytes())
+    np.savez(
+        tmp_path / "npz" / "weights.npz",
+        allow_pickle=False,
+        **{name: value.view("V2") if value.dtype == np.uint16 else value for name, value in upper.items()},
+    )
+    for checkpoint in (mlx.load(tmp_path), mlx.load(tmp_path / "npz")):
+        bias = TINY.tensors["decoder.layer_norm.bias"]
+        np.testing.assert_array_equal(
+            checkpoint.tensors["decoder.layer_norm.bias"].view("<u4"), bias.view("<u4") >> 16 << 16
+        )
+        embedding = TINY.tensors["decoder.embed_tokens.weight"]
+        assert np.abs(checkpoint.tensors["decoder.embed_tokens.weight"] - embedding).max() < 0.3
+        kernel = TINY.tensors["encoder.conv2.weight"]
+        np.testing.assert_allclose(checkpoint.tensors["encoder.conv2.weight"], kernel, rtol=0.01)
+
+
+def test_a_config_of_hugging_face(tmp_path: Path) -> None:
+    """As mlx-audio writes it, the tensors being MLX's."""
+    dims = ModelDimensions.from_huggingface(TINY_CONFIG, tmp_path)
+    tiny = random_checkpoint(dims)
+    write_mlx(tmp_path, tiny, file="model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(TINY_CONFIG), encoding="utf-8")
+    assert mlx.is_mlx(tmp_path)
+    checkpoint = mlx.load(tmp_path)
+    assert checkpoint.dims == dims
+    np.testing.assert_array_equal(checkpoint.tensors["encoder.conv1.weight"], tiny.tensors["encoder.conv1.weight"])
+
+
+def test_what_is_mlx(tmp_path: Path) -> None:
+    for file in FILES:
+        assert mlx.is_mlx(write_mlx(tmp_path / file, TINY, 4, file=file))
+    assert not mlx.is_mlx(write_tiny(tmp_path / "hf"))
+    assert not mlx.is_mlx(NANO)
+    assert not mlx.is_mlx(tmp_path)
+    assert not mlx.is_mlx(tmp_path / "none")
+    assert not mlx.is_mlx(tmp_path / "hf" / "config.json")
+    (tmp_path / "hf" / "model.safetensors").write_bytes(b"garbage")
+    assert not mlx.is_mlx(tmp_path / "hf")
+    (tmp_path / "hf" / "config.json").write_bytes(b"\xff{")
+    assert not mlx.is_mlx(tmp_path / "hf")
+
+
+def test_opening_reads_no_tensor(tmp_path: Path) -> None:
+    """A tensor that nobody asks for costs no memory, and one that is asked for not much more than itself."""
+    nano = huggingface.load(NANO)
+    write_mlx(tmp_path, Checkpoint(nano.dims, {name: nano.tensors[name].astype("f4") for name in nano.tensors}), bits=8)
+    tracemalloc.start()
+    checkpoint = mlx.load(tmp_path)
+    opened, most = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    values = checkpoint.tensors["decoder.embed_tokens.weight"]
+    read = tracemalloc.get_traced_memory()[1] - opened
+    tracemalloc.stop()
+    assert opened < values.nbytes
+    assert most < 5 << 20  # the room that is made for `config.json`
+    assert values.nbytes < read < 2 * values.nbytes
+
+
+@pytest.mark.parametrize("key", ["n_mels", "n_vocab", "n_text_layer"])
+@pytest.mark.parametrize("value", [2**60, 0, -1, 4.0, "4", None])
+def test_a_size_that_is_none(tmp_path: Path, key: str, value: object) -> None:
+    config = json.loads((write_mlx(tmp_path, TINY) / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "config.json").write_text(json.dumps({**config, key: value}), encoding="utf-8")
+    refuse(tmp_path, f"config.json has {key} ", "expected a whole number from ")
+
+
+def test_missing_files(tmp_path: Path) -> None:
+    refuse(tmp_path, "config.json is missing")
+    write_mlx(tmp_path, TINY)
+    (tmp_path / "weights.npz").unlink()
+    refuse(tmp_path, "has no weights", "expected one of model.safetensors, weights.safetensors, weights.npz")
+
+
+def test_missing_tensors(tmp_path: Path) -> None:
+    write_mlx(tmp_path, TINY)
+    change(tmp_path, mlx_tensors(TINY), decoder__ln__bias=None)
+    refuse(tmp_path, "lacks the tensor decoder.layer_norm.bias:", "config.json describes")
+    change(tmp_path, mlx_tensors(TINY, 4), decoder__token_embedding__biases=None)
+    refuse(tmp_path, "decoder.token_embedding.weight with scales and without biases", "convert the model again")
+    change(tmp_path, mlx_tensors(TINY, 4), decoder__token_embedding__scales=None)
+    refuse(tmp_path, "decoder.token_embedding.weight of type 'U32': expected float16")
+
+
+def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
+    write_mlx(tmp_path, TINY)
+    change(tmp_path, mlx_tensors(TINY), encoder__conv1__weight=TINY.tensors["encoder.conv1.weight"])
+    refuse(tmp_path, "encoder.conv1.weight of shape [64, 3, 2], config.json asks for [64, 2, 3]")
+    change(tmp_path, mlx_tensors(TINY), encoder__conv1__weight=np.zeros((64, 6), "float32"))
+    refuse(tmp_path, "encoder.conv1.weight of shape [64, 6], config.json asks for [64, 2, 3]")
+    change(tmp_path, mlx_tensors(TINY, 4), decoder__token_embedding__weight=np.zeros((40, 7), "uint32"))
+    refuse(tmp_path, "decoder.token_embedding.weight quantized to U32 [40, 7]", "expected MLX's affine quantization")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "bool", "object", "U4"])
+def test_a_tensor_of_another_type(tmp_path: Path, dtype: str) -> None:
+    write_mlx(tmp_path, TINY)
+    tensors: dict[str, Any] = {**mlx_tensors(TINY), "decoder.ln.bias": np.zeros(64, dtype)}
+    np.savez(tmp_path / "weights.npz", **tensors)
+    refuse(tmp_path, "decoder.ln.bias of type ", "expected float16, bfloat16 or float32")
+
+
+def test_a_width_without_sinusoids(tmp_path: Path) -> None:
+    dims = ModelDimensions(2, 1500, 3, 1, 1, 8, 32, 3, 1, 1)
+    refuse(write_mlx(tmp_path, random_checkpoint(dims)), "lacks the tensor encoder.embed_positions.weight")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_weights_that_are_garbage(tmp_path: Path, file: str) -> None:
+    write_mlx(tmp_path, TINY, file=file)
+    (tmp_path / file).write_bytes(b"garbage" * 100)
+    refuse(tmp_path, f"{file} cannot be read", "fetch it again")
+
+
+def test_a_file_that_is_cut_after_it_was_opened(tmp_path: Path) -> None:
+    checkpoint = mlx.load(write_mlx(tmp_path, TINY, 4))
+    (tmp_path / "weights.npz").write_bytes((tmp_path / "weights.npz").read_bytes()[:2000])
+    for name in ("decoder.embed_tokens.weight", "decoder.layer_norm.bias"):
+        with pytest.raises(ModelError, match="shorter"):
+            checkpoint.tensors[name]
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
+@given(
+    file=st.sampled_from(FILES[:2]),
+    bits=st.sampled_from([None, 4, 8]),
+    flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4),
+)
+def test_flipped_bytes_never_do_harm(
+    tmp_path: Path, file: str, bits: int | None, flips: list[tuple[float, int]]
+) -> None:
+    directory = tmp_path / f"{bits}"
+    good = directory / f"good-{file}"
+    if not good.exists():
+        (write_mlx(directory, TINY, bits, file=file) / file).replace(good)
+    data = bytearray(good.read_bytes())
+    # Where harm can be done: the table at the beginning or the end.
+    n_bytes = min(len(data), 20_000)
+    for place, mask in flips:
+        data[int(place * n_bytes) - (n_bytes if file.endswith(".npz") else 0)] ^= mask
+    (directory / file).write_bytes(data)
+    message = ""
+    tracemalloc.start()
+    try:
+        checkpoint = mlx.load(directory)
+        shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
+        assert shapes == expected_shapes(checkpoint.dims)
+    except ModelError as error:
+        message = str(error)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        (directory / file).unlink()
+    assert "\n" not in message
+    assert len(message) < 600
+    assert peak < 8 << 20

@@ -1,0 +1,235 @@
+"""NumPy's archives, whole and broken: each broken one is one clear line."""
+
+import io
+import struct
+import tracemalloc
+import warnings
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from streamer.errors import ModelError
+from streamer.whisper.weights.npz import read_header
+from streamer.whisper.weights.stored import StoredTensor
+
+ARRAYS: dict[str, NDArray[Any]] = {
+    "half": np.arange(24, dtype=np.float16).reshape(4, 6),
+    "single": np.arange(24, dtype=np.float32).reshape(2, 3, 4),
+    "vector": np.arange(5, dtype=np.float32),
+    "columns": np.asfortranarray(np.arange(24, dtype=np.float32).reshape(2, 3, 4)),
+    "nothing": np.zeros((0, 4), np.float16),
+}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    np.savez(tmp_path / "x.npz", allow_pickle=False, **ARRAYS)
+    return tmp_path / "x.npz"
+
+
+def refuse(path: Path, *parts: str) -> None:
+    """Check that reading fails with one line that holds all of these."""
+    with pytest.raises(ModelError) as caught:
+        read_header(path)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 600
+    for part in (str(path), *parts):
+        assert part in message
+
+
+def write_member(path: Path, description: str, data: bytes = b"", version: int = 1, name: str = "x.npy") -> None:
+    """Write an archive of one array."""
+    text = description.encode("latin-1")
+    length = struct.pack("<H" if version == 1 else "<I", len(text))
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(name, b"\x93NUMPY" + bytes((version, 0)) + length + text + data)
+
+
+def test_arrays_come_back_as_they_are(path: Path) -> None:
+    found = read_header(path)
+    assert set(found) == set(ARRAYS)
+    for name, values in ARRAYS.items():
+        if values.size:
+            assert found[name].read().dtype == values.dtype
+            np.testing.assert_array_equal(found[name].read(), values)
+        assert found[name].shape == values.shape
+    assert found["columns"].read().flags.c_contiguous
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+def test_every_version_of_the_description(tmp_path: Path, version: int) -> None:
+    file = io.BytesIO()
+    np.lib.format.write_array(file, ARRAYS["single"], version=(version, 0))
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("single.npy", file.getvalue())
+    np.testing.assert_array_equal(read_header(tmp_path / "x.npz")["single"].read(), ARRAYS["single"])
+
+
+def test_the_description_that_mlx_writes(tmp_path: Path) -> None:
+    """With a comma behind the last length, none behind the last entry, and bfloat16 as two bytes of anything."""
+    description = "{'descr': '<V2', 'fortran_order': False, 'shape': (2, 3, )}        \n"
+    write_member(tmp_path / "x.npz", description, b"\x80\x3f" * 3 + b"\x20\xc0" * 3)
+    tensor = read_header(tmp_path / "x.npz")["x"]
+    assert tensor.dtype == "BF16"
+    assert tensor.read().tolist() == [[1, 1, 1], [-2.5, -2.5, -2.5]]
+
+
+def test_other_types_are_named_and_left_alone(tmp_path: Path) -> None:
+    strangers: dict[str, Any] = {
+        "a": np.array([object()]),
+        "b": np.zeros(3),
+        "c": np.array(["x"]),
+        "d": np.zeros(3, "i4,f4"),
+    }
+    np.savez(tmp_path / "x.npz", **strangers)
+    found = read_header(tmp_path / "x.npz")
+    assert {name: tensor.dtype for name, tensor in found.items()} == {
+        "a": "|O",
+        "b": "<f8",
+        "c": "<U1",
+        "d": "[('f0', '<i4'), ('f1', '<f4')]",
+    }
+
+
+def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(1 << 20))
+    refuse(tmp_path / "x.npz", "'x.npy' compressed or encrypted", "save it again with numpy.savez")
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage" * 100, b"\0" * 1000, b"PK\x03\x04" + b"\0" * 500])
+def test_a_file_that_is_no_archive(tmp_path: Path, data: bytes) -> None:
+    (tmp_path / "x.npz").write_bytes(data)
+    refuse(tmp_path / "x.npz", "cannot be read", "truncated or no file of numpy.savez", "fetch it again")
+
+
+def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
+    refuse(tmp_path / "none.npz", "cannot be read")
+    refuse(tmp_path, "cannot be read")
+
+
+@pytest.mark.parametrize(
+    "shape",
+    ["(2, 2)", "(1152921504606846976,)", "(" + "9" * 900 + ",)", "(" + "1," * 9 + ")", "(4294967296, 4294967296)"],
+)
+def test_a_shape_that_is_not_there(tmp_path: Path, shape: str) -> None:
+    write_member(tmp_path / "x.npz", f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}", bytes(12))
+    refuse(tmp_path / "x.npz", "a wrong number of bytes for 'x.npy'")
+
+
+@pytest.mark.parametrize(
+    "description",
+    [
+        "",
+        "{}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (-3,), }",
+        "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (__import__('os').abort(),), }",
+        "(" * 900,
+        "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }" + " " * 2000,
+    ],
+)
+def test_a_description_that_is_none(tmp_path: Path, description: str) -> None:
+    write_member(tmp_path / "x.npz", description, bytes(12))
+    refuse(tmp_path / "x.npz", "'x.npy' is not a plain array")
+
+
+def test_a_member_that_is_no_array(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("../../readme.txt\n", b"hello" * 100)
+    refuse(tmp_path / "x.npz", "'../../readme.txt\\n' is not a plain array")
+    with zipfile.ZipFile(tmp_path / "x.npz", "w") as archive:
+        archive.writestr("x.npy", b"")
+    refuse(tmp_path / "x.npz", "cannot be read")
+
+
+def test_an_array_twice(tmp_path: Path) -> None:
+    description = "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), }"
+    write_member(tmp_path / "x.npz", description, bytes(12))
+    with zipfile.ZipFile(tmp_path / "x.npz") as archive:
+        data = archive.read("x.npy")
+    with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
+        warnings.simplefilter("ignore")
+        archive.writestr("x.npy", data)
+    refuse(tmp_path / "x.npz", "'x' twice")
+
+
+@pytest.mark.parametrize("n_bytes", [2**31, 2**32 - 2])
+def test_a_table_of_contents_that_announces_more_than_there_is(path: Path, n_bytes: int) -> None:
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, len(data) - 10, n_bytes)
+    path.write_bytes(data)
+    refuse(path, "cannot be read")
+
+
+def test_a_table_of_contents_of_gigabytes_is_not_read(path: Path) -> None:
+    """A sparse file whose end says that everything before it is the table."""
+    end = path.read_bytes()[-22:]
+    with path.open("r+b") as file:
+        file.truncate(1 << 30)
+        file.seek(0, io.SEEK_END)
+        file.write(end[:12] + struct.pack("<II", 1 << 30, 0) + end[20:])
+    tracemalloc.start()
+    refuse(path, "a table of contents of more than 1 MiB")
+    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    tracemalloc.stop()
+
+
+def outcome(path: Path) -> str:
+    """Read everything; return the message of what failed, having checked that it did no harm."""
+    message = ""
+    tracemalloc.start()
+    try:
+        for tensor in read_header(path).values():
+            read_if_float(tensor)
+    except ModelError as error:
+        message = str(error)
+    finally:
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+    assert "\n" not in message
+    assert len(message) < 600
+    assert peak < 4 << 20
+    return message
+
+
+def read_if_float(tensor: StoredTensor) -> None:
+    # An array of no elements or no dimensions is no part of a model.
+    if tensor.dtype in ("F16", "BF16", "F32") and tensor.shape and 0 not in tensor.shape:
+        assert tensor.read().shape == tensor.shape
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4))
+@example(flips=[(0, 255)])
+def test_flipped_bytes_never_do_harm(path: Path, flips: list[tuple[int, int]]) -> None:
+    data = bytearray(path.read_bytes())
+    for place, mask in flips:
+        data[place % len(data)] ^= mask
+    (path.parent / "bad.npz").write_bytes(data)
+    outcome(path.parent / "bad.npz")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(place=st.integers(0, 10_000), number=st.integers(0, 2**32 - 1))
+def test_lying_numbers_never_do_harm(path: Path, place: int, number: int) -> None:
+    data = bytearray(path.read_bytes())
+    struct.pack_into("<I", data, place % (len(data) - 4), number)
+    (path.parent / "bad.npz").write_bytes(data)
+    outcome(path.parent / "bad.npz")
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@given(share=st.floats(0, 1, exclude_max=True))
+@example(share=0.0)
+def test_a_truncated_file_is_always_refused(path: Path, share: float) -> None:
+    data = path.read_bytes()
+    (path.parent / "bad.npz").write_bytes(data[: int(share * len(data))])
+    assert outcome(path.parent / "bad.npz")

@@ -1,0 +1,221 @@
+"""openai-whisper's checkpoints, whole and broken."""
+
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import whisper
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights import Checkpoint, expected_shapes, huggingface, openai
+from streamer.whisper.weights.names import openai_name
+from tests.whisper.support import NANO, Untyped, random_checkpoint, tensor, write_openai
+from tests.whisper.weights.checks import assert_tensors_equal, at_most, check_loads_or_refuses, refuse
+
+# As small as a Whisper can be: its encoder positions are fixed.
+DIMS = ModelDimensions(2, 1500, 4, 2, 1, 8, 32, 4, 2, 1)
+TINY = random_checkpoint(DIMS)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return write_openai(tmp_path / "tiny.pt", TINY)
+
+
+def saved(path: Path) -> Untyped:
+    return torch.load(path)
+
+
+def as_type(checkpoint: Checkpoint, dtype: str) -> Checkpoint:
+    """Return what is left of a checkpoint's numbers in one of torch's float types."""
+    rounded = {name: tensor(value).to(getattr(torch, dtype)) for name, value in checkpoint.tensors.items()}
+    widened = {name: (v.float() if v.dtype is torch.bfloat16 else v).numpy() for name, v in rounded.items()}
+    return Checkpoint(checkpoint.dims, widened)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
+def test_the_embedded_model_as_openai_whisper_saves_it(tmp_path: Path, dtype: str) -> None:
+    nano = huggingface.load(NANO)
+    model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(nano.dims)))
+    model.load_state_dict({openai_name(name): tensor(value).float() for name, value in nano.tensors.items()})
+    model.to(getattr(torch, dtype))
+    path = tmp_path / "nano.en.pt"
+    torch.save({"dims": model.dims.__dict__, "model_state_dict": model.state_dict()}, path)
+    assert_tensors_equal(openai.load(path), as_type(nano, dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "bfloat16"])
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_every_protocol_of_pickle(tmp_path: Path, protocol: int, dtype: str) -> None:
+    content = saved(write_openai(tmp_path / "tiny.pt", TINY, dtype))
+    torch.save(content, tmp_path / "again.pt", pickle_protocol=protocol)
+    assert_tensors_equal(openai.load(tmp_path / "again.pt"), as_type(TINY, dtype))
+
+
+def test_types_may_be_mixed(path: Path) -> None:
+    content = saved(path)
+    content["model_state_dict"]["decoder.ln.weight"] = tensor(TINY.tensors["decoder.layer_norm.weight"])
+    torch.save(content, path)
+    tensors = openai.load(path).tensors
+    np.testing.assert_array_equal(tensors["decoder.layer_norm.weight"], TINY.tensors["decoder.layer_norm.weight"])
+    assert tensors["decoder.layer_norm.bias"].dtype == np.float16
+
+
+def test_parameters_and_what_else_a_training_keeps(tmp_path: Path, path: Path) -> None:
+    """As a fine-tune that is saved with its optimizer, from the model itself and not from a copy of its state."""
+    model = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(DIMS)))
+    state = {openai_name(name): tensor(value) for name, value in TINY.tensors.items()}
+    model.load_state_dict(state)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    content = {
+        "dims": asdict(DIMS),
+        "model_state_dict": {**state, **{name: torch.nn.Parameter(value) for name, value in state.items()}},
+        "optimizer": optimizer.state_dict(),
+        "step": torch.tensor(7),
+        "epoch": 2**40,
+        "losses": [0.5, None, True],
+    }
+    torch.save(content, path)
+    assert_tensors_equal(openai.load(path), TINY)
+
+
+def test_views_are_read_in_their_own_order(path: Path) -> None:
+    content = saved(path)
+    state = content["model_state_dict"]
+    name = "encoder.blocks.0.mlp.0.weight"
+    state[name] = state[name].T.contiguous().T  # columns first
+    wide = torch.zeros(8, 12, dtype=torch.float16)
+    wide[:, 3:11:2] = state["decoder.token_embedding.weight"]
+    state["decoder.token_embedding.weight"] = wide[:, 3:11:2]
+    joined = torch.cat([state["decoder.ln.weight"], state["decoder.ln.bias"]])
+    state["decoder.ln.weight"], state["decoder.ln.bias"] = torch.split(joined, 4)
+    torch.save(content, path)
+    assert not saved(path)["model_state_dict"][name].is_contiguous()
+    assert_tensors_equal(openai.load(path), as_type(TINY, "float16"))
+
+
+def test_tied_weights_and_strangers_are_ignored(path: Path) -> None:
+    content = saved(path)
+    state = content["model_state_dict"]
+    state["proj_out.weight"] = state["decoder.token_embedding.weight"]
+    state["ema"] = torch.zeros(3, dtype=torch.int64)
+    torch.save(content, path)
+    assert set(openai.load(path).tensors) == set(expected_shapes(DIMS))
+
+
+def test_a_bare_state_says_how_to_save_it(path: Path) -> None:
+    torch.save(saved(path)["model_state_dict"], path)
+    refuse(openai.load, path, "lacks dims or model_state_dict", "save it again as", "model.dims.__dict__")
+
+
+@pytest.mark.parametrize("key", ["dims", "model_state_dict"])
+def test_half_of_a_checkpoint(path: Path, key: str) -> None:
+    content = saved(path)
+    for value in ([1, 2], "text", torch.zeros(2)):
+        torch.save({**content, key: value}, path)
+        refuse(openai.load, path, "lacks dims or model_state_dict")
+
+
+@pytest.mark.parametrize("value", [2**60, 2**2000, 0, -1, True, 4.0, "4", None, [4], torch.ones(1), "x" * 10_000])
+def test_a_dimension_that_is_none(path: Path, value: object) -> None:
+    content = saved(path)
+    content["dims"]["n_text_state"] = value
+    torch.save(content, path)
+    refuse(openai.load, path, " has n_text_state ", "expected a whole number from ")
+
+
+def test_a_list_that_would_be_endless_to_show(path: Path) -> None:
+    """Ten lists in each other, a few bytes in the file, are 2^40 when they are written out."""
+    content = saved(path)
+    endless: object = 0
+    for _ in range(40):
+        endless = [endless, endless]
+    content["dims"]["n_mels"] = endless
+    torch.save(content, path)
+    refuse(openai.load, path, " has n_mels None")
+
+
+def test_a_missing_tensor_and_one_of_another_shape(path: Path) -> None:
+    content = saved(path)
+    state = content["model_state_dict"]
+    state["encoder.conv1.weight"] = torch.zeros(4, 5, 3)
+    torch.save(content, path)
+    refuse(openai.load, path, "encoder.conv1.weight of shape [4, 5, 3], its dims asks for [4, 2, 3]")
+    del state["encoder.conv1.weight"]
+    torch.save(content, path)
+    refuse(openai.load, path, "lacks the tensor encoder.conv1.weight:", "its dims describes")
+
+
+@pytest.mark.parametrize("dtype", ["float64", "int8", "int32", "bool"])
+def test_a_tensor_of_another_type(path: Path, dtype: str) -> None:
+    content = saved(path)
+    content["model_state_dict"]["encoder.conv1.bias"] = torch.zeros(4, dtype=getattr(torch, dtype))
+    torch.save(content, path)
+    refuse(openai.load, path, "encoder.conv1.bias of type", "expected F16, BF16 or F32")
+
+
+def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
+    refuse(openai.load, tmp_path / "tiny.pt", "cannot be read (No such file", "expected a file that you may read")
+    refuse(openai.load, tmp_path, "cannot be read")
+
+
+def test_opening_reads_no_tensor_and_reading_one_at_a_time(tmp_path: Path) -> None:
+    dims = ModelDimensions(80, 1500, 128, 2, 1, 40_000, 448, 128, 2, 1)
+    path = write_openai(tmp_path / "wide.pt", random_checkpoint(dims), "bfloat16")
+    largest = 4 * dims.n_vocab * dims.n_text_state  # 20 MB of float32
+    with at_most(1 << 20):
+        tensors = openai.load(path).tensors
+    with at_most(int(1.6 * largest)):  # and half of it in bfloat16
+        for name in tensors:
+            assert tensors[name].size
+
+
+def test_a_file_that_shrinks_after_it_was_opened(path: Path) -> None:
+    tensors = openai.load(path).tensors
+    with path.open("r+b") as file:
+        file.truncate(5000)
+    refuse(lambda _: Checkpoint(DIMS, dict(tensors.items())), path, "became shorter while it was read")
+    path.unlink()
+    refuse(lambda _: Checkpoint(DIMS, dict(tensors.items())), path, "cannot be read (No such file")
+
+
+def test_every_truncation_is_refused(path: Path) -> None:
+    data = path.read_bytes()
+    for n_bytes in [*range(0, 600, 7), *range(600, len(data) - 600, 487), *range(len(data) - 600, len(data), 7)]:
+        path.write_bytes(data[:n_bytes])
+        refuse(openai.load, path)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@given(
+    flips=st.lists(
+        st.tuples(
+            st.sampled_from(["pickle", "directory", "all"]), st.floats(0, 1, exclude_max=True), st.integers(1, 255)
+        ),
+        min_size=1,
+        max_size=4,
+    )
+)
+@example(flips=[("all", 0.0, 255)])
+def test_flipped_bytes_never_do_harm(tmp_path: Path, flips: list[tuple[str, float, int]]) -> None:
+    good, bad = tmp_path / "good.pt", tmp_path / "bad.pt"
+    if not good.is_file():
+        write_openai(good, TINY)
+    data = bytearray(good.read_bytes())
+    regions = {
+        "pickle": (0, data.index(b".PK")),
+        "directory": (data.index(b"PK\x01\x02"), len(data)),
+        "all": (0, len(data)),
+    }
+    for region, place, mask in flips:
+        begin, end = regions[region]
+        data[begin + int(place * (end - begin))] ^= mask
+    bad.write_bytes(data)
+    check_loads_or_refuses(openai.load, bad)
