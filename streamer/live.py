@@ -12,13 +12,8 @@ from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
 from streamer.stream.session import Request, SessionSettings
 from streamer.stream.worker import Engine, LiveSession
-from streamer.whisper.decoding import (
-    WindowOptions,
-    decode_window,
-    detect_language,
-    max_tokens_for,
-    to_hypothesis,
-)
+from streamer.whisper.decoding.window import WindowOptions, decode_window, detect_language, max_tokens_for
+from streamer.whisper.decoding.words import to_hypothesis
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
 from streamer.whisper.runtime import EncodedWindow

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES_PER_TOKEN
 from streamer.audio.mel import log_mel_recording
 from streamer.events import Final, Word, seconds
-from streamer.whisper.decoding import WindowOptions, align, decode_window, detect_language
+from streamer.whisper.decoding.window import WindowOptions, decode_window, detect_language
+from streamer.whisper.decoding.words import align
 from streamer.whisper.model import WhisperModel
 
 FloatArray = NDArray[np.float32]

@@ -24,10 +24,10 @@ from streamer.progress import show_progress
 from streamer.whisper import foreign, graphs, saved
 from streamer.whisper.compress import check_nncf, compress, needs_nncf, parse_precisions
 from streamer.whisper.contract import require
-from streamer.whisper.decoding import GenerationConfig
 from streamer.whisper.devices import STAGES
 from streamer.whisper.drift import Drift, measure_drift, measure_reference, reference_bytes
 from streamer.whisper.formats import find_checkpoint, read_model
+from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.shipped import shipped
 from streamer.whisper.tokenizer import Tokenizer

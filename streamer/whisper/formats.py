@@ -10,9 +10,8 @@ from streamer.errors import ModelError, PeerError
 from streamer.whisper import foreign, hub, saved, vocabularies
 from streamer.whisper.compilation import ModelGraphs
 from streamer.whisper.contract import Check
-from streamer.whisper.decoding import GenerationConfig
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.generation import default_generation, read_generation
+from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint, ggml, huggingface, mlx, openai
 

@@ -5,11 +5,11 @@ Source: openai-whisper's `decoding.py` and `tokenizer.py` (the tokens that are s
 """
 
 import logging
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
 from streamer.errors import ModelError
-from streamer.whisper.decoding import GenerationConfig
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.tokenizer import Tokenizer
 from streamer.whisper.weights import huggingface
@@ -35,6 +35,22 @@ _MUSIC = "♩♪♫♬♭♮♯"
 
 # Marks that may stand inside of a word, but not begin one.
 _INSIDE_WORDS = (" -", " '")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationConfig:
+    """What a model's `generation_config.json` says."""
+
+    suppress_tokens: tuple[int, ...]
+    begin_suppress_tokens: tuple[int, ...]
+    max_initial_timestamp_index: int | None
+
+    # Layer and head of the cross-attention heads that follow the audio.
+    alignment_heads: tuple[tuple[int, int], ...]
+    multilingual: bool
+
+    # Whether the model was trained to continue the text that came before a window.
+    prompted: bool = True
 
 
 def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer) -> GenerationConfig:

@@ -10,7 +10,6 @@ from pathlib import Path
 from streamer.errors import ConfigError, InferenceError
 from streamer.whisper.compilation import Compilation
 from streamer.whisper.contract import Check, check_decoder, check_freshness, check_ports, require
-from streamer.whisper.decoding import GenerationConfig
 from streamer.whisper.devices import (
     CACHE_VARIABLE,
     DeviceSettings,
@@ -22,6 +21,7 @@ from streamer.whisper.devices import (
 )
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.formats import ModelSource, read_model
+from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.hub import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.masks import find_convention

@@ -22,9 +22,8 @@ from streamer.commands.convert import ConvertSource, convert
 from streamer.errors import ModelError, UsageError
 from streamer.whisper import drift, graphs, saved
 from streamer.whisper.compress import parse_precisions
-from streamer.whisper.decoding import GenerationConfig
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.generation import read_generation
+from streamer.whisper.generation import GenerationConfig, read_generation
 from streamer.whisper.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint, LazyTensors, expected_shapes, huggingface
 from tests.whisper.support import NANO, SAMPLE, load_reference, random_checkpoint, read, tensor
@@ -273,7 +272,7 @@ def test_converting_base_takes_less_than_two_and_a_half_times_its_weights(
         from streamer.commands import convert as module
         from streamer.whisper import drift
         from streamer.whisper.compress import parse_precisions
-        from streamer.whisper.decoding import GenerationConfig
+        from streamer.whisper.generation import GenerationConfig
         from streamer.whisper.weights import huggingface
         generation = GenerationConfig(
             suppress_tokens=(), begin_suppress_tokens=(), max_initial_timestamp_index=50,

@@ -17,7 +17,7 @@ from streamer.audio.mel import log_mel
 from streamer.cli import main
 from streamer.errors import ModelError
 from streamer.whisper import saved
-from streamer.whisper.decoding import WindowOptions, decode_window
+from streamer.whisper.decoding.window import WindowOptions, decode_window
 from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.formats import read_model
 from streamer.whisper.masks import CONVENTIONS, MaskConvention

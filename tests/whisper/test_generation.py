@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from streamer.errors import ModelError
-from streamer.whisper.decoding import GenerationConfig
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.generation import default_generation, read_generation
+from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.tokenizer import Tokenizer
 from tests.whisper.support import NANO
 from tests.whisper.vocabularies.published import CASES, Case, load, reference

@@ -14,9 +14,9 @@ from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
 from streamer.whisper.compilation import BLOCK_TOKENS
-from streamer.whisper.decoding import GenerationConfig
 from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.runtime import Runtime
 from streamer.whisper.weights import Checkpoint, huggingface

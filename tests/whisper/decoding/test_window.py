@@ -16,22 +16,17 @@ from transformers.generation.logits_process import WhisperTimeStampLogitsProcess
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
-from streamer.whisper.decoding import (
+from streamer.whisper.decoding.filters import SuppressAtBegin, SuppressTokens, TimestampRules
+from streamer.whisper.decoding.loops import compression_ratio, loop_length
+from streamer.whisper.decoding.window import (
     DecodedWindow,
-    GenerationConfig,
-    SuppressAtBegin,
-    SuppressTokens,
-    TimestampRules,
     WindowOptions,
-    align,
-    compression_ratio,
     decode_window,
     detect_language,
-    loop_length,
     max_tokens_for,
-    time_words,
-    to_hypothesis,
 )
+from streamer.whisper.decoding.words import align, time_words, to_hypothesis
+from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokenizer import Tokenizer
 from tests.whisper.support import NANO, SAMPLE, SPEECH, Samples, Untyped, noise, read, tensor
