@@ -38,7 +38,7 @@ class WhisperDecoder:
             language=language,
             task=request.task,
             prompt=tuple(tokenizer.encode(request.prompt)) if request.prompt else (),
-            prefix=request.prefix,
+            begins_with=request.prefix,
             max_tokens=max_tokens_for(request.n_samples),
             stop_at_loop=True,
         )

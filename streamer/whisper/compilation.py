@@ -10,10 +10,10 @@ from pathlib import Path
 
 import openvino as ov
 
-from streamer.errors import InferenceError
+from streamer.errors import ConfigError, InferenceError
 from streamer.whisper.devices import StagePlan, cache_directory, check_properties, first_line, properties_for
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs import Heads, build_cross_kv, build_decoder, build_encoder, fix_tokens
+from streamer.whisper.graphs import Heads, build_cross_kv, build_decoder, build_encoder, fix_sizes
 from streamer.whisper.weights import Checkpoint
 
 logger = logging.getLogger(__name__)
@@ -23,7 +23,11 @@ logger = logging.getLogger(__name__)
 BLOCK_TOKENS = 16
 
 # The graphs of each stage.
-GRAPHS_OF = {"encoder": ("encoder",), "cross_kv": ("cross_kv",), "decoder": ("decoder", "block_decoder")}
+GRAPHS_OF = {
+    "encoder": ("encoder",),
+    "cross_kv": ("cross_kv",),
+    "decoder": ("decoder", "block_decoder", "beam_decoder"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +41,7 @@ class ModelGraphs:
     encoder: Callable[[], ov.Model]
     cross_kv: Callable[[], ov.Model]
 
-    # For any number of tokens a call, or for one (see `graphs.build_decoder`).
+    # For any number of tokens and slots, or for one token (see `graphs.build_decoder`).
     decoder: Callable[[], ov.Model]
 
     @classmethod
@@ -61,14 +65,21 @@ class Compilation:
         graphs: ModelGraphs,
         plans: Mapping[str, StagePlan],
         *,
+        n_beams: int = 1,
         cache_dir: Path | None = None,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
-        """`on_progress` is told how many graphs of how many are compiled."""
+        """Compile nothing yet.
+
+        n_beams : sequences that beam search follows at once; where they are several, a graph is made for them
+        on_progress : is told how many graphs of how many are compiled
+        """
         self.graphs = graphs
-        # By name: `encoder`, `cross_kv`, `decoder` and, where the decoder takes several tokens, `block_decoder`.
+        # By name: `encoder`, `cross_kv`, `decoder`; where the decoder takes several tokens also `block_decoder`, and
+        # `beam_decoder` for several beams.
         self.compiled: dict[str, ov.CompiledModel] = {}
         self._plans = plans
+        self._n_beams = n_beams
         self._cache_dir = cache_dir
         self._on_progress = on_progress
         self._core = ov.Core()
@@ -129,8 +140,17 @@ class Compilation:
     def _decoders(self) -> dict[str, ov.Model]:
         model = self.graphs.decoder()
         if not model.is_dynamic():
+            if self._n_beams > 1:
+                raise ConfigError(
+                    f"beam_size {self._n_beams} needs a decoder for several tokens a call, this one takes one: use a"
+                    " checkpoint instead of exported graphs, or leave beam_size at 1"
+                )
             return {"decoder": model}
-        return {"decoder": fix_tokens(model, 1), "block_decoder": fix_tokens(model, BLOCK_TOKENS)}
+        n_slots = self.graphs.dims.cache_size
+        decoders = {"decoder": fix_sizes(model, 1, n_slots), "block_decoder": fix_sizes(model, BLOCK_TOKENS, n_slots)}
+        if self._n_beams > 1:
+            decoders["beam_decoder"] = fix_sizes(model, self._n_beams, beam_slots(self.graphs.dims, self._n_beams))
+        return decoders
 
     def _compile(self, stage: str, name: str, build: Callable[[], ov.Model]) -> ov.CompiledModel:
         model = build()
@@ -138,8 +158,10 @@ class Compilation:
         device = self.devices[stage]
         properties = properties_for(device, self._plans[stage])
         begin = time.monotonic()
-        if self._cache_dir is not None:
-            directory = cache_directory(self._cache_dir, self._core, device, properties)
+        # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
+        cache_dir = None if self._plans[stage].npu_through_cpu else self._cache_dir
+        if cache_dir is not None:
+            directory = cache_directory(cache_dir, self._core, device, properties)
             try:
                 compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(directory)})
             except RuntimeError as error:
@@ -155,13 +177,18 @@ class Compilation:
                 f"{device} cannot compile the {name} graph ({first_line(error)}): update its driver,"
                 " or choose another device with --device CPU"
             ) from None
-        if self._cache_dir is not None:
+        if cache_dir is not None:
             logger.warning(
                 "the cache of compiled graphs in %s cannot be used for the %s graph: delete that directory",
-                self._cache_dir,
+                cache_dir,
                 name,
             )
         return compiled
+
+
+def beam_slots(dims: ModelDimensions, n_beams: int) -> int:
+    """Return the cache slots of beam search: a prompt, and half a context of text for each beam, none in common."""
+    return (n_beams + 1) * (dims.n_text_ctx // 2) + 8
 
 
 def mark_half_weights(model: ov.Model) -> None:

@@ -48,6 +48,7 @@ class Check:
 
 _OTHER_DEVICE = "update the device's driver, or choose another device with --device CPU"
 _NONSENSE = "its text would be nonsense"
+_BROKEN = "the weights are broken, or the device's driver is"
 
 
 def require(checks: Iterable[Check]) -> None:
@@ -108,7 +109,7 @@ def expected_ports(name: str, dims: ModelDimensions, n_slots: int, n_tokens: int
     return {
         "input_ids": (1, n_tokens),
         "position_ids": (n_tokens,),
-        "attention_mask": (1, n_slots + n_tokens),
+        "attention_mask": (n_tokens, n_slots + n_tokens),
         **{f"past_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
         **{f"past_key_values.{i}.decoder.{kind}": past for i in layers for kind in kinds},
         **{f"present_key_values.{i}.decoder.{kind}": present for i in layers for kind in kinds},
@@ -147,9 +148,11 @@ def check_decoder(decoder: DecoderRuntime, token: int) -> Iterator[Check]:
         "finite" if finite else "not finite",
         "finite",
         finite,
-        "the compiled decoder gives logits that are not finite: the weights are broken, or the device's driver is",
+        f"the compiled decoder gives logits that are not finite: {_BROKEN}",
         "decoder",
     )
+    if not finite:
+        return  # nothing can be compared
     same = f"at most {SAME_LOGITS} of the largest logit"
     leak = max(_relative(stepped_in_noise - stepped, scale), _relative(block_in_noise - block, scale))
     yield row(
@@ -188,15 +191,17 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int) -> Iterator[Check
     first = _run(used, a, token)
     second, alone = _run(used, b, token), _run(fresh, b, token)
     for stage, of_a, after_a, by_itself in zip(first, first.values(), second.values(), alone.values(), strict=True):
-        moved = float(np.abs(of_a - by_itself).max())
-        finite = bool(np.isfinite(after_a).all())
-        left = float(np.abs(after_a - by_itself).max()) / (moved or 1.0)
+        finite = bool(np.isfinite([of_a, after_a, by_itself]).all())
+        moved = float(np.abs(of_a - by_itself).max()) if finite else 0.0
+        left = float(np.abs(after_a - by_itself).max()) / (moved or 1.0) if finite else np.inf
         yield Check(
             f"{stage}: left of the window before",
             f"{left:.2g}" if finite and moved else "the same for every window" if finite else "not finite",
             f"at most {STALE}",
             finite and moved > 0 and left <= STALE,
-            f"the compiled {stage} gives results that depend on the window before, or on nothing: {_NONSENSE}",
+            f"the compiled {stage} gives results that depend on the window before, or on nothing: {_NONSENSE}"
+            if finite
+            else f"the compiled {stage} gives numbers that are not finite: {_BROKEN}",
             stage,
         )
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from streamer.whisper.devices import STAGES
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs import fix_tokens
+from streamer.whisper.graphs import fix_sizes
 from streamer.whisper.weights import expected_shapes
 
 FloatArray = NDArray[np.floating]
@@ -172,7 +172,7 @@ class _Decoder:
 
     def __init__(self, build: Callable[[], ov.Model], dims: ModelDimensions) -> None:
         self._dims = dims
-        self._request = _request(fix_tokens(build(), 1))
+        self._request = _request(fix_sizes(build(), 1, dims.cache_size))
         # Seconds of the fastest step so far.
         self.step_s = math.inf
 

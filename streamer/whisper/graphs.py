@@ -21,9 +21,6 @@ LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was tra
 # Added to the attention score of a hidden slot. exp(-30000) is 0 in every float type, and it fits float16.
 HIDDEN_SCORE = -30_000.0
 
-# Name of the decoder's node that says which tokens of a call see which: it becomes a constant when T is known.
-CAUSAL_MASK = "causal_mask"
-
 Weights = Mapping[str, FloatArray]
 Heads = Sequence[tuple[int, int]]
 
@@ -66,23 +63,23 @@ def build_cross_kv(dims: ModelDimensions, weights: Weights) -> ov.Model:
 
 
 def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Heads) -> ov.Model:
-    """Build the decoder for any number of tokens (T) a call, after P = `dims.cache_size` cached slots.
+    """Build the decoder for any number of tokens (T) a call, after any number of cached slots (P).
 
-    Inputs: `input_ids (1, T)` i64, `position_ids (T)` i64, `attention_mask (1, P + T)` f32 with 1 = attend,
+    Inputs: `input_ids (1, T)` i64, `position_ids (T)` i64, `attention_mask (T, P + T)` f32 with 1 = attend,
     `past_key_values.{i}.decoder.{key,value} (1, n_head, P, head)`, `past_key_values.{i}.encoder.{key,value}
     (1, n_head, 1500, head)`.
 
     Outputs: `logits (1, T, n_vocab)`, `present_key_values.{i}.decoder.{key,value} (1, n_head, T, head)`, and
     `cross_attention (1, n_alignment_heads, T, 1500)`, the softmax weights of the alignment heads.
 
-    A token sees the cached slots and the tokens of its own call that the mask shows, and no later one: the causal
-    mask of the call is part of the graph. Before the graph is compiled, `fix_tokens` gives it its T.
+    Each token has a row of the mask: the cached slots and the tokens of its own call that it sees. So a call may
+    continue one sequence by several tokens, or several sequences by one each. Before the graph is compiled, `fix_sizes`
+    gives it its T and P.
     """
     build = _Builder(weights)
-    slots = dims.cache_size
     ids = build.parameter("input_ids", (1, -1), np.int64)
     positions = build.parameter("position_ids", (-1,), np.int64)
-    mask = build.parameter("attention_mask", (1, -1))
+    mask = build.parameter("attention_mask", (-1, -1))
 
     embedding = build.weight("decoder.embed_tokens.weight")
     zero = ops.constant(np.int64(0))
@@ -90,7 +87,7 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
         ops.gather(embedding, ids, zero),
         ops.gather(build.weight("decoder.embed_positions.weight"), positions, zero),
     )
-    visible = ops.multiply(ops.reshape(mask, build.integers([1, 1, 1, -1]), False), build.causal_mask(ids, slots))
+    visible = ops.unsqueeze(mask, build.integers([0, 1]))
     bias = ops.multiply(ops.subtract(build.floats(1.0), visible), build.floats(HIDDEN_SCORE))
 
     outputs: dict[str, ov.Output] = {}
@@ -104,7 +101,7 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
         )
         outputs[f"present_key_values.{i}.decoder.key"] = key
         outputs[f"present_key_values.{i}.decoder.value"] = value
-        cache = (1, dims.n_text_head, slots, dims.text_head_size)
+        cache = (1, dims.n_text_head, -1, dims.text_head_size)
         keys = ops.concat([build.parameter(f"past_key_values.{i}.decoder.key", cache), key], 2)
         values = ops.concat([build.parameter(f"past_key_values.{i}.decoder.value", cache), value], 2)
         attended = build.attention(query, keys, values, bias)
@@ -137,20 +134,22 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
     return build.model(outputs, "whisper_decoder")
 
 
-def fix_tokens(decoder: ov.Model, n_tokens: int) -> ov.Model:
-    """Return a copy of a decoder for exactly `n_tokens` tokens a call: all its shapes are fixed.
+def fix_sizes(decoder: ov.Model, n_tokens: int, n_slots: int) -> ov.Model:
+    """Return a copy of a decoder for exactly `n_tokens` tokens a call and `n_slots` cached slots: all shapes are fixed.
 
-    The weights are not copied: both graphs look at the same memory.
+    The weights are not copied: all graphs that are made of one decoder look at the same memory.
     """
     fixed = decoder.clone()
-    causal = next(node for node in fixed.get_ops() if node.get_friendly_name() == CAUSAL_MASK)
-    slots = fixed.input("past_key_values.0.decoder.key").shape[2]
-    # Not with OpenVINO's constant folding, which would also unpack compressed weights.
-    constant = ops.constant(np.tri(n_tokens, slots + n_tokens, slots, dtype=np.float32))
-    causal.output(0).replace(constant.output(0))
-    fixed.reshape(
-        {"input_ids": [1, n_tokens], "position_ids": [n_tokens], "attention_mask": [1, slots + n_tokens]},
-    )
+    shapes: dict[str, list[int]] = {
+        "input_ids": [1, n_tokens],
+        "position_ids": [n_tokens],
+        "attention_mask": [n_tokens, n_slots + n_tokens],
+    }
+    for port in fixed.inputs:
+        if ".decoder." in port.any_name:
+            _, n_head, _, head_size = port.partial_shape
+            shapes[port.any_name] = [1, n_head.get_length(), n_slots, head_size.get_length()]
+    fixed.reshape(shapes)
     fixed.set_friendly_name(f"{decoder.get_friendly_name()}_{n_tokens}")
     return fixed
 
@@ -195,17 +194,6 @@ class _Builder:
 
     def integers(self, values: Sequence[int]) -> ov.Node:
         return ops.constant(np.asarray(values, dtype=np.int64))
-
-    def causal_mask(self, ids: ov.Node, slots: int) -> ov.Node:
-        """Return the mask (T, P + T) that shows a token every slot, the tokens before it, and itself."""
-        zero, one = ops.constant(np.int64(0)), ops.constant(np.int64(1))
-        n_tokens = ops.gather(ops.shape_of(ids), one, zero)
-        rows = ops.range(zero, n_tokens, one, "i64")
-        columns = ops.range(zero, ops.add(n_tokens, ops.constant(np.int64(slots))), one, "i64")
-        last_seen = ops.unsqueeze(ops.add(rows, ops.constant(np.int64(slots))), self.integers([1]))
-        mask = ops.convert(ops.less_equal(columns, last_seen), "f32")
-        mask.set_friendly_name(CAUSAL_MASK)
-        return mask
 
     def linear(self, x: ov.Node, prefix: str) -> ov.Node:
         y = ops.matmul(x, self.weight(f"{prefix}.weight"), False, True)

@@ -56,6 +56,7 @@ def load_model(
     *,
     tokenizer: str = "",
     cache_dir: str = "",
+    n_beams: int = 1,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> WhisperModel:
@@ -63,6 +64,7 @@ def load_model(
 
     name : a path, the name of a model that is here, or one of the Hub's
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
+    n_beams : sequences that beam search follows at once
 
     Raises ModelError where there is no such model, or a part is missing or does not fit; PeerError where it cannot be
     fetched; ConfigError where a device is not there; InferenceError where it cannot compile or run the graphs.
@@ -73,7 +75,13 @@ def load_model(
     source = _read(path, name, tokenizer)
     require(source.checks)
     plans = plan_stages(devices, available_devices())
-    compilation = Compilation(source.graphs, plans, cache_dir=_cache_directory(cache_dir), on_progress=on_compiled)
+    compilation = Compilation(
+        source.graphs,
+        plans,
+        n_beams=n_beams,
+        cache_dir=_cache_directory(cache_dir),
+        on_progress=on_compiled,
+    )
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)

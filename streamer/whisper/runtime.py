@@ -5,7 +5,7 @@ and values are double-buffered, so that one window can be encoded while another 
 are those of the compiled graphs' ports, so that graphs that were exported elsewhere run as ours do.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,9 +62,11 @@ class Runtime:
             )
             for i in range(n_buffers)
         ]
+        stages = {name: _Stage(name, graph) for name, graph in compiled.items() if "decoder" in name}
         self.decoder = DecoderRuntime(
-            _Stage("decoder", compiled["decoder"]),
-            _Stage("block_decoder", compiled["block_decoder"]) if "block_decoder" in compiled else None,
+            stages["decoder"],
+            stages.get("block_decoder"),
+            stages.get("beam_decoder"),
             self._buffers[0],
             n_text_ctx=self.dims.n_text_ctx,
             alignment_heads=compilation.graphs.alignment_heads,
@@ -104,6 +106,7 @@ class DecoderRuntime:
         self,
         step: "_Stage",
         block: "_Stage | None",
+        beam: "_Stage | None",
         window: EncodedWindow,
         *,
         n_text_ctx: int,
@@ -132,6 +135,7 @@ class DecoderRuntime:
             for name, tensor in cache.items():
                 block.bind_to_input(f"past_key_values.{name}", tensor)
             self._calls.append(_Call(block, names, alignment_heads))
+        self._beams = None if beam is None else BeamDecoder(_Call(beam, names, alignment_heads), names)
         self.use(window)
 
     @property
@@ -147,9 +151,24 @@ class DecoderRuntime:
     def use(self, window: EncodedWindow) -> None:
         """Decode this window from now on."""
         for name, tensor in window.tensors.items():
-            for call in self._calls:
-                call.stage.bind_to_input(name.replace("present_", "past_", 1), tensor)
+            for stage in self._stages():
+                stage.bind_to_input(name.replace("present_", "past_", 1), tensor)
         self.begin()
+
+    @property
+    def n_fed(self) -> int:
+        """Tokens of the sequence so far."""
+        return self._n_cached
+
+    @property
+    def beams(self) -> "BeamDecoder | None":
+        """The same decoder for several sequences at once, where it was compiled for them."""
+        return self._beams
+
+    def rewind(self, n_fed: int) -> None:
+        """Forget the tokens behind the first `n_fed`, to continue those otherwise."""
+        assert n_fed <= self._n_cached
+        self._n_cached = n_fed
 
     def begin(self) -> None:
         """Forget the sequence and start a new one."""
@@ -189,13 +208,25 @@ class DecoderRuntime:
             return logits[0], attention[0]
         return np.concatenate(logits), np.concatenate(attention, axis=1)
 
+    def start_beams(self) -> "BeamDecoder":
+        """Let several sequences continue the one that was fed; only where there are `beams`."""
+        assert self._beams is not None
+        self._beams.begin(self._cache, self._n_cached)
+        return self._beams
+
+    def _stages(self) -> Iterator["_Stage"]:
+        yield from (call.stage for call in self._calls)
+        if self._beams is not None:
+            yield self._beams.stage
+
     def _forward(self, call: "_Call", tokens: Sequence[int]) -> None:
         n, n_cached = len(tokens), self._n_cached
         call.ids[:n] = tokens
         # Padding behind the tokens is hidden from them; it only has to be valid.
         call.ids[n:] = 0
         np.minimum(call.offsets + n_cached, self._n_text_ctx - 1, out=call.positions, casting="same_kind")
-        self.mask.write(call.mask, n_cached, n, self._n_slots)
+        for i, row in enumerate(call.mask):
+            self.mask.write(row, n_cached, i + 1, self._n_slots)
         call.stage.infer()
         # The very last position has no slot: nothing comes after it.
         n_kept = min(n, self._n_slots - n_cached)
@@ -210,11 +241,11 @@ class _Call:
 
     def __init__(self, stage: "_Stage", names: Sequence[str], alignment_heads: Heads) -> None:
         self.stage = stage
-        # Shape (T,), (T,) and (P + T,), whatever the ranks of the ports are.
+        # Shape (T,), (T,) and (T, P + T), whatever the ranks of the ports are.
         self.ids = stage.bind_input("input_ids").data.reshape(-1)
         self.positions = stage.bind_input("position_ids").data.reshape(-1)
-        self.mask = stage.bind_input("attention_mask").data.reshape(-1)
         self.n_tokens = len(self.ids)
+        self.mask = stage.bind_input("attention_mask").data.reshape(self.n_tokens, -1)
         # Position of each token of the call after its first.
         self.offsets = np.arange(self.n_tokens)
         self._logits = stage.bind_output("logits").data
@@ -239,12 +270,74 @@ class _Call:
         return np.stack([rows[:n] for rows in self._attention]).astype(np.float32, copy=False)
 
 
+class BeamDecoder:
+    """The decoder's forward pass over several sequences at once, which share the slots of what they have in common.
+
+    A slot belongs to every sequence whose row of the mask shows it: giving one up frees what was its alone.
+    """
+
+    def __init__(self, call: _Call, names: Sequence[str]) -> None:
+        self.stage = call.stage
+        self._call = call
+        # Cached keys and values, each of shape (1, n_head, P, head).
+        self._cache = [call.stage.bind_input(f"past_key_values.{name}").data for name in names]
+        self._n_slots = int(self._cache[0].shape[2])
+        # Which slots each sequence sees, shape (n_sequences, P).
+        self._visible = np.zeros((1, self._n_slots), dtype=np.float32)
+        # Length of all sequences.
+        self._n_fed = 0
+
+    @property
+    def n_beams(self) -> int:
+        """Most sequences at once."""
+        return self._call.n_tokens
+
+    @property
+    def n_free(self) -> int:
+        """Tokens, of all sequences together, that there is room for."""
+        return int((~self._visible.any(axis=0)).sum())
+
+    def begin(self, cache: Sequence[FloatArray], n_fed: int) -> None:
+        """Start from one sequence whose first `n_fed` slots are given, each of shape (1, n_head, P, head)."""
+        for mine, slots in zip(self._cache, cache, strict=True):
+            mine[:, :, :n_fed] = slots[:, :, :n_fed]
+            # What other sequences left is hidden, but a NaN there would spread.
+            mine[:, :, n_fed:] = 0
+        self._visible = np.zeros((1, self._n_slots), dtype=np.float32)
+        self._visible[0, :n_fed] = 1
+        self._n_fed = n_fed
+
+    def extend(self, parents: Sequence[int], tokens: Sequence[int]) -> FloatArray:
+        """Continue sequences by a token each; those that nobody continues are forgotten.
+
+        parents : for each token the number of the sequence that it continues, in the order of the call before
+
+        Returns logits, shape (n, n_vocab), as a copy in float32. Raises InferenceError where the device fails.
+        """
+        call, n = self._call, len(tokens)
+        visible = self._visible[list(parents)]
+        call.ids[:n], call.ids[n:] = tokens, 0
+        call.positions[:] = self._n_fed
+        # Each sees itself, also the padding, which has to see something.
+        call.mask[:, self._n_slots :] = np.eye(call.n_tokens, dtype=np.float32)
+        call.mask[:n, : self._n_slots], call.mask[n:, : self._n_slots] = visible, 0
+        self.stage.infer()
+        free = np.flatnonzero(~visible.any(axis=0))[:n]
+        assert len(free) == n, "more text than beam_slots() has room for"
+        for slots, present in zip(self._cache, call.present, strict=True):
+            slots[:, :, free] = present[:, :, :n]
+        visible[np.arange(n), free] = 1
+        self._visible = visible
+        self._n_fed += 1
+        return call.read_logits(n)
+
+
 class OpenStep:
     """A one-token decoder graph with its tensors open to experiments: a `masks.MaskedDecoder`."""
 
     def __init__(self, call: _Call, cache: Sequence[FloatArray]) -> None:
         self._call = call
-        self.mask = call.mask
+        self.mask = call.mask[0]
         self.cache = cache
         self.present = call.present
         self.cross = [tensor.data for name, tensor in call.stage.tensors.items() if ".encoder." in name]

@@ -3,7 +3,7 @@
     streamer.json                         what is here: dimensions, precisions, sizes and hashes of the files
     encoder.xml encoder.bin               one pair of files a stage; a model may be its encoder alone
     cross_kv.xml cross_kv.bin
-    decoder.xml decoder.bin               for any number of tokens a call (see `graphs.fix_tokens`)
+    decoder.xml decoder.bin               for any number of tokens and slots (see `graphs.fix_sizes`)
     tokenizer.json generation_config.json preprocessor_config.json
 
 Nothing in it is trusted. The graphs' files are held against the sizes in `streamer.json` (and their descriptions, the
@@ -14,6 +14,7 @@ Nothing in it is trusted. The graphs' files are held against the sizes in `strea
 import hashlib
 import json
 import logging
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -28,7 +29,6 @@ from streamer.errors import ModelError, StreamerError, UsageError
 from streamer.whisper.compress import PRECISIONS
 from streamer.whisper.devices import STAGES, first_line
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs import CAUSAL_MASK
 from streamer.whisper.ir import MAX_XML_BYTES, probe_graphs, read_graph
 from streamer.whisper.weights.huggingface import read_json
 
@@ -203,7 +203,12 @@ def check_target(target: Path, *, force: bool) -> None:
     Even `force` replaces nothing but a saved model.
     """
     try:
-        if not target.exists() or (target.is_dir() and not any(target.iterdir())):
+        if not os.path.lexists(target):
+            parent = next((parent for parent in target.absolute().parents if os.path.lexists(parent)), target)
+            if parent.is_dir() and os.access(parent, os.W_OK):
+                return
+            raise UsageError(f"{target} cannot be made: {parent} is no directory that you may write to; choose another")
+        if target.is_dir() and not any(target.iterdir()):
             return
         replaceable = is_saved(target)
     except OSError as error:
@@ -379,11 +384,11 @@ def _expected_ports(stage: str, description: Description) -> tuple[dict[str, Sha
     if stage == "cross_kv":
         outputs = {f"present_key_values.{i}.encoder.{kind}": cross for i, kind in layers}
         return {"encoder_hidden_states": hidden}, outputs
-    inputs: dict[str, Shape] = {"input_ids": [1, -1], "position_ids": [-1], "attention_mask": [1, -1]}
+    inputs: dict[str, Shape] = {"input_ids": [1, -1], "position_ids": [-1], "attention_mask": [-1, -1]}
     outputs = {"logits": [1, -1, dims.n_vocab]}
     for i, kind in layers:
         inputs[f"past_key_values.{i}.encoder.{kind}"] = cross
-        inputs[f"past_key_values.{i}.decoder.{kind}"] = [1, dims.n_text_head, dims.cache_size, dims.text_head_size]
+        inputs[f"past_key_values.{i}.decoder.{kind}"] = [1, dims.n_text_head, -1, dims.text_head_size]
         outputs[f"present_key_values.{i}.decoder.{kind}"] = [1, dims.n_text_head, -1, dims.text_head_size]
     if description.alignment_heads:
         outputs["cross_attention"] = [1, len(description.alignment_heads), -1, dims.n_audio_ctx]
@@ -412,5 +417,10 @@ def _check_ports(model: ov.Model, stage: str, description: Description, xml: Pat
                     f" {port.element_type.get_type_name()}, {MANIFEST} asks for {ov.PartialShape(shape)} and"
                     f" {dtype.get_type_name()}: they are of different models; {_AGAIN}"
                 )
-    if stage == "decoder" and not any(node.get_friendly_name() == CAUSAL_MASK for node in model.get_ops()):
-        raise ModelError(f"{xml} has no node {CAUSAL_MASK}: expected a decoder of this program; {_AGAIN}")
+    positions = [description.dims.n_text_ctx, description.dims.n_text_state]
+    tables = (node.shape for node in model.get_ops() if node.get_type_name() == "Constant")
+    if stage == "decoder" and not any(list(table) == positions for table in tables):
+        raise ModelError(
+            f"{xml} has no table of {positions[0]} positions, which {MANIFEST} asks for: they are of different models;"
+            f" {_AGAIN}"
+        )

@@ -19,7 +19,7 @@ import whisper.model
 from streamer.audio.mel import log_mel
 from streamer.whisper.compress import compress
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs import Heads, build_cross_kv, build_decoder, build_encoder, fix_tokens
+from streamer.whisper.graphs import Heads, build_cross_kv, build_decoder, build_encoder, fix_sizes
 from streamer.whisper.weights import Checkpoint, FloatArray, expected_shapes
 from streamer.whisper.weights.names import openai_name
 from tests.whisper.sizes import (
@@ -213,13 +213,13 @@ def test_its_graphs_can_be_built(name: str) -> None:
     }
     assert port_bytes(cross_kv.outputs) == cross_kv_bytes(dims)
     for n_tokens in (1, 16):
-        fixed = fix_tokens(decoder, n_tokens)
+        fixed = fix_sizes(decoder, n_tokens, slots)
         caches = [port for port in fixed.inputs if ".decoder." in port.any_name]
         assert port_bytes(caches) == cache_bytes(dims)
         assert ports(fixed.inputs) == {
             "input_ids": ("i64", [1, n_tokens]),
             "position_ids": ("i64", [n_tokens]),
-            "attention_mask": ("f32", [1, slots + n_tokens]),
+            "attention_mask": ("f32", [n_tokens, slots + n_tokens]),
             **{f"past_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
             **{
                 f"past_key_values.{i}.decoder.{kind}": ("f32", [1, n_head, slots, 64]) for i in layers for kind in kinds

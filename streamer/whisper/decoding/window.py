@@ -4,35 +4,31 @@ Source: openai-whisper's `decoding.py`; generation settings from the model's own
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decoding.filters import N_TIMESTAMPS, LogitFilter, SuppressAtBegin, SuppressTokens, TimestampRules
-from streamer.whisper.decoding.loops import loop_length, loop_repeats
 from streamer.whisper.decoding.probabilities import log_prob, log_softmax
+from streamer.whisper.decoding.search import (
+    Draw,
+    Found,
+    Search,
+    TokenDecoder,
+    best_of,
+    drawer,
+    follow,
+    follow_beams,
+    greedy,
+    sampler,
+)
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.tokenizer import Tokenizer
 
 FloatArray = NDArray[np.floating]
-
-
-class TokenDecoder(Protocol):
-    """The decoder's forward pass over a growing sequence (see `runtime.DecoderRuntime`)."""
-
-    @property
-    def capacity(self) -> int:
-        """Tokens that a sequence can hold."""
-
-    def begin(self) -> None:
-        """Forget the sequence and start a new one."""
-
-    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        """Append tokens; return logits (n, n_vocab) and alignment heads' attention (n_heads, n, n_audio_ctx)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,39 +42,63 @@ class WindowOptions:
     # Text that came before, as tokens; never part of the result.
     prompt: tuple[int, ...] = ()
 
-    # Text that the result begins with.
+    # Text that the window is known to begin with; no part of the result either.
     prefix: tuple[int, ...] = ()
+
+    # Text that the result begins with, as if it had been sampled.
+    begins_with: tuple[int, ...] = ()
 
     # Most tokens to sample.
     max_tokens: int = 10_000
 
-    # Whether to stop at a loop.
+    # Whether to stop at a loop; not along beams.
     stop_at_loop: bool = False
+
+    # Above 0 tokens are drawn, `best_of` texts of them; at 0 the likeliest is taken, along `n_beams` beams.
+    temperature: float = 0.0
+    best_of: int = 1
+    n_beams: int = 1
+
+    # How many texts have to end, in beams, before a search along beams ends.
+    patience: float = 1.0
+
+    # 0 to 1; None: texts are compared by their mean log-probability.
+    length_penalty: float | None = None
+
+    # Further rules on what may come next.
+    filters: tuple[LogitFilter, ...] = ()
+
+    # Whether to forbid all special tokens but timestamps, and not only those that the settings list.
+    text_only: bool = True
+
+    # Whether to keep the attention, which word times are made of.
+    keep_attention: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
 class DecodedWindow:
     """The tokens of one window and what was seen on the way."""
 
-    # Prefix and sampled tokens, without the end of text.
+    # Sampled tokens behind those that the result begins with, without the end of text.
     tokens: list[int]
 
-    # Log-probability of each token after filtering; for those of the prefix, after suppression.
+    # Log-probability of each token after filtering; for those that were given, after suppression.
     log_probs: list[float]
     no_speech_prob: float
 
     # Mean log-probability of the sampled tokens, the end of text included.
     avg_logprob: float
 
-    # Alignment heads' attention from the start of the transcript on, shape (n_heads, n_rows, n_audio_ctx).
+    # Alignment heads' attention from the start of the transcript on, shape (n_heads, n_rows, n_audio_ctx); no rows
+    # where it was not asked for.
     attention: FloatArray
 
     # Rows of `attention` before the first text token.
     n_start: int
     looped: bool = False
 
-    # Calls of the decoder.
-    calls: int = 0
+    # Temperature that it was decoded at.
+    temperature: float = 0.0
 
 
 def decode_window(
@@ -87,67 +107,78 @@ def decode_window(
     config: GenerationConfig,
     options: WindowOptions,
     cancelled: Callable[[], bool] = lambda: False,
+    draw: Draw | None = None,
 ) -> DecodedWindow:
-    """Decode the window whose cross-attention keys and values the decoder holds, greedily.
+    """Decode the window whose cross-attention keys and values the decoder holds.
 
     Stops at the end of text, after `max_tokens`, when the sequence is full, at a loop, or when `cancelled` says so.
+    `draw` draws tokens where the temperature is above 0.
     """
     special = tokenizer.special
     start = tokenizer.start_sequence(options.language, options.task)
     if not options.timestamps:
         start = [*start, special.no_timestamps]
-    room = decoder.capacity - len(start) - len(options.prefix) - 1
-    # As in openai-whisper, half of the room is for the prompt, its newest part, and half for what is said next.
-    n_prompt = max(0, min(len(options.prompt), room // 2))
+    start += options.prefix
+    # As in openai-whisper, half of the context is for the prompt, its newest part, and half for what is said next.
+    room = decoder.capacity // 2 - 1
+    if options.begins_with:
+        room = min(room, (decoder.capacity - len(start) - len(options.begins_with) - 1) // 2)
+    n_prompt = max(0, min(len(options.prompt), room))
     prompt = [special.start_of_previous, *options.prompt[len(options.prompt) - n_prompt :]] if n_prompt else []
 
     decoder.begin()
-    logits, attention = decoder.feed([*prompt, *start, *options.prefix])
-    rows = [attention[:, len(prompt) :]]
+    logits, attention = decoder.feed([*prompt, *start, *options.begins_with])
     no_speech_prob = math.exp(log_prob(logits[len(prompt)], special.no_speech))
 
     suppress, *others = _filters(tokenizer, config, options, logits.shape[-1])
-    # What the prefix was sampled from; the other rules depend on where a text began, which may have been elsewhere.
-    before_prefix = len(prompt) + len(start) - 1
+    # What was sampled before; the other rules depend on where a text began, which may have been elsewhere.
     log_probs = []
-    for row, token in zip(logits[before_prefix:], options.prefix, strict=False):
+    for row, token in zip(logits[len(prompt) + len(start) - 1 :], options.begins_with, strict=False):
         scored = row.copy()
         suppress.apply(scored, ())
         log_probs.append(log_prob(scored, token))
-    tokens = list(options.prefix)
-    sampled: list[float] = []
-    looped = False
-    most = min(options.max_tokens, decoder.capacity - len(prompt) - len(start) - len(tokens))
-    while len(sampled) < most and not cancelled():
-        last = logits[-1]
-        for rule in (suppress, *others):
-            rule.apply(last, tokens)
-        token = int(last.argmax())
-        sampled.append(log_prob(last, token))
-        if token == special.end_of_text:
-            break
-        tokens.append(token)
-        log_probs.append(sampled[-1])
-        if options.stop_at_loop and (length := loop_length(tokens)):
-            looped = True
-            # Keep the first round of the loop, and never less than the prefix.
-            tokens = tokens[: max(len(options.prefix), len(tokens) - length * (loop_repeats(length) - 1))]
-            log_probs = log_probs[: len(tokens)]
-            break
-        if len(sampled) == most:
-            break
-        logits, attention = decoder.feed([token])
-        rows.append(attention)
+    n_fed = decoder.n_fed
+    search = Search(
+        rules=(suppress, *others),
+        end_of_text=special.end_of_text,
+        limit=min(options.max_tokens, decoder.capacity + 1 - n_fed),
+        begins_with=options.begins_with,
+        stop_at_loop=options.stop_at_loop,
+        cancelled=cancelled,
+    )
+    found = _search(decoder, logits[-1], search, options, draw)
+    rows = [attention[:, len(prompt) :], *found.attention] if options.keep_attention else [attention[:, :0]]
+    if options.keep_attention and len(found.attention) < len(found.tokens) - 1:
+        # Several texts were tried: this one is fed once more, a block at a time.
+        decoder.rewind(n_fed)
+        rows.append(decoder.feed(found.tokens[: decoder.capacity - n_fed])[1])
     return DecodedWindow(
-        tokens=tokens,
-        log_probs=log_probs,
+        tokens=[*options.begins_with, *found.tokens],
+        log_probs=[*log_probs, *found.log_probs],
         no_speech_prob=no_speech_prob,
-        avg_logprob=sum(sampled) / len(sampled) if sampled else 0.0,
+        avg_logprob=found.avg_logprob if search.limit > 0 else 0.0,
         attention=np.concatenate(rows, axis=1),
         n_start=len(start),
-        looped=looped,
-        calls=len(rows),
+        looped=found.looped,
+        temperature=options.temperature,
     )
+
+
+def _search(
+    decoder: TokenDecoder, logits: FloatArray, search: Search, options: WindowOptions, draw: Draw | None
+) -> Found:
+    if options.temperature > 0:
+        choose = sampler(options.temperature, draw or drawer(0))
+        n_fed = decoder.n_fed
+        candidates = []
+        for _ in range(options.best_of):
+            decoder.rewind(n_fed)
+            candidates.append(follow(decoder, logits.copy(), search, choose))
+        return best_of(candidates, options.length_penalty)
+    if options.n_beams > 1 and search.limit > 0:
+        beams = follow_beams(decoder, logits, search, n_beams=options.n_beams, patience=options.patience)
+        return best_of(beams, options.length_penalty)
+    return follow(decoder, logits, search, greedy)
 
 
 def detect_language(decoder: TokenDecoder, tokenizer: Tokenizer) -> tuple[str, Mapping[str, float]]:
@@ -167,13 +198,16 @@ def max_tokens_for(n_samples: int) -> int:
 
 def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions, n_vocab: int) -> list[LogitFilter]:
     special = tokenizer.special
-    # Besides what the model's settings list: no special token belongs into a text, nor does padding of the vocabulary.
-    suppressed = {*config.suppress_tokens, *range(special.end_of_text + 1, special.timestamp_begin)}
-    n_times = N_TIMESTAMPS if options.timestamps else 0
-    suppressed.update(range(special.timestamp_begin + n_times, n_vocab))
+    suppressed = set(config.suppress_tokens)
+    if options.text_only:
+        # No special token belongs into a text, nor does padding of the vocabulary.
+        suppressed.update(range(special.end_of_text + 1, special.timestamp_begin))
+        n_times = N_TIMESTAMPS if options.timestamps else 0
+        suppressed.update(range(special.timestamp_begin + n_times, n_vocab))
     filters: list[LogitFilter] = [
         SuppressTokens(sorted(suppressed), n_vocab),
         SuppressAtBegin(config.begin_suppress_tokens),
+        *options.filters,
     ]
     if options.timestamps:
         filters.append(

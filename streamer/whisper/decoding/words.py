@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamer.whisper.decoding.loops import compression_ratio
-from streamer.whisper.decoding.window import DecodedWindow, TokenDecoder, WindowOptions, decode_window
+from streamer.whisper.decoding.search import TokenDecoder
+from streamer.whisper.decoding.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.result import Hypothesis, TimedWord
 from streamer.whisper.timing import word_spans
@@ -30,7 +31,7 @@ def align(
         decoder,
         tokenizer,
         config,
-        WindowOptions(language=options.language, task=options.task, prefix=text, max_tokens=0),
+        WindowOptions(language=options.language, task=options.task, begins_with=text, max_tokens=0),
     )
     return time_words(window, words, n_samples)
 

@@ -1,0 +1,83 @@
+"""When a window's text is not to be trusted, and what is tried then: decoding again at a higher temperature.
+
+Source: openai-whisper's `transcribe.py` (`decode_with_fallback`); the entropy of the last tokens is whisper.cpp's.
+"""
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from streamer.whisper.decoding.loops import compression_ratio
+from streamer.whisper.decoding.search import Draw, TokenDecoder
+from streamer.whisper.decoding.window import DecodedWindow, WindowOptions, decode_window
+from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.tokenizer import Tokenizer
+
+# Tokens at the end of a text whose entropy is measured.
+ENTROPY_TOKENS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FallbackOptions:
+    """Temperatures, and what a text must be like for the next of them not to be tried. None: that is not looked at."""
+
+    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+
+    # A text that becomes shorter by more than this when compressed is a loop.
+    compression_ratio_threshold: float | None = 2.4
+
+    # A text whose tokens have a lower mean log-probability has failed.
+    logprob_threshold: float | None = -1.0
+
+    # Where it failed so, and nobody speaking is likelier than this, it is silence, and no failure.
+    no_speech_threshold: float | None = 0.6
+
+    # A text whose last tokens have a lower entropy, in nats, is a loop.
+    entropy_threshold: float | None = None
+
+
+def decode_with_fallback(
+    decoder: TokenDecoder,
+    tokenizer: Tokenizer,
+    config: GenerationConfig,
+    options: WindowOptions,
+    fallback: FallbackOptions,
+    cancelled: Callable[[], bool] = lambda: False,
+    draw: Draw | None = None,
+) -> DecodedWindow:
+    """Decode a window at one temperature after another until its text can be trusted; the last text counts anyway.
+
+    Beams are followed at temperature 0 alone, several texts drawn above it.
+    """
+    for temperature in fallback.temperatures:
+        attempt = dataclasses.replace(options, temperature=temperature)
+        if temperature > 0:
+            attempt = dataclasses.replace(attempt, n_beams=1, patience=1.0)
+        window = decode_window(decoder, tokenizer, config, attempt, cancelled, draw)
+        if not has_failed(window, tokenizer, fallback):
+            break
+    return window
+
+
+def has_failed(window: DecodedWindow, tokenizer: Tokenizer, fallback: FallbackOptions) -> bool:
+    """Return whether a text is not to be trusted."""
+    ratio, logprob = fallback.compression_ratio_threshold, fallback.logprob_threshold
+    failed = ratio is not None and compression_ratio(tokenizer.decode(window.tokens).strip()) > ratio
+    failed = failed or (logprob is not None and window.avg_logprob < logprob)
+    entropy = fallback.entropy_threshold
+    failed = failed or (entropy is not None and token_entropy(window.tokens) < entropy)
+    is_silence = (
+        fallback.no_speech_threshold is not None
+        and window.no_speech_prob > fallback.no_speech_threshold
+        and logprob is not None
+        and window.avg_logprob < logprob
+    )
+    return failed and not is_silence
+
+
+def token_entropy(tokens: Sequence[int]) -> float:
+    """Return the entropy of the last tokens in nats: low where few of them come again and again."""
+    last = tokens[-ENTROPY_TOKENS:]
+    return -sum(n / len(last) * math.log(n / len(last)) for n in Counter(last).values())
