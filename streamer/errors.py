@@ -113,6 +113,12 @@ class InferenceError(StreamerError):
 
     code: ClassVar[str] = "device"
 
+    def __init__(self, message: str, stage: str = "decoder") -> None:
+        super().__init__(message)
+
+        # Stage whose device it was.
+        self.stage = stage
+
 
 class BusyError(StreamerError):
     """No room for another session."""

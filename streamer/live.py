@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.config import Settings
+from streamer.errors import InferenceError
 from streamer.events import Ready
 from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
@@ -16,7 +17,7 @@ from streamer.whisper.decoding.window import WindowOptions, decode_window, detec
 from streamer.whisper.decoding.words import to_hypothesis
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
-from streamer.whisper.runtime import EncodedWindow
+from streamer.whisper.runtime import EncodedWindow, Runtime
 
 
 class WhisperDecoder:
@@ -26,10 +27,18 @@ class WhisperDecoder:
         self._model = model
 
     def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
-        """Decode a window as asked for. Raises InferenceError where the device fails."""
+        """Decode a window as asked for. Raises InferenceError where the device fails, and no other is left."""
+        runtime = self._model.runtime
+        try:
+            return self._decode(runtime, encoded, request)
+        except InferenceError as error:
+            self._model.revive(runtime, error)
+            return self._decode(self._model.runtime, encoded, request)
+
+    def _decode(self, runtime: Runtime, encoded: EncodedWindow, request: Request) -> Hypothesis:
         model = self._model
         tokenizer = model.tokenizer
-        decoder = model.runtime.decoder
+        decoder = runtime.decoder
         decoder.use(encoded)
         language = request.language
         if language == "auto":
@@ -53,8 +62,16 @@ class WhisperEncoder:
         self._model = model
 
     def encode(self, mel: NDArray[np.float32], buffer: int) -> EncodedWindow:
-        """Encode a mel spectrogram, shape (n_mels, 3000). Raises InferenceError where the device fails."""
-        return self._model.runtime.encode(mel, buffer)
+        """Encode a mel spectrogram, shape (n_mels, 3000).
+
+        Raises InferenceError where the device fails, and no other is left.
+        """
+        runtime = self._model.runtime
+        try:
+            return runtime.encode(mel, buffer)
+        except InferenceError as error:
+            self._model.revive(runtime, error)
+            return self._model.runtime.encode(mel, buffer)
 
 
 def make_engine(model: WhisperModel) -> Engine[EncodedWindow]:

@@ -1,8 +1,9 @@
 """A model's graphs compiled for devices, in parallel, each stage on the first of its devices that takes it."""
 
+import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from functools import partial
@@ -11,7 +12,15 @@ from pathlib import Path
 import openvino as ov
 
 from streamer.errors import ConfigError, InferenceError
-from streamer.whisper.devices import StagePlan, cache_directory, check_properties, first_line, properties_for
+from streamer.whisper.devices import (
+    DEVICE_ORDER,
+    StagePlan,
+    cache_directory,
+    check_properties,
+    first_line,
+    kind_of,
+    properties_for,
+)
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import Heads, build_cross_kv, build_decoder, build_encoder, fix_sizes
 from streamer.whisper.weights import Checkpoint
@@ -78,7 +87,7 @@ class Compilation:
         # By name: `encoder`, `cross_kv`, `decoder`; where the decoder takes several tokens also `block_decoder`, and
         # `beam_decoder` for several beams.
         self.compiled: dict[str, ov.CompiledModel] = {}
-        self._plans = plans
+        self._plans = dict(plans)
         self._n_beams = n_beams
         self._cache_dir = cache_dir
         self._on_progress = on_progress
@@ -120,6 +129,16 @@ class Compilation:
         if errors:
             self.reject(errors)
             self.compile()
+
+    def renew(self, spare_devices: Sequence[str]) -> None:
+        """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
+        self.compiled.clear()
+        self._core = ov.Core()
+        for stage, plan in self._plans.items():
+            if not plan.npu_through_cpu:
+                new = [device for device in spare_devices if device not in plan.candidates]
+                spare = sorted(new, key=lambda device: DEVICE_ORDER.index(kind_of(device)))
+                self._plans[stage] = dataclasses.replace(plan, candidates=(*plan.candidates, *spare))
 
     def reject(self, errors: Mapping[str, InferenceError]) -> None:
         """Give up the devices of stages that failed. Raises the error of a stage that has no other."""

@@ -42,7 +42,7 @@ class Check:
     def error(self) -> ModelError | InferenceError:
         """Return what to raise where the check did not pass."""
         if self.stage:
-            return InferenceError(f"{self.problem}; {_OTHER_DEVICE}")
+            return InferenceError(f"{self.problem}; {_OTHER_DEVICE}", self.stage)
         return ModelError(self.problem)
 
 

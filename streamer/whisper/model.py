@@ -1,10 +1,12 @@
 """A Whisper ready for use: found, read, compiled for its devices, and checked there."""
 
 import logging
+import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamer.errors import ConfigError, InferenceError
@@ -33,21 +35,74 @@ logger = logging.getLogger(__name__)
 OnCompiled = Callable[[int, int], None]
 
 
-@dataclass(frozen=True, slots=True)
+# A device that fails again within this time is given up.
+FAILS_AGAIN_WITHIN_S = 600.0
+
+
+@dataclass(slots=True)
 class WhisperModel:
     """What decoding needs, loaded once and shared by all sessions."""
 
     name: str
     # What it is published as, such as openai/whisper-base.en, wherever it lies; empty where it does not say.
     origin: str
+    # The present one: `revive` puts another in its place.
     runtime: Runtime
     tokenizer: Tokenizer
     generation: GenerationConfig
+    restart: Callable[[InferenceError], Runtime]
+    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def dims(self) -> ModelDimensions:
         """Sizes of the model."""
         return self.runtime.dims
+
+    def revive(self, failed: Runtime, error: InferenceError) -> None:
+        """Start anew after a device failed: on the same one, or on the next where it failed a short while ago.
+
+        Windows that `failed` has encoded stay good. Raises InferenceError where no device is left.
+        """
+        with self._lock:
+            if self.runtime is failed:  # else another thread has seen to it
+                self.runtime = self.restart(error)
+
+
+class _Starter:
+    """Compiles a model and tries it out, on the next device where one fails."""
+
+    def __init__(self, source: ModelSource, compilation: Compilation) -> None:
+        self._source = source
+        self._compilation = compilation
+        # When each stage failed last, in seconds of the monotonic clock.
+        self._failed_s: dict[str, float] = {}
+
+    def start(self) -> Runtime:
+        """Return a runtime that passed all checks. Raises ModelError or InferenceError where there is none."""
+        source, compilation = self._source, self._compilation
+        while True:
+            compilation.compile()
+            try:
+                runtime = _start(source, compilation)
+                failed = next((c for c in _device_checks(source, compilation, runtime) if not c.passed), None)
+                if failed is None:
+                    return runtime
+                raise failed.error()
+            except InferenceError as error:
+                compilation.reject({error.stage: error})
+
+    def restart(self, error: InferenceError) -> Runtime:
+        """Return a new runtime after a device failed. Raises InferenceError where no device is left."""
+        now_s = time.monotonic()
+        lately = now_s - self._failed_s.get(error.stage, -math.inf) < FAILS_AGAIN_WITHIN_S
+        self._failed_s[error.stage] = now_s
+        logger.warning("%s; starting the model again, nothing is lost", error)
+        self._compilation.renew(available_devices())
+        if lately:
+            self._compilation.reject({error.stage: error})
+        runtime = self.start()
+        logger.warning("the model is back on %s", ", ".join(f"{d} ({stage})" for stage, d in runtime.devices.items()))
+        return runtime
 
 
 def load_model(
@@ -85,18 +140,10 @@ def load_model(
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
-    while True:
-        compilation.compile()
-        runtime = _start(source, compilation)
-        failed = next((check for check in _device_checks(source, compilation, runtime) if not check.passed), None)
-        if failed is None:
-            break
-        error = failed.error()
-        if not isinstance(error, InferenceError):
-            raise error  # no other device would do better
-        compilation.reject({failed.stage: error})
+    starter = _Starter(source, compilation)
+    runtime = starter.start()
     logger.info("model %s on %s, ready in %.1f s", source.name, _told(runtime, plans), time.monotonic() - begin)
-    return WhisperModel(source.name, source.origin, runtime, source.tokenizer, source.generation)
+    return WhisperModel(source.name, source.origin, runtime, source.tokenizer, source.generation, starter.restart)
 
 
 def verify_model(

@@ -23,6 +23,12 @@ FloatArray = NDArray[np.floating]
 # Windows that can be held at once: one being decoded, one being encoded.
 N_BUFFERS = 2
 
+# An accelerator that computes for longer has hung: the largest encoder takes a few seconds.
+HANGS_AFTER_S = 30.0
+
+# Requests that never came back. To destroy one would wait for it.
+_hung: list[ov.InferRequest] = []
+
 
 @dataclass(slots=True)
 class EncodedWindow:
@@ -45,8 +51,8 @@ class Runtime:
         # Device of each stage, as the `ready` event tells it.
         self.devices = compilation.devices
         compiled = compilation.compiled
-        self._encoder = _Stage("encoder", compiled["encoder"])
-        self._cross_kv = _Stage("cross_kv", compiled["cross_kv"])
+        self._encoder = _Stage("encoder", compiled["encoder"], self.devices["encoder"])
+        self._cross_kv = _Stage("cross_kv", compiled["cross_kv"], self.devices["cross_kv"])
         # The encoder's output is the cross-KV's input: one tensor, no copy.
         hidden = self._encoder.bind_output("last_hidden_state")
         self._cross_kv.bind_to_input("encoder_hidden_states", hidden)
@@ -62,7 +68,7 @@ class Runtime:
             )
             for i in range(n_buffers)
         ]
-        stages = {name: _Stage(name, graph) for name, graph in compiled.items() if "decoder" in name}
+        stages = {name: _Stage(name, compiled[name], self.devices["decoder"]) for name in compiled if "decoder" in name}
         self.decoder = DecoderRuntime(
             stages["decoder"],
             stages.get("block_decoder"),
@@ -357,8 +363,11 @@ class _Stage:
     A tensor is bound to a port and not to a name: a graph may give an input and an output the same one.
     """
 
-    def __init__(self, name: str, compiled: ov.CompiledModel) -> None:
+    def __init__(self, name: str, compiled: ov.CompiledModel, device: str) -> None:
         self.name = name
+        self.device = device
+        # A processor does not hang, and a step on it is short enough to count what watching costs.
+        self._watched = device != "CPU"
         self.inputs: dict[str, ov.ConstOutput] = {name: port for port in compiled.inputs for name in port.names}
         self.outputs: dict[str, ov.ConstOutput] = {name: port for port in compiled.outputs for name in port.names}
         self.tensors: dict[str, ov.Tensor] = {}
@@ -387,14 +396,26 @@ class _Stage:
         self.tensors[name] = tensor
 
     def infer(self) -> None:
-        """Compute. Raises InferenceError where the device fails."""
+        """Compute. Raises InferenceError where the device fails, or gives no answer for `HANGS_AFTER_S`."""
         try:
-            self._request.infer()
+            if self._watched:
+                self._request.start_async()
+                answered = self._request.wait_for(round(HANGS_AFTER_S * 1000))
+            else:
+                self._request.infer()
+                answered = True
         except RuntimeError as error:
-            raise InferenceError(
-                f"the device failed while it computed ({first_line(error)}): see `streamer devices`, update the"
-                " driver, or choose another device with --device CPU"
-            ) from error
+            raise self._failure(first_line(error)) from error
+        if not answered:
+            _hung.append(self._request)
+            raise self._failure(f"no answer within {HANGS_AFTER_S:.0f} s")
+
+    def _failure(self, reason: str) -> InferenceError:
+        return InferenceError(
+            f"{self.device} failed while it computed the {self.name} ({reason}): see `streamer doctor`, update the"
+            " driver, or choose another device with --device CPU",
+            "decoder" if "decoder" in self.name else self.name,
+        )
 
     def _port(self, ports: Mapping[str, ov.ConstOutput], kind: str, name: str) -> ov.ConstOutput:
         if name not in ports:

@@ -1,0 +1,171 @@
+"""Devices that are lost while they compute: nothing of what was said is."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from streamer.app import transcribe
+from streamer.audio.mel import log_mel
+from streamer.config import load_settings
+from streamer.errors import InferenceError
+from streamer.live import WhisperDecoder, WhisperEncoder
+from streamer.stream.session import Request
+from streamer.whisper import model as model_module
+from streamer.whisper import runtime as runtime_module
+from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.model import WhisperModel, load_model
+from tests.whisper.support import NANO, SPEECH, read
+
+REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
+
+
+@pytest.fixture(scope="module")
+def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("compiled")
+
+
+@pytest.fixture
+def model(cache_dir: Path) -> WhisperModel:
+    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir))
+
+
+@pytest.fixture
+def mel() -> NDArray[np.floating]:
+    return log_mel(read(SPEECH), 80)
+
+
+def text(model: WhisperModel, mel: NDArray[np.floating]) -> str:
+    encoded = WhisperEncoder(model).encode(mel.astype(np.float32), 0)
+    return "".join(word.text for word in WhisperDecoder(model).decode(encoded, REQUEST).words)
+
+
+Break = Callable[[WhisperModel, str, int], None]
+
+
+@pytest.fixture
+def break_device() -> Break:
+    """Let a stage of the present runtime fail at its nth run from now, and at all that follow."""
+
+    def break_(model: WhisperModel, stage: str, after: int) -> None:
+        runtime = model.runtime
+        part = runtime.decoder._step.stage if stage == "decoder" else getattr(runtime, f"_{stage}")
+        runs = iter(range(10**9))
+        infer = part.infer
+
+        def fail() -> None:
+            if next(runs) >= after:
+                raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
+            infer()
+
+        part.infer = fail
+
+    return break_
+
+
+@pytest.mark.parametrize(("stage", "after"), [("encoder", 0), ("cross_kv", 0), ("decoder", 0), ("decoder", 7)])
+def test_a_stage_that_fails_is_started_again_and_its_window_is_not_lost(
+    model: WhisperModel,
+    mel: NDArray[np.floating],
+    break_device: Break,
+    stage: str,
+    after: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    expected = text(model, mel)
+    before = model.runtime
+    break_device(model, stage, after)
+    assert text(model, mel) == expected
+    assert model.runtime is not before
+    assert f"CPU failed while it computed the {stage} (ZE_RESULT_ERROR_DEVICE_LOST)" in caplog.text
+    assert "the model is back on CPU (encoder), CPU (cross_kv), CPU (decoder)" in caplog.text
+
+
+def test_a_window_that_was_encoded_before_the_loss_is_decoded_after_it(
+    model: WhisperModel, mel: NDArray[np.floating], break_device: Break
+) -> None:
+    encoded = WhisperEncoder(model).encode(mel.astype(np.float32), 1)
+    decoder = WhisperDecoder(model)
+    expected = decoder.decode(encoded, REQUEST)
+    break_device(model, "decoder", 3)
+    assert decoder.decode(encoded, REQUEST).words == expected.words
+
+
+def test_a_device_that_fails_again_is_given_up_for_the_next(
+    model: WhisperModel, mel: NDArray[np.floating], break_device: Break, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = text(model, mel)
+    restart = model.restart
+    compilation = restart.__self__._compilation  # type: ignore[attr-defined]
+    for stage, plan in compilation._plans.items():
+        # The only device that there surely is, twice.
+        compilation._plans[stage] = type(plan)(stage, ("CPU", "CPU"), plan.properties)
+    break_device(model, "encoder", 0)
+    assert text(model, mel) == expected
+    assert compilation._failed == {"encoder": 0, "cross_kv": 0, "decoder": 0}
+    break_device(model, "encoder", 0)
+    with caplog.at_level(logging.WARNING):
+        outcome = text(model, mel)
+    assert outcome == expected
+    assert compilation._failed == {"encoder": 1, "cross_kv": 0, "decoder": 0}
+    assert "trying CPU for encoder" in caplog.text
+
+
+def test_where_no_device_is_left_the_error_is_told(
+    model: WhisperModel, mel: NDArray[np.floating], break_device: Break
+) -> None:
+    break_device(model, "encoder", 0)
+    text(model, mel)
+    break_device(model, "encoder", 0)
+    with pytest.raises(InferenceError, match=r"CPU failed while it computed the encoder .*--device CPU"):
+        text(model, mel)
+
+
+def test_a_loss_long_after_the_last_is_a_first_one(
+    model: WhisperModel, mel: NDArray[np.floating], break_device: Break, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_module, "FAILS_AGAIN_WITHIN_S", 0.0)
+    expected = text(model, mel)
+    for _ in range(3):
+        break_device(model, "encoder", 0)
+        assert text(model, mel) == expected
+
+
+def test_an_accelerator_that_never_answers_is_given_up(
+    model: WhisperModel, mel: NDArray[np.floating], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_module, "HANGS_AFTER_S", 0.001)
+    part = model.runtime._encoder
+    part._watched = True
+    with pytest.raises(InferenceError, match=r"computed the encoder \(no answer within 0 s\)"):
+        model.runtime.encode(mel, 0)
+    assert part._request in runtime_module._hung
+    part._request.wait()  # it was only slow
+
+
+def test_a_stream_goes_on_over_a_lost_device_without_a_gap(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = load_settings(None, {}, {"model.cache_dir": str(cache_dir), "model.device": "CPU"})
+
+    def run() -> list[str]:
+        assert transcribe(settings, [SPEECH], format="jsonl", streaming=True, output=None) == 0
+        return capsys.readouterr().out.splitlines()
+
+    whole = [line for line in run() if '"final"' in line]
+    infer = runtime_module._Stage.infer
+    runs = iter(range(10**9))
+
+    def lose(part: runtime_module._Stage) -> None:
+        if next(runs) == 150:
+            raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
+        infer(part)
+
+    monkeypatch.setattr(runtime_module._Stage, "infer", lose)
+    lines = run()
+    assert next(runs) > 200
+    assert not [line for line in lines if '"gap"' in line or '"error"' in line]
+    assert len([line for line in lines if '"final"' in line]) == len(whole)
