@@ -34,6 +34,9 @@ logger = logging.getLogger(__name__)
 TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv")
 LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "captions")
 
+# Commands that run until they are stopped.
+_ENDLESS_COMMANDS = ("run", "listen", "chat")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name and return its exit code: 0 done, 1 failed, 2 wrong usage."""
@@ -48,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _failed(str(error), error.exit_code, debug=args.debug)
     except KeyboardInterrupt:
         # What runs until it is stopped has done its work; a file that was not transcribed has not.
-        return 0 if args.command != "transcribe" else _failed("interrupted", 1, debug=args.debug)
+        return 0 if args.command in _ENDLESS_COMMANDS else _failed("interrupted", 1, debug=args.debug)
     except BaseException as error:
         if _is_broken_pipe(error):
             return _leave_pipe()
@@ -456,6 +459,7 @@ def _models_convert(args: argparse.Namespace) -> int:
     settings = _settings(args)
     from streamer.commands.convert import convert_model
 
+    _end_on_sigterm()
     return convert_model(
         args.source,
         args.output,
@@ -546,8 +550,10 @@ def _notice(message: str) -> None:
 def _failed(message: str, exit_code: int, *, debug: bool) -> int:
     if debug and sys.exc_info()[0] is not None:
         traceback.print_exc()
+    line = " ".join(message.split())
     with contextlib.suppress(OSError):
-        _notice(f"error: {' '.join(message.split())}")
+        # The name of somebody else's file may hold what a terminal would obey.
+        _notice(f"error: {''.join(char if char.isprintable() else '?' for char in line)}")
     return exit_code
 
 

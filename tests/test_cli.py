@@ -328,6 +328,16 @@ async def test_an_interrupted_listen_ends_cleanly(number: signal.Signals) -> Non
         assert b"Traceback" not in stderr
 
 
+@pytest.mark.skipif(os.name == "nt", reason="names there have no such characters")
+def test_a_name_gives_the_terminal_no_orders(tmp_path: Path) -> None:
+    directory = tmp_path / "red\x1b[31m\x07"
+    directory.mkdir()
+    done = streamer_command("models", "verify", str(directory))
+    assert done.exit_code == 2
+    assert "red?[31m?" in done.only_error()
+    assert done.stderr.removesuffix("\n").isprintable()
+
+
 @pytest.mark.skipif(os.name == "nt", reason="head belongs to POSIX")
 async def test_a_reader_that_has_had_enough_is_no_error() -> None:
     finals = [final(seq, f" Line {seq}.") for seq in range(2, 2000)]

@@ -3,6 +3,9 @@
 import contextlib
 import json
 import logging
+import os
+import shlex
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,12 +24,12 @@ from streamer.audio.mel import log_mel
 from streamer.errors import UsageError
 from streamer.memory import give_back_large_blocks
 from streamer.progress import show_progress
-from streamer.whisper import foreign, graphs, saved
+from streamer.whisper import graphs, saved
 from streamer.whisper.compress import check_nncf, compress, needs_nncf, parse_precisions
 from streamer.whisper.contract import require
 from streamer.whisper.devices import STAGES
 from streamer.whisper.drift import Drift, measure_drift, measure_reference, reference_bytes
-from streamer.whisper.formats import find_checkpoint, read_model
+from streamer.whisper.formats import find_checkpoint, holds_graphs, read_model
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.shipped import shipped
@@ -81,7 +84,7 @@ def convert_model(
     saved.check_target(output, force=force)
     with show_progress(name) as progress:
         path = find_or_pull(name, progress.fetched)
-    if path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path)):
+    if holds_graphs(path):
         raise UsageError(
             f"{path} holds graphs: expected a checkpoint, whose weights can be compressed; convert the one that they"
             " were made from"
@@ -156,7 +159,9 @@ def convert(
     if drifts:
         console.print(_table(drifts, model), markup=False)
     size = _megabytes(sum(mark.n_bytes for mark in model.files.values()))
-    use = "" if encoder_only else f"\nUse it with: streamer run --model {output}"
+    # As a shell takes it.
+    quoted = subprocess.list2cmdline([str(output)]) if os.name == "nt" else shlex.quote(str(output))
+    use = "" if encoder_only else f"\nUse it with: streamer run --model {quoted}"
     console.print(f"saved {source.name}, {size}: {output}{use}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -192,6 +197,8 @@ def _companions(source: ConvertSource, *, encoder_only: bool) -> dict[str, bytes
             {
                 "suppress_tokens": generation.suppress_tokens,
                 "begin_suppress_tokens": generation.begin_suppress_tokens,
+                # By this the file is known to be of another model.
+                "no_timestamps_token_id": source.tokenizer.special.no_timestamps,
                 "max_initial_timestamp_index": generation.max_initial_timestamp_index,
                 "alignment_heads": generation.alignment_heads,
                 "is_multilingual": generation.multilingual,

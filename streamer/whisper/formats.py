@@ -1,6 +1,7 @@
 """Which of the formats of Whisper models a path holds, and all that is read from it before anything is compiled."""
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from streamer.whisper.weights import Checkpoint, ggml, huggingface, mlx, openai
 
 # Beginnings of files, by which they are known whatever their names are.
 _ZIP = b"PK\x03\x04"
+_PICKLE = b"\x80"  # PyTorch before 1.6
 _GGML = 0x67676D6C.to_bytes(4, "little")
 
 
@@ -55,11 +57,18 @@ def read_model(path: Path, name: str, tokenizer_path: Path | None = None) -> Mod
 
     Raises ModelError where it is of no known format, or something is missing or broken.
     """
-    if path.is_dir() and saved.is_saved(path):
-        return _read_saved(path, name, tokenizer_path)
-    if path.is_dir() and foreign.is_triple(path):
-        return _read_triple(path, name, tokenizer_path)
-    return _read_checkpoint(path, name, tokenizer_path)
+    with _readable(path):
+        if path.is_dir() and saved.is_saved(path):
+            return _read_saved(path, name, tokenizer_path)
+        if path.is_dir() and foreign.is_triple(path):
+            return _read_triple(path, name, tokenizer_path)
+        return _read_checkpoint(path, name, tokenizer_path)
+
+
+def holds_graphs(path: Path) -> bool:
+    """Tell whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
+    with _readable(path):
+        return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
 
 
 def find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
@@ -67,13 +76,18 @@ def find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
 
     Raises ModelError where it is none.
     """
+    with _readable(path):
+        return _find_checkpoint(path)
+
+
+def _find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
     if path.is_dir():
         if mlx.is_mlx(path):
             return "MLX", partial(mlx.load, path), path
         if not (path / "config.json").exists():
             files = [file for file in sorted(path.iterdir()) if _kind_of(file)]
             if len(files) == 1:
-                return find_checkpoint(files[0])
+                return _find_checkpoint(files[0])
             if files:
                 raise ModelError(
                     f"{path} holds {len(files)} checkpoints ({files[0].name}, {files[1].name}, ...): name the one that"
@@ -83,7 +97,7 @@ def find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
     match _kind_of(path):
         case "ggml":
             return "ggml", partial(ggml.load, path), path
-        case "zip":
+        case "pytorch":
             return "openai-whisper", partial(openai.load, path), path
     raise ModelError(
         f"{path} is no Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory in"
@@ -92,15 +106,25 @@ def find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
 
 
 def _kind_of(path: Path) -> str:
-    """Return what a file begins like: `ggml`, `zip` (as PyTorch saves), or nothing that is known."""
-    if path.suffix not in (".pt", ".bin", ".pth"):
+    """Return what a file begins like: `ggml`, `pytorch`, or nothing that is known."""
+    if path.suffix not in (".pt", ".bin", ".pth") or not path.is_file():  # reading a pipe would wait
         return ""
+    with path.open("rb") as file:
+        begin = file.read(4)
+    if begin.startswith((_ZIP, _PICKLE)):
+        return "pytorch"
+    return "ggml" if begin == _GGML else ""
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what the system says of a file or directory into a ModelError."""
     try:
-        with path.open("rb") as file:
-            begin = file.read(4)
-    except OSError:
-        return ""
-    return {_GGML: "ggml", _ZIP: "zip"}.get(begin, "")
+        yield
+    except OSError as error:
+        raise ModelError(
+            f"{error.filename or path} cannot be read ({error.strerror}): expected a model that you may read"
+        ) from None
 
 
 def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:

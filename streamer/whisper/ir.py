@@ -102,7 +102,9 @@ def _scan(path: Path) -> int:
         with weights.open("rb"):
             pass
     except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): expected files that you may read") from None
+        raise ModelError(
+            f"{error.filename or path} cannot be read ({error.strerror}): expected a file that you may read"
+        ) from None
     if n_bytes < needed:
         raise ModelError(
             f"{weights} has {n_bytes} bytes, {path.name} needs {needed}: it is truncated, or of another graph; fetch"

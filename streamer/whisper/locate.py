@@ -13,6 +13,8 @@ def find_model(name: str) -> Path | None:
 
     Returns a directory or a checkpoint's file; None where there is none.
     """
+    if not name:
+        return None  # as a path it would be the working directory
     try:
         path = Path(name).expanduser()
         candidates = [path, *(directory for known, directory in shipped().items() if known == name)]

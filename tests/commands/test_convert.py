@@ -3,6 +3,8 @@
 import dataclasses
 import io
 import json
+import shlex
+import signal
 import subprocess
 import sys
 import textwrap
@@ -99,6 +101,40 @@ def test_a_converted_model_is_whole_and_its_settings_come_back(source: ConvertSo
     preprocessor = json.loads((tmp_path / "nano" / "preprocessor_config.json").read_text(encoding="utf-8"))
     assert preprocessor["feature_size"] == dims.n_mels
     assert preprocessor["sampling_rate"] == 16_000
+
+
+def test_generation_settings_of_another_model_are_known(source: ConvertSource, tmp_path: Path) -> None:
+    run(source, tmp_path / "nano", "f16")
+    dims = source.checkpoint.dims
+    assert source.tokenizer is not None
+    special = dataclasses.replace(source.tokenizer.special, no_timestamps=519)
+    other = Tokenizer.load(tmp_path / "nano", n_vocab=dims.n_vocab)
+    other.special = special
+    with pytest.raises(ModelError, match=r"no_timestamps_token_id 520, .* has 519: the files are from"):
+        read_generation(tmp_path / "nano", dims, other)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the command that is printed is for a POSIX shell")
+def test_the_command_that_is_printed_can_be_pasted(source: ConvertSource, tmp_path: Path) -> None:
+    printed = run(source, tmp_path / "my model's", "f16")
+    command = printed.partition("Use it with: ")[2]
+    assert shlex.split(command) == ["streamer", "run", "--model", str(tmp_path / "my model's")]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_conversion_fails_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+    command = [sys.executable, "-m", "streamer", "models", "convert", str(NANO), "-o", str(tmp_path / "nano")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
+        assert process.stderr is not None
+        while "building the encoder" not in process.stderr.readline():
+            assert process.poll() is None
+        process.send_signal(number)
+        printed, said = process.communicate()
+    assert process.returncode == 1
+    assert printed == ""
+    assert said.splitlines()[-1] == "streamer: error: interrupted"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_half_precision_of_a_half_precision_model_changes_nothing(source: ConvertSource, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from streamer.whisper.devices import DeviceSettings, plan_stages
 from streamer.whisper.masks import OURS, MaskConvention
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.runtime import DecoderRuntime, Runtime
-from streamer.whisper.weights import huggingface
+from streamer.whisper.weights import Checkpoint, huggingface
 from tests.whisper.support import NANO, Untyped, start_runtime
 
 SOT = 513
@@ -211,6 +211,18 @@ class TestFreshness:
         assert found[0].found == "the same for every window"
         assert not found[0].passed
 
+    @pytest.mark.filterwarnings("error")
+    @pytest.mark.parametrize("value", [np.nan, np.inf])
+    def test_weights_that_are_not_finite_are_told(self, value: float) -> None:
+        checkpoint = huggingface.load(NANO)
+        tensors = dict(checkpoint.tensors)
+        tensors["encoder.layer_norm.bias"] = np.full_like(tensors["encoder.layer_norm.bias"], value)
+        compilation = compile_nano(dataclasses.replace(checkpoint, tensors=tensors))
+        found = list(check_freshness(Runtime(compilation), Runtime(compilation), SOT))
+        assert found[0].found == "not finite"
+        with pytest.raises(InferenceError, match="encoder gives numbers that are not finite: the weights are broken"):
+            require(found)
+
 
 class TestPorts:
     def test_ours_are_right(self) -> None:
@@ -244,9 +256,8 @@ class TestPorts:
         )
 
 
-def compile_nano() -> Compilation:
-    compilation = Compilation(
-        ModelGraphs.of(huggingface.load(NANO), HEADS), plan_stages(DeviceSettings("CPU"), ["CPU"])
-    )
+def compile_nano(checkpoint: Checkpoint | None = None) -> Compilation:
+    graphs = ModelGraphs.of(checkpoint or huggingface.load(NANO), HEADS)
+    compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]))
     compilation.compile()
     return compilation

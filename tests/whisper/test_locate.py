@@ -42,6 +42,12 @@ def test_a_model_is_found_by_name_and_by_path(
     assert asked == []
 
 
+def test_an_empty_name_is_not_the_working_directory(asked: list[str]) -> None:
+    with pytest.raises(ModelError, match="there is no model ''"):
+        find_or_pull("", lambda progress: None)
+    assert asked == []
+
+
 def test_what_is_not_here_is_fetched(asked: list[str]) -> None:
     for name in ("base.en", "somebody/whisper-of-mine"):
         assert find_or_pull(name, lambda progress: None) == Path("pulled")

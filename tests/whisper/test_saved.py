@@ -246,14 +246,24 @@ def test_nothing_partial_is_left_when_the_disk_is_full(tmp_path: Path, limit: in
 @pytest.mark.skipif(sys.platform == "win32" or os.getuid() == 0, reason="permissions are POSIX's, and bind no root")
 def test_a_place_that_may_not_be_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
-    with pytest.raises(StreamerError, match="cannot be written"):
+    with pytest.raises(UsageError, match="cannot be made"):
         saved.save(tmp_path / "new", describe(), builders(), {})
 
 
 def test_a_file_in_the_place_of_the_parent(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StreamerError, match=r"new cannot be (written|looked at)"):
+    with pytest.raises(UsageError, match=r"new cannot be made: \S+file is no directory that you may write to"):
         saved.save(tmp_path / "file" / "new", describe(), builders(), {})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it takes a privilege")
+@pytest.mark.parametrize("leads_to", ["nowhere", "new"])
+def test_a_link_in_the_place_of_the_model_is_not_followed(tmp_path: Path, leads_to: str) -> None:
+    (tmp_path / "new").symlink_to(leads_to)
+    with pytest.raises(UsageError, match="new is there and is no saved model"):
+        saved.save(tmp_path / "new", describe(), builders(), {}, force=True)
+    with pytest.raises(UsageError, match="new is no directory that you may write to"):
+        saved.save(tmp_path / "new" / "below", describe(), builders(), {})
 
 
 @pytest.mark.usefixtures("no_probe")

@@ -15,12 +15,21 @@ FloatArray = NDArray[np.floating]
 class LazyTensors(Mapping[str, FloatArray]):
     """Named arrays that are read when they are asked for, so that a model is never in memory twice."""
 
-    def __init__(self, readers: Mapping[str, Callable[[], FloatArray]]) -> None:
-        """`readers` may raise ModelError: what a header promises, the file may not hold."""
+    def __init__(self, readers: Mapping[str, Callable[[], FloatArray]], where: str = "the checkpoint") -> None:
+        """`readers` may raise ModelError: what a header promises, the file may not hold. `where` names the file."""
         self._readers = dict(readers)
+        self._where = where
 
     def __getitem__(self, name: str) -> FloatArray:
-        return self._readers[name]()
+        values = self._readers[name]()
+        with np.errstate(invalid="ignore"):
+            total = np.sum(values, dtype=np.float64)  # takes no memory, and does not overflow
+        if not np.isfinite(total):
+            raise ModelError(
+                f"{self._where} has a number in {name} that is not finite: expected NaN and infinity nowhere; the"
+                " training or a conversion went wrong, fetch it again or use an earlier checkpoint"
+            )
+        return values
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._readers)

@@ -79,7 +79,8 @@ def load(path: Path) -> Checkpoint:
             pass
         tensors = _read_tensors(file, dims, version)
     check_shapes(dims, {name: tensor.shape for name, tensor in tensors.items()}, str(path), "its header")
-    return Checkpoint(dims, LazyTensors({name: partial(_read, path, tensor) for name, tensor in tensors.items()}))
+    readers = {name: partial(_read, path, tensor) for name, tensor in tensors.items()}
+    return Checkpoint(dims, LazyTensors(readers, str(path)))
 
 
 def read_vocabulary(path: Path) -> list[bytes]:

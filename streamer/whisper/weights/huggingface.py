@@ -27,6 +27,8 @@ def read_json(path: Path) -> dict[str, Any]:
     Raises ModelError where the file is missing or does not hold one.
     """
     try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait
+            raise ModelError(f"{path} is no file: expected a JSON object in it; fetch it again")
         with path.open("rb") as file:
             text = file.read(MAX_JSON_BYTES + 1)
         if len(text) > MAX_JSON_BYTES:

@@ -76,7 +76,7 @@ def load(directory: Path) -> Checkpoint:
         half = "encoder.conv1.bias" in tensors and tensors["encoder.conv1.bias"].read().dtype == np.float16
         readers[_ENCODER_POSITIONS] = partial(_sinusoids, dims.n_audio_ctx, dims.n_audio_state, half=half)
     check_shapes(dims, shapes, str(path))
-    return Checkpoint(dims, LazyTensors(readers))
+    return Checkpoint(dims, LazyTensors(readers, str(path)))
 
 
 def _find_weights(directory: Path) -> Path:

@@ -54,7 +54,9 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             end = next_begin
         if start + end != n_bytes:
             raise ValueError(f"{n_bytes} bytes where {start + end} are announced")
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
+    except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(
             f"{path} cannot be read ({reason:.120}): it is truncated or no safetensors file; fetch it again"

@@ -74,7 +74,7 @@ def as_checkpoint(
                 f"{tensor.path} has {name} of type {tensor.dtype!r:.20}: expected F16, BF16 or F32; convert the model"
             )
     check_shapes(dims, {name: tensor.shape for name, tensor in expected.items()}, where, described_by)
-    return Checkpoint(dims, LazyTensors({name: tensor.read for name, tensor in expected.items()}))
+    return Checkpoint(dims, LazyTensors({name: tensor.read for name, tensor in expected.items()}, where))
 
 
 def is_shape(value: object) -> TypeGuard[list[int] | tuple[int, ...]]:
