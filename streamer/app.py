@@ -9,33 +9,29 @@ import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamer import __version__
-from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm, read_audio
+from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm
 from streamer.clients import ClientStreams
 from streamer.config import Settings
-from streamer.errors import AudioDeviceError, AudioFileError, StreamerError, TruncatedAudioError, UsageError
-from streamer.events import End, Error, Event, GapReason
-from streamer.live import make_engine, open_session, ready_event
+from streamer.errors import AudioDeviceError, StreamerError
+from streamer.events import Error, Event, GapReason
+from streamer.live import make_engine, open_session, write_all
 from streamer.loading import load
 from streamer.metrics import register_engine
+from streamer.options import check_options, check_options_of_model
 from streamer.server.front import Server
-from streamer.sinks.base import Sink
-from streamer.sinks.subtitles import open_writer
 from streamer.sinks.terminal import TerminalSink
 from streamer.stream.eventlog import EventLog
 from streamer.stream.worker import Engine, LiveSession
-from streamer.transcribe import transcribe as transcribe_offline
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.runtime import EncodedWindow
 
@@ -43,14 +39,8 @@ logger = logging.getLogger(__name__)
 
 FloatArray = NDArray[np.float32]
 
-# As the name of a file: audio in any format we read, on standard input.
-STANDARD_INPUT = Path("-")
-
 # How long a stop waits for what was said last to become final. A pass over 30 s takes a few seconds on a slow CPU.
 FLUSH_TIMEOUT_S = 30.0
-
-# Audio put into the buffer at a time by a source that can wait for room.
-MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
 
 # The origin of the model that comes with the program.
 EMBEDDED_ORIGIN = "streamer/nano.en"
@@ -66,50 +56,6 @@ def run(settings: Settings, *, captions: bool) -> int:
     start.
     """
     return asyncio.run(_Daemon(settings, captions=captions).run())
-
-
-def transcribe(settings: Settings, paths: Sequence[Path], *, format: str, streaming: bool, output: Path | None) -> int:
-    """Transcribe files to text, to standard output, or to `output`: a file, or a directory for several files.
-
-    With `streaming` they go through the streaming engine as fast as it can. Returns the exit code: that of the worst
-    error among the files. Raises StreamerError where nothing can be transcribed at all.
-    """
-    if output is not None and len(paths) > 1 and not output.is_dir():
-        raise UsageError(f"{output} is no directory: expected one for {len(paths)} files; make it first")
-    targets = [_target(output, path, format) for path in paths]
-    for path, target in zip(paths, targets, strict=True):
-        if target is not None and targets.count(target) > 1:
-            raise UsageError(
-                f"the text of {path} and of another file would both be {target}: expected files of different names;"
-                " transcribe them one at a time, each with its own --output"
-            )
-    _check_openable(paths)
-    model = load(settings.model)
-    # Raises before any file is read.
-    model.tokenizer.choose_language(settings.decoding.language, settings.decoding.task)
-    console = Console(stderr=True)
-    exit_code = 0
-    with contextlib.ExitStack() as stack:
-        engine: Engine[EncodedWindow] | None = None
-        if streaming:
-            engine = make_engine(model)
-            engine.start()
-            stack.callback(engine.stop)
-        for path, target in zip(paths, targets, strict=True):
-            try:
-                with _opened(target) as stream, _progress(console, path, target) as on_progress:
-                    writer = open_writer(format, stream)
-                    try:
-                        if engine is None:
-                            _transcribe_offline(settings, model, path, writer, on_progress)
-                        else:
-                            _transcribe_streaming(settings, model, engine, path, writer, on_progress)
-                    finally:
-                        writer.close()
-            except StreamerError as error:
-                console.print(f"streamer: error: {error}", style="red", markup=False, highlight=False, soft_wrap=True)
-                exit_code = max(exit_code, error.exit_code)
-    return exit_code
 
 
 class _Daemon:
@@ -135,6 +81,7 @@ class _Daemon:
 
     async def run(self) -> int:
         settings = self._settings
+        check_options(settings, streaming=True)
         loop = asyncio.get_running_loop()
         source = _make_source(settings)
         if source is not None:
@@ -161,12 +108,13 @@ class _Daemon:
                 if isinstance(source, Microphone) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
-                model = await self._unless_stopped(lambda: load(settings.model))
+                n_beams = settings.decoding.beam_size or 1
+                model = await self._unless_stopped(lambda: load(settings.model, n_beams=n_beams))
                 if model is None:
                     return 0
                 self._model = model
-                model.tokenizer.choose_language(settings.decoding.language, settings.decoding.task)
-                engine = make_engine(model)
+                check_options_of_model(settings.decoding, model)
+                engine = make_engine(model, settings.decoding)
                 register_engine(registry, engine)
                 engine.start()
                 live = self._start_input(engine, model, loop) if self._log is not None else None
@@ -254,7 +202,7 @@ class _Daemon:
             return SourceCallbacks(
                 on_audio=live.ring.write
                 if source.realtime
-                else lambda samples: _write(live, samples, self._source_stopped.is_set),
+                else lambda samples: write_all(live, samples, self._source_stopped.is_set),
                 on_gap=lambda n_samples, reason: _tell_gap(engine, live, n_samples, reason),
                 on_error=lambda error: _tell_error(log, error),
                 on_end=ended,
@@ -346,22 +294,6 @@ def _make_source(settings: Settings) -> Source | None:
             return FileReplay(Path(path), settings.input.speed)
 
 
-def _check_openable(paths: Sequence[Path]) -> None:
-    """Raise AudioFileError where none of the files holds audio: a model may take minutes to compile for nothing."""
-    failure: AudioFileError | None = None
-    for path in paths:
-        if path == STANDARD_INPUT:
-            return
-        try:
-            FileReplay(path).stop()
-        except AudioFileError as error:
-            failure = failure or error
-        else:
-            return
-    if failure is not None:
-        raise failure
-
-
 @contextlib.contextmanager
 def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
     """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once."""
@@ -383,16 +315,6 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Itera
             signal.signal(getattr(signal, name), handler)
 
 
-def _write(live: LiveSession, samples: FloatArray, cancelled: Callable[[], bool] = lambda: False) -> None:
-    """Write to a session's buffer, waiting for room; what is left when the session is over or cancelled is dropped."""
-    for first in range(0, len(samples), MAX_WRITE_SAMPLES):
-        piece = samples[first : first + MAX_WRITE_SAMPLES]
-        while not live.ring.wait_for_room(len(piece), 0.5):
-            if live.over or cancelled():
-                return
-        live.ring.write(piece)
-
-
 def _tell_gap(engine: Engine[EncodedWindow], live: LiveSession, n_samples: int, reason: GapReason) -> None:
     engine.add_hole(live, max(0, live.ring.head - n_samples), live.ring.head, reason)
 
@@ -400,114 +322,3 @@ def _tell_gap(engine: Engine[EncodedWindow], live: LiveSession, n_samples: int, 
 def _tell_error(log: EventLog, error: StreamerError) -> None:
     logger.warning("%s", error)
     log.append(Error(code=error.code, message=str(error), fatal=False))
-
-
-def _transcribe_offline(
-    settings: Settings,
-    model: WhisperModel,
-    path: Path,
-    writer: Sink,
-    on_progress: Callable[[int, int | None], None],
-) -> None:
-    truncated: TruncatedAudioError | None = None
-    blocks: list[FloatArray] = []
-    try:
-        for block in read_audio(path, on_error=lambda error: logger.warning("%s", error)):
-            blocks.append(block)  # one by one: what was read before an error is kept
-    except TruncatedAudioError as error:
-        truncated = error  # what there is, is transcribed first
-    samples = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.float32)
-    blocks.clear()
-    log = EventLog(path.name, settings.server.history_events)
-    writer.handle(log.append(ready_event(model, settings.decoding.language)))
-    for final in transcribe_offline(
-        model,
-        samples,
-        language=settings.decoding.language,
-        task=settings.decoding.task,
-        on_progress=lambda position: on_progress(position, len(samples)),
-    ):
-        writer.handle(log.append(final))
-    writer.handle(log.append(End()))
-    if truncated is not None:
-        raise truncated
-
-
-def _transcribe_streaming(
-    settings: Settings,
-    model: WhisperModel,
-    engine: Engine[EncodedWindow],
-    path: Path,
-    writer: Sink,
-    on_progress: Callable[[int, int | None], None],
-) -> None:
-    log = EventLog(path.name, settings.server.history_events)
-    live = open_session(settings, model, log, patient=True, on_finished=log.close)
-    # Events are written by this thread, so that an output that cannot be written to ends the command.
-    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    for event in log.subscribe(events.put, after=0).backlog:
-        writer.handle(event)
-    engine.add(live)
-    truncated: TruncatedAudioError | None = None
-    try:
-        for block in read_audio(path, on_error=lambda error: _tell_error(log, error)):
-            _write(live, block)
-            on_progress(live.position, None)
-            while not events.empty():
-                writer.handle(events.get())
-        engine.end_audio(live)
-    except TruncatedAudioError as error:
-        truncated = error
-        engine.end_audio(live)
-    finally:
-        if live.end is None:
-            engine.remove(live)  # interrupted
-    while True:
-        try:
-            event = events.get(timeout=0.2)  # in steps, so that Ctrl-C gets through on every system
-        except queue.Empty:
-            on_progress(live.position, live.end)
-            continue
-        writer.handle(event)
-        if isinstance(event, End):
-            break
-    if truncated is not None:
-        raise truncated
-
-
-def _target(output: Path | None, path: Path, format: str) -> Path | None:
-    """Return the file that the text of `path` goes to; None is standard output."""
-    if output is None or not output.is_dir():
-        return output
-    return output / f"{path.stem}.{'txt' if format == 'text' else format}"
-
-
-@contextlib.contextmanager
-def _opened(target: Path | None) -> Iterator[TextIO]:
-    """Open where a text goes: standard output, or a file that appears when it is complete."""
-    if target is None:
-        yield sys.stdout
-        return
-    partial = target.with_name(f"{target.name}.partial")
-    try:
-        with partial.open("w", encoding="utf-8", newline="\n") as stream:
-            yield stream
-        partial.replace(target)
-    except OSError as error:
-        raise UsageError(f"{target} cannot be written ({error.strerror}): choose another place with --output") from None
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _progress(console: Console, path: Path, target: Path | None) -> Iterator[Callable[[int, int | None], None]]:
-    """Show how far a file is transcribed, where a person watches who does not see the text come."""
-    if not console.is_terminal or (target is None and sys.stdout.isatty()):
-        yield lambda done, total: None
-        return
-    with Progress(
-        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console, transient=True
-    ) as bar:
-        task = bar.add_task(path.name, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 from streamer import __version__
 from streamer.config import Settings, all_settings, load_settings
 from streamer.errors import ConfigError, StreamerError, UsageError
+from streamer.flags import add_decoding_flags
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,8 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv")
-LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "captions")
+TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv", "lrc")
+LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "lrc", "captions")
 
 # Commands that run until they are stopped.
 _ENDLESS_COMMANDS = ("run", "listen", "chat")
@@ -142,6 +143,7 @@ def _parser() -> _Parser:
     _setting(run, "--port", "server.port", "N", "port to listen on; 0 picks a free one")
     _setting(run, "--token", "server.token", "T", "what clients must show")
     _model_flags(run)
+    add_decoding_flags(run, streaming=True)
     run.add_argument("--no-captions", action="store_true", help="do not draw captions in the terminal")
 
     transcribe = add(
@@ -161,6 +163,7 @@ def _parser() -> _Parser:
         "-o", "--output", type=Path, metavar="FILE|DIR", help="where to write (default: standard output)"
     )
     _model_flags(transcribe)
+    add_decoding_flags(transcribe, streaming=False)
 
     listen = add(
         "listen",
@@ -227,6 +230,9 @@ def _parser() -> _Parser:
     )
     convert.add_argument("--encoder-only", action="store_true", help="save just the encoder, to serve it elsewhere")
     convert.add_argument("--force", action="store_true", help="replace DIR where it is there")
+    convert.add_argument(
+        "--find-heads", action="store_true", help="find the heads that words are timed by, on the shipped sample"
+    )
     convert.add_argument("--no-report", action="store_true", help="do not measure the drift against float32")
     _tokenizer_flag(convert)
     verify = add(
@@ -263,8 +269,6 @@ def _model_flags(parser: argparse.ArgumentParser) -> None:
     _setting(parser, "--model", "model.name", "NAME|PATH", "which Whisper: a name, a directory or a file")
     _tokenizer_flag(parser)
     _device_flags(parser)
-    _setting(parser, "--language", "decoding.language", "L", "language that is spoken, such as en, or auto")
-    _setting(parser, "--task", "decoding.task", "T", "transcribe, or translate (into English)")
 
 
 def _device_flags(parser: argparse.ArgumentParser) -> None:
@@ -322,9 +326,9 @@ def _run(args: argparse.Namespace) -> int:
 
 def _transcribe(args: argparse.Namespace) -> int:
     settings = _settings(args)
-    from streamer import app
+    from streamer.files import transcribe_files
 
-    return app.transcribe(settings, args.files, format=args.format, streaming=args.stream, output=args.output)
+    return transcribe_files(settings, args.files, format=args.format, streaming=args.stream, output=args.output)
 
 
 def _listen(args: argparse.Namespace) -> int:
@@ -468,6 +472,7 @@ def _models_convert(args: argparse.Namespace) -> int:
         encoder_only=args.encoder_only,
         report=not args.no_report,
         force=args.force,
+        measure_heads=args.find_heads,
         console=_console(),
     )
 

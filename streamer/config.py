@@ -10,6 +10,7 @@ import difflib
 import math
 import re
 import types
+import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -39,7 +40,8 @@ def setting(
 ) -> Any:  # noqa: ANN401 - as dataclasses.field
     """Declare a setting with its default and what it may be: a range (inclusive), choices, or a pattern.
 
-    Text may be one of the choices or fit the pattern, and so must each item of a list; `example` fits it.
+    Text may be one of the choices or fit the pattern, and so must each item of a list; `example` fits it. A setting
+    whose type allows None is `none` in the file, in the environment and in a flag.
     """
     return field(
         default=default,
@@ -93,15 +95,63 @@ class ModelSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodingSettings:
-    """How tokens become text."""
+    """How tokens become text. Names and defaults are openai-whisper's where it has the option; docs/decoding.md."""
 
     language: str = setting("auto")  # a code such as `en`, or `auto`
-    task: str = setting("transcribe", choices=("transcribe", "translate"))
+    task: str = setting("transcribe", choices=("transcribe", "translate", "both"))
+    beam_size: int | None = setting(None, low=1, high=16)  # beams at temperature 0; none: greedy
+    patience: float | None = setting(None, low=0.1, high=10.0)  # factor on the texts that end a search; none: 1
+    length_penalty: float | None = setting(None, low=0.0, high=1.0)  # alpha; none: the mean log-probability
+    sample_len: int | None = setting(None, low=1, high=448)  # most tokens a window; none: half of the context
+    without_timestamps: bool = setting(False)
+    max_initial_timestamp: float | None = setting(1.0, low=0.0, high=30.0)  # seconds
+
+    temperature: float = setting(0.0, low=0.0, high=1.0)
+    temperature_increment_on_fallback: float | None = setting(0.2, low=0.01, high=1.0)  # none: no fallback
+    best_of: int | None = setting(None, low=1, high=100)  # texts sampled above temperature 0; none: one
+    compression_ratio_threshold: float | None = setting(2.4, low=1.0, high=100.0)
+    logprob_threshold: float | None = setting(-1.0, low=-100.0, high=0.0)
+    no_speech_threshold: float | None = setting(0.6, low=0.0, high=1.0)
+    entropy_threshold: float | None = setting(None, low=0.0, high=10.0)  # nats
+    seed: int = setting(0, low=0, high=2**32 - 1)
+
     # The last finals go into the next window's prompt; auto: where the model was trained for it.
     condition_on_previous_text: str = setting("auto", choices=("auto", "always", "never"))
-    no_speech_threshold: float = setting(0.6, low=0.0, high=1.0)
-    logprob_threshold: float = setting(-1.0, low=-100.0, high=0.0)
-    compression_ratio_threshold: float = setting(2.4, low=1.0, high=100.0)
+    initial_prompt: str = setting("")  # empty: none
+    carry_initial_prompt: bool = setting(False)  # in each window's prompt, not just in the first one's
+    prefix: str = setting("")  # text that each window is taken to begin with
+    hotwords: tuple[str, ...] = setting(())
+    hotwords_boost: float = setting(4.0, low=0.0, high=20.0)  # logits for a whole phrase
+
+    suppress_tokens: str = setting("-1")  # numbers; -1: the model's own list
+    suppress_blank: bool = setting(True)
+    suppress_regex: str = setting("")  # empty: nothing
+    grammar: str = setting("")  # a GBNF file; empty: any text
+    grammar_rule: str = setting("root")
+    grammar_penalty: float = setting(100.0, low=0.0, high=1000.0)  # logits
+
+    clip_timestamps: str = setting("0")  # start,end,start,end,... in seconds
+    word_timestamps: bool = setting(False)  # let words decide where segments end and where to go on
+    prepend_punctuations: str = setting("\"'“¿([{-")
+    append_punctuations: str = setting("\"'.。,，!！?？:：”)]}、")
+    hallucination_silence_threshold: float | None = setting(None, low=0.0, high=3600.0)  # seconds
+
+    max_len: int = setting(0, low=0, high=100_000)  # characters a segment; 0: no limit
+    split_on_word: bool = setting(False)  # cut by max_len before spaces only
+    token_probabilities: bool = setting(False)  # in json and jsonl
+    diarize: bool = setting(False)  # which of two channels speaks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputSettings:
+    """How subtitles are laid out."""
+
+    # Of the first three none is two lines of 42 characters; where one is given, no limit, as 0 is.
+    max_line_width: int | None = setting(None, low=0, high=100_000)  # characters
+    max_line_count: int | None = setting(None, low=0, high=100_000)  # lines a cue
+    max_words_per_line: int | None = setting(None, low=0, high=100_000)  # words a cue
+    highlight_words: bool = setting(False)  # underline each word while it is spoken
+    karaoke: bool = setting(False)  # tag each word with its time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +213,7 @@ class Settings:
     input: InputSettings = field(default_factory=InputSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
     decoding: DecodingSettings = field(default_factory=DecodingSettings)
+    output: OutputSettings = field(default_factory=OutputSettings)
     speech: SpeechSettings = field(default_factory=SpeechSettings)
     stream: StreamSettings = field(default_factory=StreamSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
@@ -347,7 +398,7 @@ def _from_overrides(overrides: Mapping[str, object], flags: Mapping[str, str]) -
 
 def _from_text(name: str, text: str) -> object:
     """Read a value as environment variables and flags give it; text that does not fit the type stays text."""
-    expected = _SETTINGS[name].type
+    expected = _type_of(_SETTINGS[name])
     if expected is bool:
         return _BOOLEANS.get(text.strip().lower(), text)
     if expected is int or expected is float:
@@ -363,16 +414,19 @@ def _from_text(name: str, text: str) -> object:
 def _checked(name: str, value: object, where: str) -> object:
     """Return a value as its setting's type, or refuse it; `where` says where it stands."""
     key = _SETTINGS[name]
+    expected = _type_of(key)
+    if _may_be_none(key) and isinstance(value, str) and value.strip().lower() == _NONE:
+        return None
     typed: object = None
-    if key.type is bool and isinstance(value, bool):
+    if expected is bool and isinstance(value, bool):
         typed = value
-    elif key.type is int and isinstance(value, int) and not isinstance(value, bool):
+    elif expected is int and isinstance(value, int) and not isinstance(value, bool):
         typed = value if _in_range(key, value) else None
-    elif key.type is float and isinstance(value, int | float) and not isinstance(value, bool):
+    elif expected is float and isinstance(value, int | float) and not isinstance(value, bool):
         typed = float(value) if _in_range(key, value) else None
-    elif key.type is str and isinstance(value, str):
+    elif expected is str and isinstance(value, str):
         typed = value if _fits(key, value) else None
-    elif key.type == tuple[str, ...] and isinstance(value, list | tuple):
+    elif expected == tuple[str, ...] and isinstance(value, list | tuple):
         typed = tuple(value) if all(isinstance(item, str) and _fits(key, item) for item in value) else None
     if typed is None:
         items = value if isinstance(value, list | tuple) else ()
@@ -381,6 +435,19 @@ def _checked(name: str, value: object, where: str) -> object:
         verb = "has" if wrong else "is"
         raise ConfigError(f"{where} {verb} {found}: expected {_expected(key)}{_remedy(key, value)}")
     return typed
+
+
+def _type_of(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any type
+    """Return the type of a setting's values other than None."""
+    return (
+        next(kind for kind in typing.get_args(key.type) if kind is not types.NoneType)
+        if _may_be_none(key)
+        else key.type
+    )
+
+
+def _may_be_none(key: "dataclasses.Field[Any]") -> bool:
+    return types.NoneType in typing.get_args(key.type)
 
 
 def _in_range(key: "dataclasses.Field[Any]", value: float) -> bool:
@@ -426,30 +493,33 @@ def _expected(key: "dataclasses.Field[Any]") -> str:
     if choices is not None:
         full_name = f", or a full name such as {example}" if example else ""
         return f"one of {', '.join(choice for choice in choices if choice)}{full_name}"
-    what = _TYPE_NAMES.get(key.type, f"a list of text such as {example}" if example else "a list of text")
-    return f"{what} from {low:g} to {high:g}" if low is not None and high is not None else what
+    expected = _type_of(key)
+    what = _TYPE_NAMES.get(expected, f"a list of text such as {example}" if example else "a list of text")
+    what = f"{what} from {low:g} to {high:g}" if low is not None and high is not None else what
+    return f"{what}, or {_NONE}" if _may_be_none(key) else what
 
 
 def _remedy(key: "dataclasses.Field[Any]", value: object) -> str:
     choices: Sequence[str] | None = key.metadata["choices"]
+    expected = _type_of(key)
     if value is None:
         return "; delete the line to use the default"
     if choices is not None and isinstance(value, str):
         folded = {choice.lower(): choice for choice in choices}
         nearest = difflib.get_close_matches(value.lower(), folded, 1)
         return f"; the nearest is {folded[nearest[0]]}" if nearest else ""
-    if key.type is str and isinstance(value, bool | int | float):
+    if expected is str and isinstance(value, bool | int | float):
         return "; put it in quotes"
-    if key.type in (bool, int, float) and isinstance(value, str) and value != "" and _fits_unquoted(key, value):
+    if expected in (bool, int, float) and isinstance(value, str) and value != "" and _fits_unquoted(key, value):
         return "; take the quotes away"
-    if key.type == tuple[str, ...] and isinstance(value, str):
+    if expected == tuple[str, ...] and isinstance(value, str):
         return f"; write [{value!r:.60}]"
     return ""
 
 
 def _fits_unquoted(key: "dataclasses.Field[Any]", text: str) -> bool:
     try:
-        return text.lower() in _BOOLEANS if key.type is bool else math.isfinite(float(text))
+        return text.lower() in _BOOLEANS if _type_of(key) is bool else math.isfinite(float(text))
     except ValueError:
         return False
 
@@ -495,6 +565,9 @@ _VARIABLES = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name
 
 # What to call a setting's type.
 _TYPE_NAMES: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+# What a setting that may be None is set to then.
+_NONE = "none"
 
 # Settings whose value no message repeats.
 _SECRETS = ("server.token", "chat.api_key")

@@ -28,6 +28,19 @@ def seconds(position_samples: int) -> float:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Token:
+    """One of the model's tokens."""
+
+    id: int
+
+    # What it spells; a part of a character shows as a replacement character.
+    text: str
+
+    # 0 to 1.
+    probability: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Word:
     """One word of a partial or final text."""
 
@@ -43,6 +56,9 @@ class Word:
 
     # Whether it can still change.
     stable: bool
+
+    # Where they were asked for; not written where there are none.
+    tokens: tuple[Token, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +79,11 @@ class Event:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the event as plain JSON values, `type` first."""
-        return {"type": self.type, **dataclasses.asdict(self)}
+        data = {"type": self.type, **dataclasses.asdict(self)}
+        for word in data.get("words", ()):
+            if not word["tokens"]:
+                del word["tokens"]
+        return data
 
     def to_json(self) -> str:
         """Return the event as one line of JSON."""
@@ -131,6 +151,17 @@ class Final(Event):
 
     # Mean log-probability of the tokens, 0 at best.
     avg_logprob: float
+
+    # Which channel of a recording speaks, "0" or "1", "?" where it cannot be told; not written where it was not asked.
+    speaker: str = ""
+
+    # `translate` where the text is a translation beside the transcript; not written otherwise.
+    task: str = ""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the event as plain JSON values, `type` first."""
+        data = Event.to_dict(self)
+        return {key: value for key, value in data.items() if key not in ("speaker", "task") or value}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,9 +235,10 @@ def _value(expected: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - JSON
         return value
     elif expected == dict[str, str] and isinstance(value, dict):
         return {str(key): _value(str, item, f"{where}.{key}") for key, item in value.items()}
-    elif expected == tuple[Word, ...] and isinstance(value, list):
+    elif expected in (tuple[Word, ...], tuple[Token, ...]) and isinstance(value, list):
+        item_type = get_args(expected)[0]
         return tuple(
-            Word(**_fields(Word, item, f"{where}[{i}]"))
+            item_type(**_fields(item_type, item, f"{where}[{i}]"))
             for i, item in enumerate(value)
             if isinstance(item, dict) or _refuse(dict, item, f"{where}[{i}]")
         )

@@ -1,14 +1,17 @@
 """Whisper as the streaming engine's encoder and decoder."""
 
+import dataclasses
+import math
 from collections.abc import Callable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.config import Settings
+from streamer.config import DecodingSettings, Settings
 from streamer.errors import InferenceError
 from streamer.events import Ready
+from streamer.options import text_tokens, transcribe_options
 from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
 from streamer.stream.session import Request, SessionSettings
@@ -19,12 +22,30 @@ from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
 from streamer.whisper.runtime import EncodedWindow, Runtime
 
+# Audio put into a session's buffer at a time by a source that can wait for room.
+MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
+
 
 class WhisperDecoder:
     """Decodes encoded windows without timestamps, from the settled words on; word times come from the attention."""
 
-    def __init__(self, model: WhisperModel) -> None:
+    def __init__(self, model: WhisperModel, decoding: DecodingSettings) -> None:
+        """Raise ConfigError where the model cannot do what the settings ask for."""
         self._model = model
+        chosen = transcribe_options(decoding, model)
+        self._config = chosen.generation(model.generation, model.tokenizer)
+        # Text that somebody wants the model to see first, and whether it sees it before every window.
+        self._initial = tuple(text_tokens(chosen.initial_prompt, model.tokenizer))
+        self._carried = chosen.carry_initial_prompt
+        # The same for all windows.
+        self._options = WindowOptions(
+            language="en",
+            n_beams=chosen.beam_size or 1,
+            patience=chosen.patience or 1.0,
+            length_penalty=chosen.length_penalty,
+            filters=chosen.filters,
+            stop_at_loop=True,
+        )
 
     def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
         """Decode a window as asked for. Raises InferenceError where the device fails, and no other is left."""
@@ -43,16 +64,25 @@ class WhisperDecoder:
         language = request.language
         if language == "auto":
             language = detect_language(decoder, tokenizer)[0]
-        options = WindowOptions(
+        options = dataclasses.replace(
+            self._options,
             language=language,
             task=request.task,
-            prompt=tuple(tokenizer.encode(request.prompt)) if request.prompt else (),
+            prompt=self._prompt(request),
             begins_with=request.prefix,
             max_tokens=max_tokens_for(request.n_samples),
-            stop_at_loop=True,
         )
-        window = decode_window(decoder, tokenizer, model.generation, options)
+        window = decode_window(decoder, tokenizer, self._config, options)
         return to_hypothesis(window, tokenizer, language, request.n_samples)
+
+    def _prompt(self, request: Request) -> tuple[int, ...]:
+        """Return what the model sees before a window: what it was told to see first, and what was said."""
+        said = tuple(self._model.tokenizer.encode(request.prompt)) if request.prompt else ()
+        if self._carried:
+            # Decoding keeps the newest part of a prompt that is too long.
+            room = self._model.runtime.decoder.capacity // 2 - 1 - len(self._initial)
+            return (*self._initial, *said[max(0, len(said) - room) :])
+        return (*self._initial, *said) if said or request.first else ()
 
 
 class WhisperEncoder:
@@ -74,9 +104,12 @@ class WhisperEncoder:
             return self._model.runtime.encode(mel, buffer)
 
 
-def make_engine(model: WhisperModel) -> Engine[EncodedWindow]:
-    """Return an engine that transcribes with this model; it is not started yet."""
-    return Engine(WhisperEncoder(model), WhisperDecoder(model))
+def make_engine(model: WhisperModel, decoding: DecodingSettings) -> Engine[EncodedWindow]:
+    """Return an engine that transcribes with this model; it is not started yet.
+
+    Raises ConfigError where the model cannot do what the settings ask for.
+    """
+    return Engine(WhisperEncoder(model), WhisperDecoder(model, decoding))
 
 
 def open_session(
@@ -135,9 +168,24 @@ def session_settings(
             if settings.decoding.condition_on_previous_text == "auto"
             else settings.decoding.condition_on_previous_text == "always"
         ),
-        no_speech_threshold=settings.decoding.no_speech_threshold,
-        logprob_threshold=settings.decoding.logprob_threshold,
-        compression_ratio_threshold=settings.decoding.compression_ratio_threshold,
+        no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
+        logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
+        compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
         language=model.tokenizer.choose_language(language or settings.decoding.language, task),
         task=task,
     )
+
+
+def write_all(live: LiveSession, samples: NDArray[np.float32], cancelled: Callable[[], bool] = lambda: False) -> None:
+    """Write to a session's buffer, waiting for room; what is left when the session is over or cancelled is dropped."""
+    for first in range(0, len(samples), MAX_WRITE_SAMPLES):
+        piece = samples[first : first + MAX_WRITE_SAMPLES]
+        while not live.ring.wait_for_room(len(piece), 0.5):
+            if live.over or cancelled():
+                return
+        live.ring.write(piece)
+
+
+def _or(threshold: float | None, never: float) -> float:
+    """Return a threshold, or where there is none, one that nothing passes."""
+    return never if threshold is None else threshold

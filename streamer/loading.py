@@ -7,8 +7,8 @@ from streamer.whisper.devices import STAGES, DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 
 
-def load(settings: ModelSettings) -> WhisperModel:
-    """Load the model that the settings name. Raises what `load_model` raises."""
+def load(settings: ModelSettings, *, n_beams: int = 1) -> WhisperModel:
+    """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises."""
     give_back_large_blocks()
     with show_progress(settings.name) as progress:
         return load_model(
@@ -16,6 +16,7 @@ def load(settings: ModelSettings) -> WhisperModel:
             device_settings(settings),
             tokenizer=settings.tokenizer,
             cache_dir=settings.cache_dir,
+            n_beams=n_beams,
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )

@@ -1,21 +1,26 @@
 """Settings: who wins, what is refused, and what the refusal says."""
 
 import dataclasses
+import inspect
 import os
 import re
 import tracemalloc
+import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+import whisper
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer import config
-from streamer.config import Settings, all_settings, load_settings
+from streamer.config import DecodingSettings, Settings, all_settings, load_settings
 from streamer.errors import ConfigError
+from streamer.whisper.decoding.grammar import GRAMMAR_PENALTY
+from streamer.whisper.decoding.hotwords import HOTWORDS_BOOST
 
 REPOSITORY = Path(__file__).parent.parent
 SETTINGS = all_settings()
@@ -136,6 +141,11 @@ def test_values_of_a_file(tmp_path: Path, text: str, name: str, value: object) -
         ("", "server.origins", ()),
         ("", "server.token", ""),
         ("12", "server.token", "12"),
+        ("5", "decoding.beam_size", 5),
+        (" None", "decoding.logprob_threshold", None),
+        ("-1", "decoding.logprob_threshold", -1.0),
+        ("-1", "decoding.suppress_tokens", "-1"),
+        ("no", "decoding.suppress_blank", False),
         ("NPU_TURBO=YES, NUM_STREAMS=1", "model.encoder_properties", ("NPU_TURBO=YES", "NUM_STREAMS=1")),
     ],
 )
@@ -172,6 +182,16 @@ def test_values_of_the_environment(text: str, name: str, value: object) -> None:
         (f"input:\n  speed: {10**400}", 2, ["from 0 to 1000"]),
         (f"server:\n  port: {'9' * 5000}", 2, ["0 to 65535"]),
         ("decoding:\n  language: no", 2, ["false (yes or no)", "put it in quotes"]),
+        ("decoding:\n  beam_size: 0", 2, ["0", "whole number from 1 to 16, or none"]),
+        ("decoding:\n  beam_size: 2.5", 2, ["whole number from 1 to 16, or none"]),
+        ("decoding:\n  best_of: '5'", 2, ["'5' (text)", "or none", "take the quotes away"]),
+        ("decoding:\n  best_of:", 2, ["empty", "or none", "delete the line"]),
+        ("decoding:\n  best_of: off", 2, ["false", "or none"]),
+        ("decoding:\n  length_penalty: 1.5", 2, ["1.5", "a number from 0 to 1, or none"]),
+        ("decoding:\n  temperature: none", 2, ["'none'", "a number from 0 to 1"]),
+        ("decoding:\n  suppress_tokens: -1", 2, ["put it in quotes"]),
+        ("decoding:\n  clip_timestamps: [0, 1]", 2, ["a list", "text"]),
+        ("decoding:\n  hotwords: NPU", 2, ["list of text", "write ['NPU']"]),
         ("model:\n  device: npu", 2, ["'npu'", "AUTO, NPU, GPU, CPU", "nearest is NPU"]),
         ("model:\n  device: 1990-13-45", 2, ["AUTO, NPU, GPU, CPU"]),
         ("model:\n  device: GPU.one", 2, ["'GPU.one'", "AUTO, NPU, GPU, CPU, or a full name such as GPU.1"]),
@@ -305,14 +325,48 @@ def test_every_setting_can_be_given_in_the_file_and_in_the_environment(tmp_path:
     assert changed == [name]
 
 
+def kind_of(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any type
+    """Return the type of the values of a setting other than None."""
+    return next((kind for kind in typing.get_args(key.type) if key.type != tuple[str, ...]), key.type)
+
+
+@pytest.mark.parametrize("name", [name for name, key in SETTINGS.items() if kind_of(key) is not key.type])
+def test_none_is_said_in_the_file_in_the_environment_and_in_a_flag(tmp_path: Path, name: str) -> None:
+    section, _, key = name.partition(".")
+    path = write(tmp_path / "a.yaml", f"{section}: {{{key}: none}}")
+    assert get(load_settings(path, {}, {}), name) is None
+    assert get(load_settings(None, {f"STREAMER_{section}_{key}".upper(): "none"}, {}), name) is None
+    assert get(load_settings(None, {}, {name: "None"}), name) is None
+
+
+def test_the_defaults_are_those_of_openai_whisper() -> None:
+    reference = {
+        **inspect.signature(whisper.transcribe).parameters,
+        **inspect.signature(whisper.DecodingOptions).parameters,
+    }
+    ours = {key.name: key.default for key in dataclasses.fields(DecodingSettings)}
+    # The reference says a ladder of temperatures, True, None for no text, and None to find the language out.
+    other = {"temperature", "condition_on_previous_text", "initial_prompt", "prefix", "language"}
+    shared = {name: parameter.default for name, parameter in reference.items() if name in ours and name not in other}
+    assert len(shared) == 19
+    assert {name: ours[name] for name in shared} == shared
+
+
+def test_the_defaults_are_those_of_the_parts_that_heed_them() -> None:
+    decoding = DecodingSettings()
+    assert decoding.hotwords_boost == HOTWORDS_BOOST
+    assert decoding.grammar_penalty == GRAMMAR_PENALTY
+
+
 def other_value(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any setting
     """Return a valid value that is not the default."""
     if key.metadata["choices"]:
         return next(choice for choice in key.metadata["choices"] if choice != key.default)
     if key.type is bool:
         return not key.default
-    if key.type in (int, float):
-        return key.metadata["high"] if key.default != key.metadata["high"] else key.metadata["low"]
+    if kind_of(key) in (int, float):
+        value = key.metadata["high"] if key.default != key.metadata["high"] else key.metadata["low"]
+        return kind_of(key)(value)
     if key.metadata["example"]:
         return (key.metadata["example"],)
     return ("http://a", "http://b") if key.type == tuple[str, ...] else "something"
@@ -336,8 +390,12 @@ def test_any_value_is_taken_as_its_type_or_refused(name: str, value: Any) -> Non
     if key.type == tuple[str, ...]:
         assert isinstance(found, tuple)
         assert all(isinstance(item, str) for item in found)
+    elif found is None:
+        assert isinstance(value, str)
+        assert value.strip().lower() == "none"
+        return
     else:
-        assert type(found) is key.type
+        assert type(found) is kind_of(key)
     if key.metadata["choices"] and not key.metadata["pattern"]:
         assert found in key.metadata["choices"]
     if key.metadata["low"] is not None:

@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamer.app import transcribe
 from streamer.audio.mel import log_mel
-from streamer.config import load_settings
+from streamer.config import DecodingSettings, load_settings
 from streamer.errors import InferenceError
+from streamer.files import transcribe_files
 from streamer.live import WhisperDecoder, WhisperEncoder
 from streamer.stream.session import Request
 from streamer.whisper import model as model_module
 from streamer.whisper import runtime as runtime_module
 from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
-from tests.whisper.support import NANO, SPEECH, read
+from tests.whisper.support import NANO, SPEECH, Untyped, read
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
 
@@ -40,7 +40,7 @@ def mel() -> NDArray[np.floating]:
 
 def text(model: WhisperModel, mel: NDArray[np.floating]) -> str:
     encoded = WhisperEncoder(model).encode(mel.astype(np.float32), 0)
-    return "".join(word.text for word in WhisperDecoder(model).decode(encoded, REQUEST).words)
+    return "".join(word.text for word in WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST).words)
 
 
 Break = Callable[[WhisperModel, str, int], None]
@@ -52,7 +52,7 @@ def break_device() -> Break:
 
     def break_(model: WhisperModel, stage: str, after: int) -> None:
         runtime = model.runtime
-        part = runtime.decoder._step.stage if stage == "decoder" else getattr(runtime, f"_{stage}")
+        part: Untyped = runtime.decoder._step.stage if stage == "decoder" else getattr(runtime, f"_{stage}")
         runs = iter(range(10**9))
         infer = part.infer
 
@@ -88,7 +88,7 @@ def test_a_window_that_was_encoded_before_the_loss_is_decoded_after_it(
     model: WhisperModel, mel: NDArray[np.floating], break_device: Break
 ) -> None:
     encoded = WhisperEncoder(model).encode(mel.astype(np.float32), 1)
-    decoder = WhisperDecoder(model)
+    decoder = WhisperDecoder(model, DecodingSettings())
     expected = decoder.decode(encoded, REQUEST)
     break_device(model, "decoder", 3)
     assert decoder.decode(encoded, REQUEST).words == expected.words
@@ -152,7 +152,7 @@ def test_a_stream_goes_on_over_a_lost_device_without_a_gap(
     settings = load_settings(None, {}, {"model.cache_dir": str(cache_dir), "model.device": "CPU"})
 
     def run() -> list[str]:
-        assert transcribe(settings, [SPEECH], format="jsonl", streaming=True, output=None) == 0
+        assert transcribe_files(settings, [SPEECH], format="jsonl", streaming=True, output=None) == 0
         return capsys.readouterr().out.splitlines()
 
     whole = [line for line in run() if '"final"' in line]

@@ -1,17 +1,22 @@
 """Whole recordings against transformers' long-form generation on the same weights."""
 
+import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
 import transformers
 
-from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel_recording
 from streamer.errors import ConfigError
 from streamer.events import Final
-from streamer.transcribe import Segment, split_segments, transcribe
+from streamer.transcribe import TranscribeOptions, transcribe, transcribe_segments
+from streamer.transcribe.history import History
+from streamer.transcribe.segments import split_segments
 from streamer.whisper.model import WhisperModel
 from tests.whisper.conftest import cache_dir, few_threads, model, processor, reference
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
@@ -24,13 +29,25 @@ BEGIN = 1000
 STEP = 320  # samples of one timestamp
 
 
+# What transformers does where it is asked for nothing else; its text may be as long as the context.
+PLAIN = TranscribeOptions(
+    language="en", temperature=(0.0,), no_speech_threshold=None, condition_on_previous_text=False, sample_len=448
+)
+
+
 def generate(reference: Untyped, processor: Untyped, samples: Samples) -> list[dict[str, Any]]:
-    """Return the segments of transformers' own long-form transcription."""
-    long = {"truncation": False, "padding": "longest"} if len(samples) > N_SAMPLES else {"padding": "max_length"}
-    inputs = processor(samples, sampling_rate=SAMPLE_RATE, return_tensors="pt", return_attention_mask=True, **long)
+    """Return the segments of transformers' own long-form transcription.
+
+    It is given what openai-whisper gives its encoder: silence behind the recording, and zeros behind that.
+    """
+    padded = np.concatenate([samples, np.zeros(N_SAMPLES, dtype=np.float32)])
+    inputs = processor(padded, sampling_rate=SAMPLE_RATE, return_tensors="pt", truncation=False, padding="longest")
+    n_frames = len(samples) // HOP_LENGTH
+    features = inputs.input_features[:, :, :n_frames]
+    features = torch.nn.functional.pad(features, (0, max(0, N_FRAMES - n_frames)))
     output = reference.generate(
-        inputs.input_features,
-        attention_mask=inputs.attention_mask,
+        features,
+        attention_mask=torch.ones(1, features.shape[-1], dtype=torch.long),
         return_timestamps=True,
         return_segments=True,
         language="en",
@@ -62,9 +79,9 @@ def assert_well_formed(finals: list[Final], n_samples: int) -> None:
 
 
 def assert_equals_transformers(model: WhisperModel, reference: Untyped, processor: Untyped, samples: Samples) -> None:
-    finals = list(transcribe(model, samples, language="en"))
+    finals = list(transcribe(model, samples, PLAIN))
     assert_well_formed(finals, len(samples))
-    # A short recording is padded to 30 s; transformers goes on to read the padding, we do not.
+    # transformers goes on to read the padding of a short recording, we do not.
     heard = [s for s in generate(reference, processor, samples) if float(s["start"]) * SAMPLE_RATE < len(samples)]
     expected = processor.decode([int(t) for s in heard for t in s["tokens"]], skip_special_tokens=True)
     assert words_of(finals) == expected.split()
@@ -105,32 +122,160 @@ def test_the_mel_of_a_whole_recording_equals_transformers(n_mels: int) -> None:
     np.testing.assert_allclose(actual, features[:, : actual.shape[1]], rtol=0, atol=1e-4)
 
 
-def test_no_sample_is_no_text(model: WhisperModel) -> None:
-    assert list(transcribe(model, np.empty(0, dtype=np.float32))) == []
+@pytest.mark.parametrize("n_samples", [0, 1, 159])
+def test_less_than_a_frame_is_no_text(model: WhisperModel, n_samples: int) -> None:
+    done: list[int] = []
+    languages: list[str] = []
+    finals = transcribe(
+        model,
+        noise(n_samples),
+        on_progress=done.append,
+        on_language=lambda language, _: languages.append(language),
+    )
+    assert (list(finals), done, languages) == ([], [n_samples], [])
 
 
-@pytest.mark.parametrize("n_samples", [1, 100, 16_000, 479_999, 480_000, 480_001])
+@pytest.mark.parametrize("n_samples", [160, 16_000, 479_999, 480_000, 480_001])
 @pytest.mark.parametrize("kind", ["silence", "noise"])
 def test_any_length_is_read_to_its_end(model: WhisperModel, n_samples: int, kind: str) -> None:
     samples = noise(n_samples) if kind == "noise" else np.zeros(n_samples, dtype=np.float32)
     done: list[int] = []
-    finals = list(transcribe(model, samples, on_progress=done.append))
+    finals = list(transcribe(model, samples, PLAIN, on_progress=done.append))
     assert_well_formed(finals, n_samples)
     assert done == sorted(done)
-    assert done[-1] == n_samples // 160 * 160 if n_samples > N_SAMPLES else done[-1] == n_samples
+    assert done[-1] == n_samples
 
 
-def test_the_language_is_found_and_named(model: WhisperModel) -> None:
-    finals = list(transcribe(model, read(SPEECH)))
-    assert {final.language for final in finals} == {"en"}
-    assert finals == list(transcribe(model, read(SPEECH), language="en"))
+@pytest.mark.parametrize("word_timestamps", [False, True])
+def test_a_recording_that_is_read_in_blocks_gives_the_same(model: WhisperModel, word_timestamps: bool) -> None:
+    samples = read(SAMPLE)
+    n_read = 0
+
+    def blocks() -> Iterator[Samples]:
+        nonlocal n_read
+        n_read += 1
+        for first in range(0, len(samples), 12_345):
+            yield samples[first : first + 12_345]
+
+    options = dataclasses.replace(PLAIN, word_timestamps=word_timestamps)
+    finals = list(transcribe(model, blocks, options))
+    assert_well_formed(finals, len(samples))
+    assert finals == list(transcribe(model, samples, options))
+    assert n_read == 2
 
 
 def test_a_language_that_is_not_known_is_refused_before_anything_is_computed(model: WhisperModel) -> None:
     progress: list[int] = []
     with pytest.raises(ConfigError, match="does not know the language 'xx'"):
-        list(transcribe(model, read(SPEECH), language="xx", on_progress=progress.append))
+        list(transcribe(model, read(SPEECH), TranscribeOptions(language="xx"), on_progress=progress.append))
     assert progress == []
+
+
+def test_clips_are_heard_alone(model: WhisperModel) -> None:
+    samples = read(SAMPLE)
+    clips = dataclasses.replace(PLAIN, clip_timestamps=(2.0, 6.0, 20.0, 31.0))
+    finals = list(transcribe(model, samples, clips))
+    assert {2 <= f.start <= f.end <= 6 or 20 <= f.start <= f.end <= 31 for f in finals} == {True}
+    assert any(f.end <= 6 for f in finals)
+    assert any(f.start >= 20 for f in finals)
+    # Where the last has no end, it goes on to that of the recording; beyond that there is nothing.
+    open_end = list(transcribe(model, samples, dataclasses.replace(PLAIN, clip_timestamps=(40.0,))))
+    assert open_end == list(transcribe(model, samples, dataclasses.replace(PLAIN, clip_timestamps=(40.0, 1e6))))
+    assert open_end[-1].start >= 40
+    assert list(transcribe(model, samples, dataclasses.replace(PLAIN, clip_timestamps=(1e6,)))) == []
+
+
+def test_no_timestamps_is_one_segment_a_window(model: WhisperModel) -> None:
+    samples = read(SAMPLE)
+    segments = list(transcribe_segments(model, samples, dataclasses.replace(PLAIN, without_timestamps=True)))
+    n_samples = len(samples) // 160 * 160
+    assert [(s.start_samples, s.end_samples) for s in segments] == [(0, N_SAMPLES), (N_SAMPLES, n_samples)]
+    assert all(token < model.tokenizer.special.end_of_text for s in segments for token in s.tokens)
+
+
+def test_both_tasks_take_turns_over_what_was_heard(model: WhisperModel) -> None:
+    """nano.en cannot translate, and its vocabulary has the token all the same."""
+    samples = read(SAMPLE)
+    both = list(transcribe_segments(model, samples, dataclasses.replace(PLAIN, task="both")))
+    transcribed = [segment for segment in both if segment.task == "transcribe"]
+    translated = [segment for segment in both if segment.task == "translate"]
+    # The translation takes nothing away from the transcription.
+    assert transcribed == list(transcribe_segments(model, samples, PLAIN))
+    assert translated
+    starts = [segment.start_samples for segment in translated]
+    assert starts == sorted(starts)
+    # Of a window that was heard to 28 s, nothing behind that is translated twice.
+    assert len(set(starts)) == len(starts)
+
+
+def test_a_translation_beside_the_transcript_says_so(model: WhisperModel) -> None:
+    samples = read(SPEECH)
+    tasks = [final.task for final in transcribe(model, samples, dataclasses.replace(PLAIN, task="both"))]
+    assert set(tasks) == {"", "translate"}
+    assert {f.task for f in transcribe(model, samples, dataclasses.replace(PLAIN, task="translate"))} == {""}
+
+
+def test_tokens_are_named_with_their_probabilities_where_they_are_asked_for(model: WhisperModel) -> None:
+    samples = read(SPEECH)
+    segments = list(transcribe_segments(model, samples, PLAIN))
+    finals = list(transcribe(model, samples, dataclasses.replace(PLAIN, token_probabilities=True)))
+    tokens = [token for final in finals for word in final.words for token in word.tokens]
+    end_of_text = model.tokenizer.special.end_of_text
+    assert [token.id for token in tokens] == [t for s in segments for t in s.tokens if t < end_of_text]
+    for final in finals:
+        assert all("".join(token.text for token in word.tokens) == word.word for word in final.words)
+        probabilities = [token.probability for word in final.words for token in word.tokens]
+        assert 0 < min(probabilities) < max(probabilities) <= 1
+    assert all(word.tokens == () for final in transcribe(model, samples, PLAIN) for word in final.words)
+
+
+def test_what_is_drawn_depends_on_the_seed_alone(model: WhisperModel) -> None:
+    samples = read(SPEECH)
+    hot = dataclasses.replace(PLAIN, temperature=(1.0,), best_of=2)
+    texts = [
+        [segment.tokens for segment in transcribe_segments(model, samples, dataclasses.replace(hot, seed=seed))]
+        for seed in (1, 1, 2)
+    ]
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_a_window_in_which_nobody_speaks_is_passed_over(model: WhisperModel) -> None:
+    samples = read(SPEECH)
+    # Certain that nobody speaks where it is more likely than never, and that no text is likely.
+    silent = dataclasses.replace(PLAIN, no_speech_threshold=-1.0, logprob_threshold=1.0)
+    done: list[int] = []
+    assert list(transcribe(model, samples, silent, on_progress=done.append)) == []
+    assert done[-1] == len(samples)
+    likely = dataclasses.replace(silent, logprob_threshold=-100.0)
+    assert list(transcribe(model, samples, likely)) == list(transcribe(model, samples, PLAIN))
+
+
+def test_the_prompt_is_what_was_said() -> None:
+    history = History(TranscribeOptions(), [1, 2], n_text_ctx=448)
+    assert history.prompt() == (1, 2)
+    history.add([3, 4], 0.5)
+    assert history.prompt() == (1, 2, 3, 4)
+    history.add([5], 0.6)  # drawn too wildly
+    assert history.prompt() == ()
+    history.add([6], 0.0)
+    assert history.prompt() == (6,)
+
+
+def test_without_conditioning_the_first_window_alone_has_a_prompt() -> None:
+    history = History(TranscribeOptions(condition_on_previous_text=False), [1, 2], n_text_ctx=448)
+    assert history.prompt() == (1, 2)
+    history.add([3, 4], 0.0)
+    assert history.prompt() == ()
+
+
+def test_a_carried_prompt_is_in_front_of_the_newest_text() -> None:
+    history = History(TranscribeOptions(carry_initial_prompt=True), [1, 2], n_text_ctx=16)
+    history.add([3, 4], 0.0)
+    assert history.prompt() == (1, 2, 3, 4)
+    history.add(range(5, 10), 0.0)
+    assert history.prompt() == (1, 2, 5, 6, 7, 8, 9)  # 16 // 2 - 1 in all
+    history.add([10], 1.0)
+    assert history.prompt() == (1, 2)
 
 
 def at(step: int) -> int:
@@ -144,10 +289,11 @@ def at(step: int) -> int:
         ([], [(0, 3000 * 160, [])], 3000),
         # Text without times.
         ([1, 2], [(0, 3000 * 160, [1, 2])], 3000),
-        # One beginning and no end: to the window's end.
-        ([at(50), 1, 2], [(50 * STEP, 3000 * 160, [at(50), 1, 2])], 3000),
+        # One beginning and no end: it is taken for the end, and the window's beginning for the beginning.
+        ([at(50), 1, 2], [(0, 50 * STEP, [at(50), 1, 2])], 3000),
+        ([at(0), 1, 2], [(0, 3000 * 160, [at(0), 1, 2])], 3000),
         # One segment with both; nothing is said after it.
-        ([at(0), 1, at(500)], [(0, 500 * STEP, [at(0), 1, at(500)])], 3000),
+        ([at(40), 1, at(500)], [(0, 500 * STEP, [at(40), 1, at(500)])], 3000),
         # Two segments, the second cut off without text: on from its beginning.
         (
             [at(0), 1, at(500), at(600), 2, at(900), at(900)],
@@ -173,9 +319,11 @@ def at(step: int) -> int:
 def test_tokens_are_split_at_their_times(
     tokens: list[int], segments: list[tuple[int, int, list[int]]], advance: int
 ) -> None:
-    expected = [Segment(start, end, tuple(inside)) for start, end, inside in segments]
-    assert split_segments(tokens, BEGIN, 3000) == (expected, advance)
+    found, frames = split_segments(tokens, BEGIN, 3000)
+    assert [(s.start_samples, s.end_samples, list(s.tokens)) for s in found] == segments
+    assert frames == advance
 
 
 def test_a_short_last_window_ends_with_the_recording() -> None:
-    assert split_segments([at(0), 1], BEGIN, 700) == ([Segment(0, 700 * 160, (at(0), 1))], 700)
+    (segment,), advance = split_segments([at(0), 1], BEGIN, 700)
+    assert (segment.start_samples, segment.end_samples, advance) == (0, 700 * 160, 700)

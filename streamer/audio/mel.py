@@ -1,4 +1,4 @@
-"""Whisper's log-mel spectrogram, whole or for windows that overlap.
+"""Whisper's log-mel spectrogram: whole, for windows that overlap, or stretch by stretch of a recording of any length.
 
 Source: Radford et al. (2022), section 2.2, and `whisper/audio.py` of openai/whisper for what the paper leaves open:
 reflecting centre padding, a periodic Hann window, the power spectrum without its last frame, and the compression to
@@ -6,6 +6,8 @@ eight decades below the loudest bin. The filter bank is Slaney's (Auditory Toolb
 logarithmic above, each triangle of unit area.
 """
 
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 
 import numpy as np
@@ -13,6 +15,7 @@ import scipy.fft
 from numpy.typing import NDArray
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, N_FRAMES, N_SAMPLES, SAMPLE_RATE, exact_div
+from streamer.errors import AudioFileError
 
 N_FREQUENCIES = N_FFT // 2 + 1  # 201 bins from 0 Hz to 8 kHz
 PADDING = exact_div(N_FFT, 2)  # 200 samples before the first frame's centre
@@ -59,16 +62,80 @@ def log_mel_recording(samples: NDArray[np.float32], n_mels: int) -> NDArray[np.f
     `samples` is 16 kHz mono, shape (n,). Up to 30 s are padded with silence to 3000 frames; more have n // 160 frames,
     as in the long-form path of `transformers`.
     """
-    if len(samples) <= N_SAMPLES:
-        return log_mel(samples, n_mels)
-    n_frames = len(samples) // HOP_LENGTH
-    padded = np.pad(samples, PADDING, mode="reflect")
-    stream = LogMelStream(n_mels)
-    log_power = np.empty((n_frames, n_mels), dtype=np.float32)
-    for first in range(0, n_frames, N_FRAMES):  # in blocks: the spectra of an hour at once would be gigabytes
-        end = min(first + N_FRAMES, n_frames)
-        log_power[first:end] = stream._compute(padded[first * HOP_LENGTH : (end - 1) * HOP_LENGTH + N_FFT])
-    return _compress(log_power)
+    log_power = np.concatenate(list(_log_powers([samples], n_mels)))
+    return _compress(log_power, log_power.max())
+
+
+class LogMelFile:
+    """The log-mel spectrogram of a recording that is read twice, so that it is never held as a whole.
+
+    It is compressed below its loudest bin, which is known only at its end: the first reading looks for that one. The
+    second goes along with those who ask, and begins anew where they go back by more than a minute.
+    """
+
+    def __init__(
+        self, read: Callable[[], Iterable[NDArray[np.float32]]], n_mels: int, *, padding_samples: int = 0
+    ) -> None:
+        """Read the recording for the first time.
+
+        read : begins to read the recording: blocks of 16 kHz mono, shape (n,), the same each time
+        padding_samples : silence that is put behind it; openai-whisper puts 480000 samples, 30 s
+        """
+        self.n_mels = n_mels
+        self._read = read
+        self._padding_samples = padding_samples
+
+        # Samples of the recording, without the padding, and frames with it.
+        self.n_samples = 0
+        self.n_frames = 0
+
+        # log10 of the power of the loudest bin.
+        self._loudest = np.float32(-np.inf)
+
+        for log_power in _log_powers(self._counted(), n_mels):
+            self.n_frames += len(log_power)
+            self._loudest = max(self._loudest, log_power.max())
+
+        # The second reading, and log10 of the mel power of the two blocks that it came by last, one frame a row.
+        self._blocks: Iterator[NDArray[np.float32]] = iter(())
+        self._kept = np.empty((0, n_mels), dtype=np.float32)
+
+        # Numbers of the first kept frame and of the one after the last; past all, so that the first request begins.
+        self._kept_start = self.n_frames
+        self._kept_end = self.n_frames
+
+    def frames(self, start: int, end: int) -> NDArray[np.float32]:
+        """Return the frames from `start` to `end`, at most 3000, shape (n_mels, end - start).
+
+        Equal to those of `log_mel_recording`. Raises AudioFileError where the recording has become shorter, and what
+        its reading raises.
+        """
+        assert 0 <= start <= end <= self.n_frames, f"frames {start} to {end} of {self.n_frames}"
+        assert end - start <= N_FRAMES, f"{end - start} frames are more than a window of {N_FRAMES}"
+        if start < self._kept_start:
+            self._blocks = _log_powers(self._padded(self._read()), self.n_mels)
+            self._kept = self._kept[:0]
+            self._kept_start = self._kept_end = 0
+        while self._kept_end < end:
+            block = next(self._blocks, None)
+            if block is None:
+                raise AudioFileError(
+                    f"the recording has become shorter than {self.n_samples / SAMPLE_RATE:.1f} s since it was read"
+                    " first: expected a file that nobody writes to; try again"
+                )
+            self._kept = np.concatenate([self._kept[-N_FRAMES:], block])
+            self._kept_end += len(block)
+            self._kept_start = self._kept_end - len(self._kept)
+        return _compress(self._kept[start - self._kept_start : end - self._kept_start], self._loudest)
+
+    def _counted(self) -> Iterator[NDArray[np.float32]]:
+        for block in self._read():
+            self.n_samples += len(block)
+            yield block
+        yield from self._padded(())
+
+    def _padded(self, blocks: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
+        return itertools.chain(blocks, [np.zeros(self._padding_samples, dtype=np.float32)])
 
 
 class LogMelStream:
@@ -98,6 +165,11 @@ class LogMelStream:
         with earlier windows, at the same absolute positions. `start_samples` is the position of its first sample in
         the stream, a multiple of 160. Frames before it are forgotten.
         """
+        log_power = self._log_power(samples, start_samples)
+        return _compress(log_power, log_power.max())
+
+    def _log_power(self, samples: NDArray[np.float32], start_samples: int) -> NDArray[np.float32]:
+        """Return log10 of the mel power of a window, shape (3000, n_mels)."""
         n_samples = len(samples)
         assert samples.ndim == 1, f"expected mono samples, found shape {samples.shape}"
         assert n_samples <= N_SAMPLES, f"{n_samples} samples are more than a window of {N_SAMPLES}"
@@ -114,7 +186,7 @@ class LogMelStream:
             if interior_end < n_heard:
                 log_power[interior_end:n_heard] = self._compute(_tail(samples, interior_end, n_heard))
 
-        return _compress(log_power)
+        return log_power
 
     def _interior(self, samples: NDArray[np.float32], first_frame: int, end: int) -> NDArray[np.float32]:
         """Return the frames from FIRST_INTERIOR_FRAME to `end` of the window, computing those that are new."""
@@ -147,9 +219,41 @@ class LogMelStream:
         return result
 
 
-def _compress(log_power: NDArray[np.float32]) -> NDArray[np.float32]:
+def _log_powers(blocks: Iterable[NDArray[np.float32]], n_mels: int) -> Iterator[NDArray[np.float32]]:
+    """Yield log10 of the mel power of a recording, 3000 frames at a time, the last time fewer: shape (n, n_mels)."""
+    stream = LogMelStream(n_mels)
+    # Samples that frames to come will see; those of the first are reflected at the beginning.
+    seen = np.empty(0, dtype=np.float32)
+    waiting: list[NDArray[np.float32]] = []
+    n_waiting = 0
+    begun = False
+    for block in blocks:
+        waiting.append(block)
+        n_waiting += len(block)
+        while len(seen) + n_waiting > N_SAMPLES + 2 * PADDING:
+            seen = np.concatenate([seen, *waiting]) if waiting else seen
+            waiting, n_waiting = [], 0
+            if not begun:
+                seen = np.concatenate([seen[PADDING:0:-1], seen])
+                begun = True
+            yield stream._compute(seen[: N_SAMPLES - HOP_LENGTH + N_FFT]).astype(np.float32)
+            seen = seen[N_SAMPLES:]
+    seen = np.concatenate([seen, *waiting])
+    if not begun and len(seen) <= N_SAMPLES:
+        yield stream._log_power(seen, 0)
+        return
+    if not begun:
+        seen = np.concatenate([seen[PADDING:0:-1], seen])
+    n_frames = (len(seen) - PADDING) // HOP_LENGTH
+    seen = np.concatenate([seen, seen[-2 : -PADDING - 2 : -1]])
+    for first in range(0, n_frames, N_FRAMES):  # the rest may be a frame more than a block
+        end = min(first + N_FRAMES, n_frames)
+        yield stream._compute(seen[first * HOP_LENGTH : (end - 1) * HOP_LENGTH + N_FFT]).astype(np.float32)
+
+
+def _compress(log_power: NDArray[np.float32], loudest: np.floating) -> NDArray[np.float32]:
     """Return log-powers (n_frames, n_mels) as Whisper wants them: (n_mels, n_frames), eight decades around 0."""
-    compressed: NDArray[np.float32] = np.maximum(log_power.T, log_power.max() - DYNAMIC_RANGE, order="C")
+    compressed: NDArray[np.float32] = np.maximum(log_power.T, loudest - DYNAMIC_RANGE, order="C")
     compressed += 4.0
     compressed /= 4.0
     return compressed

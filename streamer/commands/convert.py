@@ -21,6 +21,7 @@ from rich.table import Table
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.audio.mel import log_mel
+from streamer.commands.find_heads import find_heads
 from streamer.errors import UsageError
 from streamer.memory import give_back_large_blocks
 from streamer.progress import show_progress
@@ -71,12 +72,14 @@ def convert_model(
     encoder_only: bool = False,
     report: bool = True,
     force: bool = False,
+    measure_heads: bool = False,
     console: Console,
 ) -> int:
     """Find a checkpoint of any format, or fetch it, and convert it.
 
     weights : a precision, or one a stage (see `compress.parse_precisions`)
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
+    measure_heads : whether to find the alignment heads by measurement, whatever the model says
 
     Raises as `convert` does, and UsageError where the model holds graphs and no weights.
     """
@@ -97,7 +100,10 @@ def convert_model(
         model = read_model(path, called, Path(tokenizer).expanduser() if tokenizer else None)
         require(model.checks)
         assert model.checkpoint is not None
-        source = ConvertSource(model.checkpoint, model.generation, model.tokenizer, called, model.origin)
+        generation = model.generation
+        if measure_heads:
+            generation = find_heads(model.checkpoint, model.tokenizer, generation)
+        source = ConvertSource(model.checkpoint, generation, model.tokenizer, called, model.origin)
     return convert(
         source,
         output,
@@ -203,6 +209,7 @@ def _companions(source: ConvertSource, *, encoder_only: bool) -> dict[str, bytes
                 "alignment_heads": generation.alignment_heads,
                 "is_multilingual": generation.multilingual,
                 "condition_on_prev_tokens": generation.prompted,
+                "pad_with_silence": generation.silent_padding,
             }
         )
     return companions

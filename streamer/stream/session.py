@@ -91,11 +91,14 @@ class Request:
     # Tokens that the hypothesis has to begin with.
     prefix: tuple[int, ...]
 
-    # What was said before the window.
+    # What was said before the window, where the model shall see it.
     prompt: str
     language: str
     task: str
     n_samples: int
+
+    # Whether nothing has become final yet.
+    first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,6 +325,7 @@ class Session:
             language=self._language,
             task=self._settings.task,
             n_samples=window.end - window.start,
+            first=not self._said,
         )
 
     def take(self, window: Window, request: Request, hypothesis: Hypothesis, now_s: float) -> list[Event]:

@@ -131,23 +131,25 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     format_, load, where = find_checkpoint(path)
     checkpoint = load()
     dims = checkpoint.dims
+    config = huggingface.read_json(path / "config.json") if format_ == "Hugging Face" else {}
+    origin = config.get("_name_or_path")
+    # Some models differ in nothing that could be seen but their names.
+    told = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
     if tokenizer_path is None and format_ == "ggml":
         table = ggml.read_vocabulary(where)
         tokenizer = Tokenizer(vocabularies.from_table(table, dims.n_vocab, str(where)), where=str(where))
     else:
         tokenizer = _load_tokenizer(tokenizer_path, path if path.is_dir() else path.parent, dims)
     if path.is_dir() and (format_ == "Hugging Face" or (path / "generation_config.json").exists()):
-        generation = read_generation(path, dims, tokenizer)
+        generation = read_generation(path, dims, tokenizer, told)
         tokenizer = tokenizer.as_multilingual(generation.multilingual)
     else:
-        generation = default_generation(tokenizer, dims)
+        generation = default_generation(tokenizer, dims, told)
     checks = [*_common_checks(format_, dims, tokenizer)]
-    config = huggingface.read_json(path / "config.json") if format_ == "Hugging Face" else {}
     if config:
         checks += _config_checks(path / "config.json", config, tokenizer)
     if path.is_dir():
         checks += _preprocessor_checks(path, dims)
-    origin = config.get("_name_or_path")
     return ModelSource(
         format_,
         name,
@@ -202,10 +204,10 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
         )
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
     if (path / "generation_config.json").exists():
-        generation = read_generation(path, dims, tokenizer)
+        generation = read_generation(path, dims, tokenizer, name)
         tokenizer = tokenizer.as_multilingual(generation.multilingual)
     else:
-        generation = default_generation(tokenizer, dims)
+        generation = default_generation(tokenizer, dims, name)
     graphs = ModelGraphs(
         dims, generation.alignment_heads, encoder=triple.encoder, cross_kv=triple.cross_kv, decoder=triple.decoder
     )

@@ -1,7 +1,6 @@
 """Generation settings: those of a model's `generation_config.json`, or openai-whisper's where a model brings none.
 
-Source: openai-whisper's `decoding.py` and `tokenizer.py` (the tokens that are suppressed, the latest first time) and
-`model.py` (the alignment heads).
+Source: openai-whisper's `decoding.py` and `tokenizer.py` (the tokens that are suppressed, the latest first time).
 """
 
 import logging
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from streamer.errors import ModelError
+from streamer.whisper.alignment_heads import Heads, known_heads
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.tokenizer import Tokenizer
 from streamer.whisper.weights import huggingface
@@ -46,22 +46,27 @@ class GenerationConfig:
     max_initial_timestamp_index: int | None
 
     # Layer and head of the cross-attention heads that follow the audio.
-    alignment_heads: tuple[tuple[int, int], ...]
+    alignment_heads: Heads
     multilingual: bool
 
     # Whether the model was trained to continue the text that came before a window.
     prompted: bool = True
 
+    # Whether it was trained with silence behind a short window, and not with the zeros that openai-whisper puts there.
+    silent_padding: bool = False
 
-def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer) -> GenerationConfig:
+
+def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer, name: str = "") -> GenerationConfig:
     """Read `generation_config.json` from a model directory; older fine-tunes lack it, and get the default settings.
+
+    name : what the model is called, which may say what its alignment heads are where the file does not
 
     Raises ModelError where the file is broken, or of another model than the dimensions or the tokenizer.
     """
     path = directory / "generation_config.json"
     if not path.exists():
         logger.warning("%s is missing: going on with the settings of the published models", path)
-        return default_generation(tokenizer, dims)
+        return default_generation(tokenizer, dims, name)
     data = huggingface.read_json(path)
     found = data.get("no_timestamps_token_id")
     if found is not None and found != tokenizer.special.no_timestamps:
@@ -79,15 +84,16 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
         suppress_tokens=_tokens(data, "suppress_tokens", dims, path),
         begin_suppress_tokens=_tokens(data, "begin_suppress_tokens", dims, path),
         max_initial_timestamp_index=max_initial,
-        alignment_heads=_alignment_heads(data, dims, path),
+        alignment_heads=_alignment_heads(data, dims, path, name),
         # Those of the first fine-tunes say nothing of languages.
         multilingual=_switch(data, "is_multilingual", "lang_to_id" in data or tokenizer.multilingual, path),
         prompted=_switch(data, "condition_on_prev_tokens", True, path),
+        silent_padding=_switch(data, "pad_with_silence", False, path),
     )
 
 
-def default_generation(tokenizer: Tokenizer, dims: ModelDimensions) -> GenerationConfig:
-    """Return openai-whisper's settings, for formats that bring none."""
+def default_generation(tokenizer: Tokenizer, dims: ModelDimensions, name: str = "") -> GenerationConfig:
+    """Return openai-whisper's settings, for formats that bring none; `name` is what the model is called."""
     special = tokenizer.special
     suppressed = {
         *_unspoken(tokenizer),
@@ -103,7 +109,7 @@ def default_generation(tokenizer: Tokenizer, dims: ModelDimensions) -> Generatio
         suppress_tokens=tuple(sorted(suppressed)),
         begin_suppress_tokens=(*tokenizer.encode(" "), special.end_of_text),
         max_initial_timestamp_index=MAX_INITIAL_TIMESTAMP_INDEX,
-        alignment_heads=_upper_heads(dims),
+        alignment_heads=known_heads(dims, name),
         multilingual=tokenizer.multilingual,
     )
 
@@ -121,17 +127,10 @@ def _unspoken(tokenizer: Tokenizer) -> set[int]:
     return tokens
 
 
-def _upper_heads(dims: ModelDimensions) -> tuple[tuple[int, int], ...]:
-    """Return all heads of the upper half of the layers: those that follow the audio are among them."""
-    return tuple(
-        (layer, head) for layer in range(dims.n_text_layer // 2, dims.n_text_layer) for head in range(dims.n_text_head)
-    )
-
-
-def _alignment_heads(data: dict[str, Any], dims: ModelDimensions, path: Path) -> tuple[tuple[int, int], ...]:
+def _alignment_heads(data: dict[str, Any], dims: ModelDimensions, path: Path, name: str) -> Heads:
     heads = data.get("alignment_heads")
     if not heads:
-        return _upper_heads(dims)
+        return known_heads(dims, name)
     if not isinstance(heads, list):
         raise ModelError(f"{path} has alignment_heads {heads!r:.60}: expected a list of [layer, head]; fetch it again")
     for pair in heads:
@@ -143,7 +142,7 @@ def _alignment_heads(data: dict[str, Any], dims: ModelDimensions, path: Path) ->
     if any(layer >= dims.n_text_layer or head >= dims.n_text_head for layer, head in heads):
         # Some distilled models are published with the list of their teacher.
         logger.warning("%s lists alignment heads that this model does not have: words are timed by other heads", path)
-        return _upper_heads(dims)
+        return known_heads(dims, name)
     return tuple(dict.fromkeys((layer, head) for layer, head in heads))
 
 

@@ -17,7 +17,7 @@ class TimedWord:
     start_samples: int
     end_samples: int
 
-    # Geometric mean of the tokens' probabilities, 0 to 1.
+    # Mean of its tokens' probabilities, 0 to 1: geometric in streams; arithmetic, as the reference has it, in files.
     probability: float
 
 

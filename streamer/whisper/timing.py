@@ -71,8 +71,9 @@ def word_spans(
 
     attention : shape = (n_heads, n_rows, n_audio_ctx)
         The alignment heads' weights for every token fed to the decoder from the start of the transcript on. Row i
-        is where the decoder looked when it had token i and predicted token i + 1. A last row, that of the last text
-        token, tells where the last word ends; without it the last word ends with the audio.
+        is where the decoder looked when it had token i and predicted token i + 1. The row of the last text token tells
+        where the last word ends; without it the last word ends with the audio. Rows behind it, such as that of the end
+        of text, only take part in the normalisation.
     n_prompt
         How many of the rows belong to tokens before the first text token.
     word_lengths
@@ -84,14 +85,14 @@ def word_spans(
     """
     if not word_lengths:
         return []
-    n_positions = max(1, min(attention.shape[-1], -(-n_samples // N_SAMPLES_PER_TOKEN)))
+    n_positions = max(1, min(attention.shape[-1], n_samples // N_SAMPLES_PER_TOKEN))
     weights = attention[:, :, :n_positions].astype(np.float64)
     weights /= np.maximum(weights.sum(axis=-1, keepdims=True), 1e-12)
     deviation = weights.std(axis=-2, keepdims=True)
     weights = (weights - weights.mean(axis=-2, keepdims=True)) / np.maximum(deviation, 1e-12)
-    rows, columns = dtw(-smooth(weights).mean(axis=0)[n_prompt - 1 :])
-    # Position at which the path enters each row, and the end of the audio behind the last.
-    first = np.append(columns[np.searchsorted(rows, np.arange(rows[-1] + 1))], n_positions)
+    rows, columns = dtw(-smooth(weights).mean(axis=0)[n_prompt - 1 : n_prompt + sum(word_lengths)])
+    # Where the path enters each row, and the end of the audio behind the last.
+    first = columns[np.searchsorted(rows, np.arange(rows[-1] + 1))] * N_SAMPLES_PER_TOKEN
+    first = np.minimum(np.append(first, n_samples), n_samples)
     bounds = np.minimum(np.cumsum([0, *word_lengths]), len(first) - 1)
-    positions = np.minimum(first[bounds] * N_SAMPLES_PER_TOKEN, n_samples)
-    return [(int(a), int(b)) for a, b in itertools.pairwise(positions)]
+    return [(int(a), int(b)) for a, b in itertools.pairwise(first[bounds])]

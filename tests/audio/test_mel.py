@@ -1,6 +1,7 @@
 """Log-mel spectrograms against transformers and openai-whisper."""
 
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import whisper.audio
 from numpy.typing import NDArray
 
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
-from streamer.audio.mel import LogMelStream, log_mel, mel_filters
+from streamer.audio.mel import LogMelFile, LogMelStream, log_mel, log_mel_recording, mel_filters
+from streamer.errors import AudioFileError
 
 SPEECH = Path(__file__).parents[1] / "data" / "speech.flac"
 
@@ -162,3 +164,84 @@ def test_the_cache_does_not_grow() -> None:
 def test_a_start_between_frames_is_a_bug() -> None:
     with pytest.raises(AssertionError, match="multiple of 160"):
         LogMelStream(80).window(white_noise(1000), 161)
+
+
+def blocks_of(samples: Samples, block_samples: int) -> Callable[[], Iterator[Samples]]:
+    return lambda: (samples[first : first + block_samples] for first in range(0, len(samples), block_samples))
+
+
+# Every way in which the end of a recording can lie to the blocks of 3000 frames.
+LENGTHS = (
+    *(0, 1, 160, N_SAMPLES - 1, N_SAMPLES, N_SAMPLES + 1, N_SAMPLES + 159, N_SAMPLES + 160, N_SAMPLES + 200),
+    *(2 * N_SAMPLES - 1, 2 * N_SAMPLES, 2 * N_SAMPLES + 199, 2 * N_SAMPLES + 200, 2 * N_SAMPLES + 201),
+    2 * N_SAMPLES + 12_345,
+)
+
+
+@pytest.mark.parametrize("n_samples", LENGTHS)
+def test_a_file_that_is_read_twice_gives_exactly_the_whole(n_samples: int) -> None:
+    audio = white_noise(n_samples, seed=n_samples)
+    audio[n_samples // 2 :] *= 1e-5
+    whole = log_mel_recording(audio, 80)
+    for block_samples in (1600, 70_001, 1_000_000):
+        file = LogMelFile(blocks_of(audio, block_samples), 80)
+        assert (file.n_samples, file.n_frames) == (n_samples, whole.shape[1])
+        for start in range(0, file.n_frames, 1700):
+            end = min(start + N_FRAMES, file.n_frames)
+            np.testing.assert_array_equal(file.frames(start, end), whole[:, start:end])
+
+
+@pytest.mark.parametrize("n_samples", [0, 1, 250, N_SAMPLES, N_SAMPLES + 321])
+def test_a_padded_file_gives_what_openai_whisper_gives(n_samples: int) -> None:
+    audio = np.tile(speech(), 4)[:n_samples]
+    file = LogMelFile(blocks_of(audio, 1600), 80, padding_samples=N_SAMPLES)
+    expected = whisper.audio.log_mel_spectrogram(torch.tensor(audio), padding=N_SAMPLES).numpy()
+    assert file.n_samples == n_samples
+    assert file.n_frames == expected.shape[1]
+    actual = np.concatenate(
+        [file.frames(start, min(start + N_FRAMES, file.n_frames)) for start in range(0, file.n_frames, N_FRAMES)],
+        axis=1,
+    )
+    np.testing.assert_allclose(actual, expected, rtol=0, atol=FLOAT32_TOLERANCE)
+
+
+def test_a_file_is_read_again_only_where_somebody_goes_far_back() -> None:
+    audio = white_noise(5 * N_SAMPLES)
+    whole = log_mel_recording(audio, 80)
+    n_readings = 0
+
+    def read() -> Iterator[Samples]:
+        nonlocal n_readings
+        n_readings += 1
+        return blocks_of(audio, 1600)()
+
+    file = LogMelFile(read, 80)
+    assert n_readings == 1
+    for start, readings in ((0, 2), (2900, 2), (5999, 2), (3100, 2), (12_000, 2), (8999, 3), (15_000, 3), (100, 4)):
+        end = min(start + N_FRAMES, file.n_frames)
+        np.testing.assert_array_equal(file.frames(start, end), whole[:, start:end])
+        assert n_readings == readings, start
+
+
+def test_a_long_file_takes_no_more_memory_than_a_short_one() -> None:
+    minute = white_noise(60 * SAMPLE_RATE)
+
+    def peak_bytes(n_minutes: int) -> int:
+        tracemalloc.start()
+        try:
+            file = LogMelFile(lambda: (minute for _ in range(n_minutes)), 80)
+            for start in range(0, file.n_frames, file.n_frames // 4):
+                file.frames(start, min(start + N_FRAMES, file.n_frames))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    assert peak_bytes(20) < 1.1 * peak_bytes(4)
+
+
+def test_a_file_that_has_become_shorter_is_refused() -> None:
+    lengths = [3 * N_SAMPLES, 2 * N_SAMPLES]
+    file = LogMelFile(lambda: iter([white_noise(lengths.pop(0))]), 80)
+    file.frames(0, 100)
+    with pytest.raises(AudioFileError, match=r"shorter than 90\.0 s since"):
+        file.frames(6000, 6100)

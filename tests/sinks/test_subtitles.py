@@ -1,48 +1,19 @@
 """Transcripts and subtitles: the exact text of each format, and what holds for any input."""
 
+import dataclasses
 import io
 import json
 import re
-from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.errors import UsageError
-from streamer.events import End, Event, Final, Gap, Partial, Ready, Word, from_json
-from streamer.sinks.subtitles import FORMATS, MAX_CUE_LINES, MAX_LINE_CHARS, open_writer
-
-
-def final(*words: tuple[str, float, float], text: str | None = None, segment: int = 0) -> Final:
-    return Final(
-        seq=segment + 2,
-        session="s",
-        segment=segment,
-        start=words[0][1] if words else 0.0,
-        end=words[-1][2] if words else 1.0,
-        text="".join(word for word, _, _ in words) if text is None else text,
-        words=tuple(Word(word=w, start=a, end=b, probability=0.5, stable=True) for w, a, b in words),
-        language="en",
-        no_speech_prob=0.01,
-        avg_logprob=-0.25,
-    )
-
-
-def spaced(text: str, start: float = 0.0, step: float = 0.25) -> list[tuple[str, float, float]]:
-    return [(f" {word}", start + i * step, start + (i + 1) * step) for i, word in enumerate(text.split())]
-
-
-def written(format: str, events: Sequence[Event]) -> str:
-    stream = io.StringIO()
-    writer = open_writer(format, stream)
-    for event in events:
-        writer.handle(event)
-    writer.close()
-    writer.close()
-    assert not stream.closed
-    return stream.getvalue()
-
+from streamer.events import End, Event, Gap, Partial, Ready, Token, from_json
+from streamer.sinks.subtitles import FORMATS, MAX_CUE_LINES, MAX_LINE_CHARS, SubtitleOptions, open_writer
+from tests.sinks.finals import final, spaced, written
 
 READY = Ready(seq=1, session="s", model="nano.en", device={"encoder": "CPU"}, sample_rate=16000, language="en")
 EMPTY = final(text="", segment=1)
@@ -79,6 +50,10 @@ def test_tsv_is_openai_whispers() -> None:
     assert written("tsv", EVENTS) == "start\tend\ttext\n0\t1000\tAsk not what\n3661250\t3662001\ta b <c> &\n"
 
 
+def test_lrc_is_a_line_of_lyrics_a_line() -> None:
+    assert written("lrc", EVENTS) == "[00:00.00]Ask not what\n[61:01.25]a b <c> &\n"
+
+
 def test_jsonl_is_the_events_themselves() -> None:
     assert [from_json(line) for line in written("jsonl", EVENTS).splitlines()] == EVENTS
 
@@ -99,7 +74,9 @@ def test_json_holds_text_segments_and_gaps() -> None:
     }
 
 
-@pytest.mark.parametrize(("format", "nothing"), [("srt", ""), ("vtt", "WEBVTT\n\n"), ("tsv", "start\tend\ttext\n")])
+@pytest.mark.parametrize(
+    ("format", "nothing"), [("srt", ""), ("vtt", "WEBVTT\n\n"), ("tsv", "start\tend\ttext\n"), ("lrc", "")]
+)
 def test_silence_is_a_valid_file(format: str, nothing: str) -> None:
     assert written(format, [READY, EMPTY, End()]) == nothing
 
@@ -113,7 +90,7 @@ def test_a_final_is_written_as_it_comes(format: str) -> None:
 
 
 def test_an_unknown_format_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"'docx'.*text, json, jsonl, srt, vtt, tsv"):
+    with pytest.raises(UsageError, match=r"'docx'.*text, json, jsonl, srt, vtt, tsv, lrc"):
         open_writer("docx", io.StringIO())
 
 
@@ -161,6 +138,126 @@ def test_text_cannot_forge_a_cue() -> None:
     events = [final((" a\n\n2\n00:00:00,000 --> 00:00:09,000\nforged", 0.0, 1.0))]
     assert written("srt", events) == ("1\n00:00:00,000 --> 00:00:01,000\na 2 00:00:00,000 → 00:00:09,000 forged\n\n")
     assert "a 2 00:00:00,000 --&gt; 00:00:09,000 forged" in written("vtt", events)
+
+
+def test_an_endless_word_is_divided_in_no_time() -> None:
+    assert written("srt", [final((" " + "a" * 2_000_000, 0.0, 3.0))]).count("a") == 2_000_000
+
+
+def test_joiners_and_direction_marks_stay() -> None:
+    text = "می\u200cخواهم \N{MAN}\u200d\N{WOMAN} \u200fא"
+    assert written("text", [final((f" {text}", 0.0, 1.0))]) == f"{text}\n"
+
+
+def test_what_could_begin_a_file_or_reorder_a_line_does_not_stay() -> None:
+    events = [final((" \ufeffa\u2028b\u202ec\ud800d", 0.0, 1.0))]
+    assert written("text", events) == "a b c d\n"
+
+
+def test_a_text_whose_words_are_empty_is_shown() -> None:
+    assert "spoken" in written("vtt", [final((" ", 0.0, 0.5), ("\n", 0.5, 1.0), text="spoken")])
+
+
+def test_words_are_tagged_with_their_times_in_webvtt() -> None:
+    events = [final(*spaced("And so, my fellow Americans: ask not what your", step=0.5))]
+    assert written("vtt", events, karaoke=True) == (
+        "WEBVTT\n\n00:00:00.000 --> 00:00:04.500\n"
+        "And<00:00:00.500><c> so,</c><00:00:01.000><c> my</c><00:00:01.500><c> fellow</c>"
+        "<00:00:02.000><c> Americans:</c><00:00:02.500><c> ask</c><00:00:03.000><c> not</c>"
+        "<00:00:03.500><c> what</c>\n<00:00:04.000><c>your</c>\n\n"
+    )
+
+
+def test_words_without_a_space_are_tagged_one_by_one() -> None:
+    events = [final(("字", 0.0, 0.5), ("幕", 0.5, 1.0))]
+    assert "\n字<00:00:00.500><c>幕</c>\n" in written("vtt", events, karaoke=True)
+
+
+def test_a_word_that_begins_with_the_last_one_is_shown_with_it() -> None:
+    events = [final((" a", 0.0, 0.5), (" b", 0.5, 0.5), (" c", 0.5, 1.0), (" d", 0.2, 1.0))]
+    assert "\na<00:00:00.500><c> b</c> c d\n" in written("vtt", events, karaoke=True)
+
+
+def test_words_are_tagged_with_their_times_in_lrc() -> None:
+    assert written("lrc", EVENTS, karaoke=True) == (
+        "[00:00.00]<00:00.00>Ask <00:00.30>not <00:00.52>what<00:01.00>\n"
+        "[61:01.25]<61:01.25>a <61:01.38>b <61:01.50><c> <61:02.00>&<61:02.00>\n"
+    )
+
+
+def test_each_word_is_underlined_while_it_is_spoken() -> None:
+    events = [final((" Ask", 0.0, 0.3), (" <not", 0.5, 1.0))]
+    assert re.findall(r"(\S+) --> (\S+)\n(.*)", written("vtt", events, highlight_words=True)) == [
+        ("00:00:00.000", "00:00:00.300", "<u>Ask</u> &lt;not"),
+        ("00:00:00.300", "00:00:00.500", "Ask &lt;not"),
+        ("00:00:00.500", "00:00:01.000", "Ask <u>&lt;not</u>"),
+    ]
+
+
+@pytest.mark.parametrize("option", ["karaoke", "highlight_words"])
+@pytest.mark.parametrize("format", ["srt", "vtt", "lrc"])
+def test_guessed_times_are_not_marked(format: str, option: str) -> None:
+    events = [final(text="one two")]
+    assert written(format, events, **{option: True}) == written(format, events)
+
+
+def test_lyrics_cannot_forge_a_tag() -> None:
+    events = [
+        final((" [00:09.00]a", 0.0, 0.5), (" [ti:b]", 0.5, 0.6), (" <00:08.00>", 0.6, 1.0), (" [Music]", 1.0, 2.0))
+    ]
+    assert written("lrc", events) == "[00:00.00](00:09.00]a (ti:b] (00:08.00> [Music]\n"
+
+
+def test_a_segment_is_divided_to_so_many_characters() -> None:
+    events = [final((" Ask", 0.1, 0.3), (" not", 0.4, 0.5), (",", 0.5, 0.6), (" what", 0.7, 1.0), text="Ask not, what")]
+    assert written("tsv", events, max_len=8) == "start\tend\ttext\n100\t500\tAsk not\n500\t1000\t, what\n"
+    assert written("text", events, max_len=8, split_on_word=True) == "Ask not,\nwhat\n"
+    assert written("text", events, max_len=1, split_on_word=True) == "Ask\nnot,\nwhat\n"
+    assert re.findall(r"(\S+) --> (\S+)\n(.*)", written("srt", events, max_len=9)) == [
+        ("00:00:00,100", "00:00:00,600", "Ask not,"),
+        ("00:00:00,700", "00:00:01,000", "what"),
+    ]
+
+
+def test_a_segment_without_word_times_is_divided_too() -> None:
+    assert written("tsv", [final(text="one two")], max_len=4) == ("start\tend\ttext\n0\t500\tone\n500\t1000\ttwo\n")
+
+
+def test_divided_segments_are_numbered_and_the_text_is_whole() -> None:
+    events = [final((" well", 0.0, 0.5), ("-known", 0.5, 1.0)), EMPTY, final((" a", 1.0, 2.0), segment=2)]
+    transcript = json.loads(written("json", events, max_len=1))
+    assert transcript["text"] == "well-known a"
+    assert [(s["segment"], s["text"]) for s in transcript["segments"]] == [
+        (1, "well"),
+        (2, "-known"),
+        (3, ""),
+        (4, " a"),
+    ]
+    assert [len(s["words"]) for s in transcript["segments"]] == [1, 1, 0, 1]
+
+
+def test_tokens_of_words_are_in_json_where_there_are_any() -> None:
+    event = final((" a", 0.0, 1.0), (" b", 1.0, 2.0))
+    first, second = event.words
+    first = dataclasses.replace(first, tokens=(Token(id=257, text=" a", probability=0.5),))
+    transcript = json.loads(written("json", [dataclasses.replace(event, words=(first, second))]))
+    words = transcript["segments"][0]["words"]
+    assert words[0]["tokens"] == [{"id": 257, "text": " a", "probability": 0.5}]
+    assert "tokens" not in words[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_line_width": -1}, "max_line_width is -1: expected 0"),
+        ({"max_len": 10**30}, "max_len is 10000"),
+        ({"highlight_words": True, "karaoke": True}, "choose one"),
+    ],
+)
+def test_options_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as refusal:
+        SubtitleOptions(**options)
+    assert len(str(refusal.value)) < 150
 
 
 times = st.floats(0, 100, allow_nan=False)

@@ -107,7 +107,7 @@ def test_a_file_that_is_broken_is_refused(copy: Path, dims: ModelDimensions, tex
 
 def test_a_directory_in_its_place_is_refused(tmp_path: Path, dims: ModelDimensions) -> None:
     (tmp_path / NAME).mkdir()
-    refuse(tmp_path, dims, "cannot be read")
+    refuse(tmp_path, dims, "is no file")
 
 
 @pytest.mark.parametrize("found", [521, -1, "520", [520] * 999])
@@ -153,7 +153,7 @@ def test_a_latest_first_time_that_is_none(copy: Path, dims: ModelDimensions, val
     refuse(copy, dims, "has max_initial_timestamp_index ", "from 0 to 1500")
 
 
-@pytest.mark.parametrize("key", ["is_multilingual", "condition_on_prev_tokens"])
+@pytest.mark.parametrize("key", ["is_multilingual", "condition_on_prev_tokens", "pad_with_silence"])
 @pytest.mark.parametrize("value", ["false", 0, []])
 def test_a_switch_that_is_none(copy: Path, dims: ModelDimensions, key: str, value: object) -> None:
     edit(copy / NAME, **{key: value})

@@ -28,6 +28,7 @@ from streamer.config import DecodingSettings
 from streamer.live import WhisperDecoder
 from streamer.stream.session import Request
 from streamer.transcribe import transcribe
+from streamer.transcribe.options import TranscribeOptions
 from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.result import Hypothesis
@@ -78,13 +79,17 @@ class Row:
         return f"| {self.name} | {self.words} | {self.wer:.1f} | {rates} |"
 
 
+# The default settings' own.
+NO_SPEECH_THRESHOLD = 0.6
+LOGPROB_THRESHOLD = -1.0
+
+
 class Listener:
     """Decodes windows of up to 30 s as a live session does, with the default settings."""
 
     def __init__(self, model: WhisperModel) -> None:
         self.model = model
-        self._decoder = WhisperDecoder(model)
-        self._decoding = DecodingSettings()
+        self._decoder = WhisperDecoder(model, DecodingSettings())
 
     def hear(self, samples: Samples, prompt: str = "") -> Hypothesis:
         encoded = self.model.runtime.encode(log_mel(samples, self.model.dims.n_mels), 0)
@@ -94,7 +99,7 @@ class Listener:
     def text(self, samples: Samples, prompt: str = "") -> str:
         """What is heard; nothing where the default thresholds say that nobody spoke."""
         heard = self.hear(samples, prompt)
-        silent = heard.is_silence(self._decoding.no_speech_threshold, self._decoding.logprob_threshold)
+        silent = heard.is_silence(NO_SPEECH_THRESHOLD, LOGPROB_THRESHOLD)
         return "" if silent else "".join(word.text for word in heard.words)
 
 
@@ -167,6 +172,8 @@ def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]
     """Windows full of speech, with timestamps, through the offline transcriber."""
     row, rng = Row("full windows, with timestamps"), random.Random(2)
     texts = iter(held_out[2::3])
+    # Greedily, as in the numbers that are compared with.
+    options = TranscribeOptions(language="en", temperature=(0.0,), condition_on_previous_text=False)
     for speaker in islice(cycle(speakers), 20):
         audio: list[Samples] = []
         said: list[str] = []
@@ -177,7 +184,7 @@ def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]
             audio += [samples, np.zeros(round(rng.uniform(0.1, 1.0) * SAMPLE_RATE), dtype=np.float32)]
             said.append(text)
         if audio:
-            finals = transcribe(listener.model, np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)], language="en")
+            finals = transcribe(listener.model, np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)], options)
             row.add(" ".join(said), " ".join(final.text for final in finals))
     return row
 

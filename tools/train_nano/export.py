@@ -91,6 +91,8 @@ def generation_config(script: Script, heads: list[Head]) -> dict[str, Any]:
         "is_multilingual": True,
         # It learnt to go on from a prompt of a sentence or two; the long ones of a stream confuse it.
         "condition_on_prev_tokens": False,
+        # Its short windows were filled up with silence, as a stream's are, and never with zeros.
+        "pad_with_silence": True,
         "lang_to_id": {"<|en|>": script.language},
         "task_to_id": {"transcribe": script.task, "translate": script.translate},
         "no_timestamps_token_id": script.no_timestamps,

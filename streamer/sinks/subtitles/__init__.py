@@ -1,0 +1,36 @@
+"""Transcripts and subtitles as files: text, JSON, JSON Lines, SubRip, WebVTT, tab-separated values and LRC lyrics."""
+
+from collections.abc import Callable
+from typing import TextIO
+
+from streamer.errors import UsageError
+from streamer.sinks.base import Sink
+from streamer.sinks.subtitles.layout import MAX_CUE_LINES, MAX_LINE_CHARS
+from streamer.sinks.subtitles.options import SubtitleOptions
+from streamer.sinks.subtitles.timed import LrcWriter, SrtWriter, VttWriter
+from streamer.sinks.subtitles.transcripts import JsonLinesWriter, JsonWriter, TextWriter, TsvWriter
+
+__all__ = ["FORMATS", "MAX_CUE_LINES", "MAX_LINE_CHARS", "SubtitleOptions", "open_writer"]
+
+_WRITERS: dict[str, Callable[[TextIO, SubtitleOptions], Sink]] = {
+    "text": TextWriter,
+    "json": JsonWriter,
+    "jsonl": JsonLinesWriter,
+    "srt": SrtWriter,
+    "vtt": VttWriter,
+    "tsv": TsvWriter,
+    "lrc": LrcWriter,
+}
+
+FORMATS = tuple(_WRITERS)
+
+
+def open_writer(format: str, stream: TextIO, options: SubtitleOptions | None = None) -> Sink:
+    """Return a writer of one of FORMATS to a text stream, which stays the caller's to close.
+
+    All but `json` write each final as it comes, unless `options` let a cue go on in the next one. Raises UsageError for
+    another format.
+    """
+    if format not in _WRITERS:
+        raise UsageError(f"format {format!r:.40} is unknown: expected one of {', '.join(FORMATS)}")
+    return _WRITERS[format](stream, options or SubtitleOptions())

@@ -1,0 +1,116 @@
+"""Transcripts: text, JSON, JSON Lines, and openai-whisper's tab-separated values."""
+
+import dataclasses
+import json
+from typing import Any, TextIO
+
+from streamer.events import Event, Final, Gap, Ready
+from streamer.sinks.subtitles.cues import file_line, milliseconds
+from streamer.sinks.subtitles.options import SubtitleOptions
+from streamer.sinks.subtitles.segments import divide
+
+
+class Writer:
+    """What the writers share: a stream that is flushed after each event, so that a pipe sees it at once."""
+
+    def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
+        self._stream = stream
+        self._options = options
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Final):
+            for final in divide(event, self._options):
+                if file_line(final.text):
+                    self._final(final)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _final(self, final: Final) -> None:
+        raise NotImplementedError
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class TextWriter(Writer):
+    """One final a line."""
+
+    def _final(self, final: Final) -> None:
+        self._write(file_line(final.text) + "\n")
+
+
+class JsonLinesWriter(Writer):
+    """Every event as it came, one a line, whatever the options say."""
+
+    def handle(self, event: Event) -> None:
+        self._write(event.to_json() + "\n")
+
+
+class JsonWriter(Writer):
+    """One object, written at close: the text, its segments, and what was not transcribed."""
+
+    def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
+        super().__init__(stream, options)
+
+        # Everything final so far; a transcript cannot be written as one object before it is complete.
+        self._texts: list[str] = []
+        self._segments: list[Final] = []
+        self._gaps: list[Gap] = []
+
+        # From `ready`.
+        self._model = ""
+
+        # Whether the object has been written.
+        self._closed = False
+
+    def handle(self, event: Event) -> None:
+        match event:
+            case Ready():
+                self._model = event.model
+            case Final():
+                self._texts.append(file_line(event.text))
+                for part in divide(event, self._options):
+                    number = len(self._segments) + 1 if self._options.max_len else part.segment
+                    self._segments.append(dataclasses.replace(part, segment=number))
+            case Gap():
+                self._gaps.append(event)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        transcript: dict[str, Any] = {
+            "text": " ".join(text for text in self._texts if text),
+            "language": self._segments[0].language if self._segments else "",
+            "model": self._model,
+            "segments": [_segment(final) for final in self._segments],
+            "gaps": [_without_envelope(gap) for gap in self._gaps],
+        }
+        json.dump(transcript, self._stream, ensure_ascii=False, indent=2)
+        self._write("\n")
+
+
+class TsvWriter(Writer):
+    """Start and end in milliseconds and text, separated by tabs, below a line that names them."""
+
+    def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
+        super().__init__(stream, options)
+        self._write("start\tend\ttext\n")
+
+    def _final(self, final: Final) -> None:
+        # A tab in the text has become a space with all other white space.
+        self._write(f"{milliseconds(final.start)}\t{milliseconds(final.end)}\t{file_line(final.text)}\n")
+
+
+def _segment(final: Final) -> dict[str, Any]:
+    segment = _without_envelope(final)
+    for word in segment["words"]:
+        if not word.get("tokens", True):
+            del word["tokens"]  # not asked for
+    return segment
+
+
+def _without_envelope(event: Event) -> dict[str, Any]:
+    return {key: value for key, value in event.to_dict().items() if key not in ("type", "seq", "session")}

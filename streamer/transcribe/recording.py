@@ -1,0 +1,122 @@
+"""Transcription of a whole recording: window after window, each from where the one before was heard to.
+
+Source: openai-whisper's `transcribe.py`. What is heard, and where the next window begins, is as there.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
+from streamer.events import Final, Token, Word, seconds
+from streamer.transcribe.features import Features, FloatArray, Read
+from streamer.transcribe.options import TranscribeOptions
+from streamer.transcribe.segments import Segment
+from streamer.transcribe.texts import Text, Window
+from streamer.whisper.decoding.window import detect_language
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.tokenizer import Tokenizer
+
+# Told the language that was found, and the probability of each.
+OnLanguage = Callable[[str, Mapping[str, float]], None]
+
+
+def transcribe(
+    model: WhisperModel,
+    audio: FloatArray | Read,
+    options: TranscribeOptions | None = None,
+    *,
+    on_progress: Callable[[int], None] = lambda position_samples: None,
+    on_language: OnLanguage = lambda language, probabilities: None,
+) -> Iterator[Final]:
+    """Transcribe a recording.
+
+    audio : 16 kHz mono, shape (n_samples,), or what begins to read it in such blocks: it is read twice then, and never
+        held as a whole
+
+    Yields one final a segment that has words, in order. `on_progress` is told how many samples are done. Raises
+    ConfigError where the model does not know the language, InferenceError where the device fails.
+    """
+    options = options or TranscribeOptions()
+    segments = transcribe_segments(model, audio, options, on_progress=on_progress, on_language=on_language)
+    spoken = (segment for segment in segments if segment.words)
+    for number, segment in enumerate(spoken, 1):
+        yield _to_final(segment, number, options, model.tokenizer)
+
+
+def transcribe_segments(
+    model: WhisperModel,
+    audio: FloatArray | Read,
+    options: TranscribeOptions | None = None,
+    *,
+    on_progress: Callable[[int], None] = lambda position_samples: None,
+    on_language: OnLanguage = lambda language, probabilities: None,
+) -> Iterator[Segment]:
+    """Transcribe a recording; see `transcribe`.
+
+    Yields the segments that have a length and a text, with their tokens.
+    """
+    options = options or TranscribeOptions()
+    tokenizer, runtime = model.tokenizer, model.runtime
+    tasks = ("transcribe", "translate") if options.task == "both" else (options.task,)
+    # Raises before anything is computed, and names the only language of a model that knows one.
+    language = tokenizer.choose_language(options.language, tasks[-1])
+    features = Features(audio, model.dims.n_mels, pad_with_silence=options.pad_with_silence)
+    if language == "auto" and features.n_frames:
+        runtime.decoder.use(runtime.encode(features.first_window(), 0))
+        language, probabilities = detect_language(runtime.decoder, tokenizer)
+        on_language(language, probabilities)
+    options = dataclasses.replace(options, language=language)
+    texts = [Text(model, options, task, features.n_samples) for task in tasks]
+    for start, end in _clips(options.clip_timestamps, features.n_frames):
+        seek = start
+        while seek < end:
+            window = Window(seek, min(N_FRAMES, end - seek))
+            runtime.decoder.use(runtime.encode(features.window(window.begin, window.length), 0))
+            # The first text says how far the window is heard; another one is of what the first has heard.
+            segments, advance = texts[0].hear(window)
+            yield from segments
+            for text in texts[1:] if segments else ():
+                yield from text.hear(window, advance)[0]
+            seek += max(1, advance)
+            on_progress(min(seek * HOP_LENGTH, features.n_samples))
+    on_progress(features.n_samples)
+
+
+def _to_final(segment: Segment, number: int, options: TranscribeOptions, tokenizer: Tokenizer) -> Final:
+    return Final(
+        segment=number,
+        start=seconds(segment.start_samples),
+        end=seconds(segment.end_samples),
+        text="".join(word.text for word in segment.words).strip(),
+        words=tuple(
+            Word(
+                word=word.text,
+                start=seconds(word.start_samples),
+                end=seconds(word.end_samples),
+                probability=round(word.probability, 3),
+                stable=True,
+                tokens=_tokens(word.tokens, probabilities, tokenizer) if options.token_probabilities else (),
+            )
+            for word, probabilities in zip(segment.words, segment.token_probabilities, strict=True)
+        ),
+        language=segment.language,
+        no_speech_prob=round(segment.no_speech_prob, 4),
+        avg_logprob=round(segment.avg_logprob, 4),
+        task="translate" if options.task == "both" and segment.task == "translate" else "",
+    )
+
+
+def _tokens(tokens: Sequence[int], probabilities: Sequence[float], tokenizer: Tokenizer) -> tuple[Token, ...]:
+    return tuple(
+        Token(id=token, text=tokenizer.decode([token]), probability=round(probability, 3))
+        for token, probability in zip(tokens, probabilities, strict=True)
+    )
+
+
+def _clips(timestamps: Sequence[float], n_frames: int) -> Iterator[tuple[int, int]]:
+    """Yield the first frame of each clip, and the one behind the last."""
+    points = [round(time * FRAMES_PER_SECOND) for time in timestamps] or [0]
+    if len(points) % 2:
+        points.append(n_frames)
+    for start, end in zip(points[::2], points[1::2], strict=True):
+        yield start, min(end, n_frames)

@@ -1,0 +1,75 @@
+"""The segments of a window: what its tokens say between two timestamps.
+
+Source: openai-whisper's `transcribe.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamer.audio.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN
+from streamer.whisper.result import TimedWord
+
+
+@dataclass(slots=True, kw_only=True)
+class Segment:
+    """What was said in a stretch of the recording."""
+
+    # Positions in the recording, or, as long as its window is looked at, in the window.
+    start_samples: int
+    end_samples: int
+
+    # Timestamps included.
+    tokens: tuple[int, ...]
+    text: str = ""
+    words: tuple[TimedWord, ...] = ()
+    # For each word, of each of its tokens.
+    token_probabilities: tuple[tuple[float, ...], ...] = ()
+    language: str = ""
+    task: str = "transcribe"
+
+    # Of the whole window.
+    temperature: float = 0.0
+    avg_logprob: float = 0.0
+    compression_ratio: float = 0.0
+    no_speech_prob: float = 0.0
+
+
+def split_segments(tokens: Sequence[int], timestamp_begin: int, length_frames: int) -> tuple[list[Segment], int]:
+    """Split the tokens of a window of `length_frames` at its timestamps.
+
+    Returns the segments, their positions counted from the start of the window, and how many frames to go on by: to the
+    last timestamp where the window was cut off in the middle of a segment, else past all of the window.
+
+    As in openai-whisper, a single segment begins with the window, whatever its first timestamp says.
+    """
+    is_time = [token >= timestamp_begin for token in tokens]
+    cuts = [i for i in range(1, len(tokens)) if is_time[i - 1] and is_time[i]]
+
+    def position(index: int) -> int:
+        return max(0, tokens[index] - timestamp_begin) * N_SAMPLES_PER_TOKEN
+
+    if not cuts:
+        last = max((i for i in range(len(tokens)) if is_time[i]), default=None)
+        end = position(last) if last is not None else 0
+        whole = Segment(start_samples=0, end_samples=end or length_frames * HOP_LENGTH, tokens=tuple(tokens))
+        return [whole], length_frames
+    ended = ends_with_one_time(tokens, timestamp_begin)
+    # The last cut is the end of what was heard whole, unless the text goes on to a timestamp of its own.
+    ends = [*cuts, len(tokens)] if ended else cuts
+    segments = [
+        Segment(start_samples=position(begin), end_samples=position(end - 1), tokens=tuple(tokens[begin:end]))
+        for begin, end in zip([0, *ends[:-1]], ends, strict=True)
+    ]
+    return segments, length_frames if ended else position(cuts[-1] - 1) // HOP_LENGTH
+
+
+def ends_with_one_time(tokens: Sequence[int], timestamp_begin: int) -> bool:
+    """Return whether text is followed by one timestamp at the end: nothing is said after it."""
+    return len(tokens) > 1 and tokens[-2] < timestamp_begin <= tokens[-1]
+
+
+def last_end(segments: Sequence[Segment]) -> int | None:
+    """Return where the last word ends, else the last segment; None where there is none."""
+    if not segments:
+        return None
+    return next((s.words[-1].end_samples for s in reversed(segments) if s.words), segments[-1].end_samples)

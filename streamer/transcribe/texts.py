@@ -1,0 +1,181 @@
+"""A text of a recording, as it grows window by window.
+
+Source: openai-whisper's `transcribe.py`.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
+from streamer.transcribe.history import History
+from streamer.transcribe.options import TranscribeOptions
+from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
+from streamer.whisper.decoding.fallback import decode_with_fallback
+from streamer.whisper.decoding.loops import compression_ratio
+from streamer.whisper.decoding.search import drawer
+from streamer.whisper.decoding.window import DecodedWindow
+from streamer.whisper.decoding.word_timestamps import add_word_timestamps
+from streamer.whisper.model import WhisperModel
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Frames of the recording that are heard at once."""
+
+    begin: int
+    length: int
+
+    @property
+    def begin_samples(self) -> int:
+        """First sample."""
+        return self.begin * HOP_LENGTH
+
+    @property
+    def end_samples(self) -> int:
+        """Sample behind the last."""
+        return (self.begin + self.length) * HOP_LENGTH
+
+
+class Text:
+    """One text of the recording, in its language or translated, and what was said of it so far."""
+
+    def __init__(self, model: WhisperModel, options: TranscribeOptions, task: str, n_samples: int) -> None:
+        tokenizer = model.tokenizer
+        self._model = model
+        self._options = options
+        # Length of the recording.
+        self._n_samples = n_samples
+        self._config = options.generation(model.generation, tokenizer)
+        self._window_options = dataclasses.replace(options.window(tokenizer, model.dims), task=task)
+        self._draw = drawer(options.seed)
+        initial = tokenizer.encode(f" {options.initial_prompt.strip()}") if options.initial_prompt else []
+        self._history = History(options, initial, model.dims.n_text_ctx)
+        # Behind the last word so far.
+        self._last_speech_samples = 0
+
+    def hear(self, window: Window, until: int | None = None) -> tuple[list[Segment], int]:
+        """Decode the window that the decoder holds.
+
+        until : frames of the window behind which nothing may begin
+
+        Returns the segments that have a length and a text, and how many frames to go on by.
+        """
+        options, tokenizer = self._options, self._model.tokenizer
+        decoded = decode_with_fallback(
+            self._model.runtime.decoder,
+            tokenizer,
+            self._config,
+            dataclasses.replace(self._window_options, prompt=self._history.prompt()),
+            options.fallback(),
+            draw=self._draw,
+        )
+        if self._is_silence(decoded):
+            return [], window.length
+        time_begin = tokenizer.special.timestamp_begin
+        segments, advance = split_segments(decoded.tokens, time_begin, window.length)
+        if until is not None:
+            segments = [segment for segment in segments if segment.start_samples < until * HOP_LENGTH]
+        self._describe(segments, decoded, window)
+        self._find_words(segments, decoded, window)
+        if options.word_timestamps:
+            ended = ends_with_one_time(decoded.tokens, time_begin)
+            segments, advance, heard = self._follow_words(segments, window, advance, ended=ended)
+            if not heard:
+                return [], advance
+        said = [
+            segment for segment in segments if segment.start_samples != segment.end_samples and segment.text.strip()
+        ]
+        self._history.add((token for segment in said for token in segment.tokens), decoded.temperature)
+        for segment in said:
+            # The model may write times behind the end.
+            _cut(segment, 0, self._n_samples)
+        return said, advance
+
+    def _is_silence(self, decoded: DecodedWindow) -> bool:
+        threshold, least = self._options.no_speech_threshold, self._options.logprob_threshold
+        likely = least is not None and decoded.avg_logprob > least
+        return threshold is not None and decoded.no_speech_prob > threshold and not likely
+
+    def _describe(self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window) -> None:
+        """Move segments from the window's clock to the recording's, and fill in what they say."""
+        tokenizer = self._model.tokenizer
+        ratio = compression_ratio(tokenizer.decode(decoded.tokens).strip())
+        for segment in segments:
+            segment.start_samples += window.begin_samples
+            segment.end_samples += window.begin_samples
+            segment.text = tokenizer.decode(segment.tokens)
+            segment.language = self._window_options.language
+            segment.task = self._window_options.task
+            segment.temperature = decoded.temperature
+            segment.avg_logprob = decoded.avg_logprob
+            segment.compression_ratio = ratio
+            segment.no_speech_prob = decoded.no_speech_prob
+
+    def _find_words(self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window) -> None:
+        """Give the segments their words, and where these count, the times of these."""
+        options = self._options
+        spoken = add_word_timestamps(
+            self._model.runtime.decoder,
+            self._model.tokenizer,
+            segments,
+            language=self._window_options.language,
+            task=self._window_options.task,
+            begin_samples=window.begin_samples,
+            n_samples=window.length * HOP_LENGTH,
+            last_speech_samples=self._last_speech_samples,
+            prepend_punctuations=options.prepend_punctuations,
+            append_punctuations=options.append_punctuations,
+        )
+        # Words have tokens of text alone, in their order.
+        sampled = zip(decoded.tokens, map(math.exp, decoded.log_probs), strict=True)
+        for segment, found in zip(segments, spoken, strict=True):
+            segment.words = found.words
+            segment.token_probabilities = tuple(
+                tuple(
+                    next(math.exp(log_prob) for other, log_prob in sampled if other == token) for token in word.tokens
+                )
+                for word in found.words
+            )
+            if options.word_timestamps:
+                segment.start_samples, segment.end_samples = found.start_samples, found.end_samples
+            else:
+                # The attention may place a word a little outside of the timestamps around it.
+                _cut(segment, segment.start_samples, segment.end_samples)
+
+    def _follow_words(
+        self, segments: list[Segment], window: Window, advance: int, *, ended: bool
+    ) -> tuple[list[Segment], int, bool]:
+        """Go on from the last word instead of the last timestamp, and pass over what may be made up.
+
+        Returns the segments that stay, how many frames to go on by, and whether the window counts as heard.
+        """
+        begin = window.begin_samples
+        seek = window.begin + advance
+        end = last_end(segments)
+        if not ended and end is not None and end > begin:
+            seek = to_frames(end)
+        threshold_s = self._options.hallucination_silence_threshold
+        heard = True
+        if threshold_s is not None:
+            place = HeardWindow(begin, window.end_samples, self._last_speech_samples, self._n_samples)
+            segments, seek, heard = pass_over(segments, place, round(threshold_s * SAMPLE_RATE), ended=ended, seek=seek)
+        if heard:
+            self._last_speech_samples = last_end(segments) or self._last_speech_samples
+        return segments, seek - window.begin, heard
+
+
+def _cut(segment: Segment, first: int, last: int) -> None:
+    """Move what lies outside of a stretch of samples to its ends."""
+    segment.start_samples = min(max(segment.start_samples, first), last)
+    segment.end_samples = min(max(segment.end_samples, first), last)
+    segment.words = tuple(
+        dataclasses.replace(
+            word,
+            start_samples=min(max(word.start_samples, first), last),
+            end_samples=min(max(word.end_samples, first), last),
+        )
+        for word in segment.words
+    )

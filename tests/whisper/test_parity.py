@@ -1,0 +1,357 @@
+"""The same tokens as openai-whisper's, on the same weights: windows and whole files, with all of its options."""
+
+import dataclasses
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import whisper
+import whisper.decoding
+from numpy.typing import NDArray
+
+import streamer.transcribe.texts
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.transcribe import TranscribeOptions, transcribe_segments
+from streamer.whisper.decoding.loops import compression_ratio
+from streamer.whisper.decoding.search import Draw
+from streamer.whisper.decoding.window import decode_window, detect_language
+from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.runtime import EncodedWindow
+from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, standard_nano, write_standard
+from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
+
+FloatArray = NDArray[np.floating]
+
+AUDIO = ROOT.parent / "shared" / "audio"
+RECORDINGS = [SPEECH, SAMPLE, *(sorted(AUDIO.glob("*.flac")) if AUDIO.is_dir() else [])]
+
+N_BEAMS = 5
+
+# Random weights do not end a text.
+FEW = {"sample_len": 24}
+
+# What a window is decoded with; openai-whisper's names.
+WINDOW_OPTIONS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "without timestamps": {"without_timestamps": True},
+    "any first timestamp": {"max_initial_timestamp": None},
+    "early first timestamp": {"max_initial_timestamp": 0.2},
+    "5 beams": {"beam_size": 5},
+    "1 beam": {"beam_size": 1},
+    "patience": {"beam_size": 5, "patience": 2.0},
+    "impatience": {"beam_size": 4, "patience": 0.5},
+    "no length penalty": {"beam_size": 5, "length_penalty": 0.0},
+    "length penalty": {"beam_size": 3, "length_penalty": 1.0, "without_timestamps": True},
+    "prompt": {"prompt": "The Commission's report on the assassination."},
+    "long prompt": {"prompt": "It is a capital mistake to theorise before one has data. " * 40},
+    "prompt and beams": {"prompt": "President Kennedy", "beam_size": 2},
+    "prefix": {"prefix": "Federal law"},
+    "prefix, prompt and few tokens": {"prefix": "The law", "prompt": "Courts.", "sample_len": 218},
+    "few tokens": {"sample_len": 9},
+    "few tokens and beams": {"sample_len": 9, "beam_size": 5},
+    "some tokens suppressed": {"suppress_tokens": "11,13,262"},
+    "some tokens and symbols suppressed": {"suppress_tokens": "-1,13"},
+    "no tokens suppressed": {"suppress_tokens": ""},
+    "blanks": {"suppress_blank": False},
+    "another language": {"language": "de"},
+    "translate": {"task": "translate"},
+}
+
+# Those of them that random weights are decoded with.
+RANDOM = (
+    "greedy",
+    "without timestamps",
+    "early first timestamp",
+    "5 beams",
+    "impatience",
+    "length penalty",
+    "long prompt",
+    "prompt and beams",
+    "some tokens suppressed",
+    "another language",
+)
+
+# Whole files: greedy and with the reference's own defaults for the rest, each over another recording.
+FILE_OPTIONS: dict[str, tuple[Path, dict[str, Any]]] = {
+    "no conditioning": (SAMPLE, {"condition_on_previous_text": False}),
+    "beams": (SPEECH, {"beam_size": 5, "patience": 2.0}),
+    "prompt": (SPEECH, {"initial_prompt": "The President of the United States."}),
+    "carried prompt": (SAMPLE, {"initial_prompt": "The President.", "carry_initial_prompt": True}),
+    "carried prompt without room": (
+        SAMPLE,
+        {"initial_prompt": "The Secret Service. " * 80, "carry_initial_prompt": True},
+    ),
+    "clips": (SAMPLE, {"clip_timestamps": [1.5, 9.3, 20.0, 33.33, 40.0]}),
+    "clips one by one": (SPEECH, {"clip_timestamps": [0.0, 4.0, 4.0, 9.5], "beam_size": 2}),
+    "words": (SAMPLE, {"word_timestamps": True}),
+    "words without conditioning": (SPEECH, {"word_timestamps": True, "condition_on_previous_text": False}),
+    "silence": (SAMPLE, {"word_timestamps": True, "hallucination_silence_threshold": 0.3}),
+    "long silence": (SPEECH, {"word_timestamps": True, "hallucination_silence_threshold": 2.0}),
+    "no timestamps": (SPEECH, {"without_timestamps": True}),
+    "prefix": (SPEECH, {"prefix": "It has"}),
+    "translate": (SPEECH, {"task": "translate", "word_timestamps": True}),
+    "certain that nobody speaks": (SPEECH, {"no_speech_threshold": 1e-6, "logprob_threshold": -0.6}),
+    "colder": (SPEECH, {"no_speech_threshold": None, "logprob_threshold": None}),
+}
+
+
+class Pair:
+    """Our model and openai-whisper's of the same weights, and what both made of a recording's first 30 s."""
+
+    def __init__(self, ours: WhisperModel, theirs: Untyped) -> None:
+        self.ours = ours
+        self.theirs = theirs
+        self._hidden: dict[Path, Untyped] = {}
+        self._encoded: tuple[Path, EncodedWindow] | None = None
+
+    def hidden(self, path: Path) -> Untyped:
+        """Return what openai-whisper's encoder gives, shape (1500, n_audio_state)."""
+        if path not in self._hidden:
+            self._hidden[path] = self.theirs.embed_audio(first_window(path)[None])[0]
+        return self._hidden[path]
+
+    def encoded(self, path: Path) -> EncodedWindow:
+        """Return what ours gives; of one recording at a time."""
+        if self._encoded is None or self._encoded[0] != path:
+            # Whole files take the other buffer.
+            self._encoded = path, self.ours.runtime.encode(first_window(path).numpy(), 1)
+        return self._encoded[1]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def one_thread() -> Iterator[None]:
+    """Let torch compute alone: its threads wait for each other longer than steps of so small models take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def nano(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    checkpoint = standard_nano()
+    directory = write_standard(tmp_path_factory.mktemp("nano"), checkpoint, NANO_HEADS)
+    return Pair(load(directory), openai_whisper(checkpoint, NANO_HEADS))
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    checkpoint = random_tiny()
+    ours = load(write_standard(tmp_path_factory.mktemp("tiny"), checkpoint))
+    # By its dimensions we take it for the published tiny, whose heads the reference knows by name alone.
+    return Pair(ours, openai_whisper(checkpoint, ours.generation.alignment_heads))
+
+
+def load(directory: Path) -> WhisperModel:
+    cache_dir = str(directory / "compiled")
+    return load_model(str(directory), DeviceSettings("CPU"), cache_dir=cache_dir, n_beams=N_BEAMS)
+
+
+@cache
+def first_window(path: Path) -> Untyped:
+    """Return openai-whisper's features of a recording's first 30 s, shape (80, 3000)."""
+    untyped: Untyped = whisper
+    return untyped.log_mel_spectrogram(untyped.pad_or_trim(read(path)))
+
+
+def our_options(options: dict[str, Any]) -> TranscribeOptions:
+    """Return our options of the reference's."""
+    known = {"language": "en", "temperature": (0.0,), **options}
+    if "suppress_tokens" in known:
+        known["suppress_tokens"] = tuple(int(token) for token in known["suppress_tokens"].split(",") if token)
+    if "clip_timestamps" in known:
+        known["clip_timestamps"] = tuple(known["clip_timestamps"])
+    return TranscribeOptions(**known)
+
+
+def assert_window_equal(pair: Pair, path: Path, options: dict[str, Any], draw: Draw | None = None) -> None:
+    known = {"language": "en", **options}
+    decoding: Untyped = whisper.decoding
+    expected = pair.theirs.decode(pair.hidden(path), decoding.DecodingOptions(fp16=False, **known))
+
+    model, tokenizer = pair.ours, pair.ours.tokenizer
+    ours = our_options({key: value for key, value in known.items() if key not in ("prompt", "temperature")})
+    prompt = tuple(tokenizer.encode(f" {known['prompt'].strip()}")) if "prompt" in known else ()
+    window_options = dataclasses.replace(
+        ours.window(tokenizer, model.dims), prompt=prompt, task=ours.task, temperature=known.get("temperature", 0.0)
+    )
+    model.runtime.decoder.use(pair.encoded(path))
+    config = ours.generation(model.generation, tokenizer)
+    actual = decode_window(model.runtime.decoder, tokenizer, config, window_options, draw=draw)
+    assert actual.tokens == expected.tokens
+    assert actual.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-4)
+    assert actual.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-4)
+    text = tokenizer.decode(actual.tokens).strip()
+    assert text == expected.text
+    assert compression_ratio(text) == pytest.approx(expected.compression_ratio)
+
+
+@pytest.mark.parametrize("name", WINDOW_OPTIONS)
+def test_a_window_of_nano(nano: Pair, name: str) -> None:
+    assert_window_equal(nano, SPEECH, WINDOW_OPTIONS[name])
+
+
+@pytest.mark.parametrize("name", RANDOM)
+def test_a_window_of_random_weights(tiny: Pair, name: str) -> None:
+    assert_window_equal(tiny, SPEECH, {**FEW, **WINDOW_OPTIONS[name]})
+
+
+@pytest.mark.parametrize("path", [SPEECH, SAMPLE], ids=lambda path: str(path.stem))
+def test_the_language_and_its_probabilities(nano: Pair, tiny: Pair, path: Path) -> None:
+    for pair in (nano, tiny):
+        _, expected = pair.theirs.detect_language(pair.hidden(path))
+        decoder = pair.ours.runtime.decoder
+        decoder.use(pair.encoded(path))
+        language, probabilities = detect_language(decoder, pair.ours.tokenizer)
+        assert language == max(expected, key=expected.get)
+        assert probabilities == pytest.approx(expected, abs=1e-4)
+
+
+# No token for a language in the middle of a text: the reference counts its name as text in the compression ratio.
+TEXT_ONLY = {"suppress_tokens": ",".join(map(str, [-1, *range(50259, 50358)]))}
+
+
+class Dice:
+    """Throws for each step of each text; each of the two decoders asks for them in its own order."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def choose(self, probabilities: FloatArray, text: int, step: int) -> int:
+        """Draw a token: the first to come, each at a time that is spread exponentially.
+
+        Not by a place among the sums of all probabilities, at which rounding errors of 50000 of them meet.
+        """
+        times = np.random.default_rng([self.seed, text, step]).standard_exponential(len(probabilities))
+        with np.errstate(divide="ignore"):
+            return int((times / probabilities).argmin())
+
+    def one_text_after_another(self, end_of_text: int) -> Draw:
+        """Return what draws whole texts, each to its end."""
+        place = [0, 0]
+
+        def draw(probabilities: FloatArray) -> int:
+            token = self.choose(probabilities, *place)
+            place[:] = [place[0] + 1, 0] if token == end_of_text else [place[0], place[1] + 1]
+            return token
+
+        return draw
+
+    def all_texts_at_once(self) -> Callable[..., Untyped]:
+        """Return what stands in for torch's Categorical, which draws the next token of all texts."""
+        dice, steps = self, iter(range(500))
+
+        class Categorical:
+            def __init__(self, logits: Untyped) -> None:
+                self.probabilities = logits.double().softmax(-1).numpy()
+
+            def sample(self) -> Untyped:
+                step = next(steps)
+                return torch.tensor([dice.choose(row, i, step) for i, row in enumerate(self.probabilities)])
+
+        return Categorical
+
+
+@pytest.mark.parametrize(("temperature", "best_of"), [(0.2, 1), (1.0, 3)])
+def test_the_same_draws_give_the_same_texts(
+    nano: Pair, monkeypatch: pytest.MonkeyPatch, temperature: float, best_of: int
+) -> None:
+    dice = Dice(seed=int(10 * temperature) + best_of)
+    monkeypatch.setattr(whisper.decoding, "Categorical", dice.all_texts_at_once())
+    draw = dice.one_text_after_another(nano.ours.tokenizer.special.end_of_text)
+    assert_window_equal(nano, SPEECH, {"temperature": temperature, "best_of": best_of, **TEXT_ONLY}, draw)
+
+
+def assert_file_equal(pair: Pair, samples: Samples, options: dict[str, Any]) -> None:
+    """Compare segments and words; `temperature` is 0 unless the options name some."""
+    untyped: Untyped = whisper
+    expected = untyped.transcribe(pair.theirs, samples, fp16=False, **{"temperature": 0.0, **options})
+    found: list[str] = []
+    segments = transcribe_segments(
+        pair.ours,
+        samples,
+        our_options({"language": "auto", **options}),
+        on_language=lambda language, probabilities: found.append(language),
+    )
+    ours = list(segments)
+    theirs = [segment for segment in expected["segments"] if segment["text"]]
+    assert [list(segment.tokens) for segment in ours] == [segment["tokens"] for segment in theirs]
+    assert "".join(segment.text for segment in ours) == "".join(segment["text"] for segment in theirs)
+    assert {*found, *(segment.language for segment in ours)} <= {expected["language"]}
+    # We end with the recording; the reference may go on to the end of the window.
+    end_s = len(samples) / SAMPLE_RATE
+    for mine, other in zip(ours, theirs, strict=True):
+        assert mine.start_samples / SAMPLE_RATE == pytest.approx(min(other["start"], end_s), abs=1e-6)
+        assert mine.end_samples / SAMPLE_RATE == pytest.approx(min(other["end"], end_s), abs=1e-6)
+        assert mine.temperature == other["temperature"]
+        for name in ("avg_logprob", "no_speech_prob", "compression_ratio"):
+            assert getattr(mine, name) == pytest.approx(other[name], abs=1e-4), name
+        if options.get("word_timestamps"):
+            assert [word.text for word in mine.words] == [word["word"] for word in other["words"]]
+            for word, known in zip(mine.words, other["words"], strict=True):
+                assert word.start_samples / SAMPLE_RATE == pytest.approx(known["start"], abs=0.02)
+                assert word.end_samples / SAMPLE_RATE == pytest.approx(known["end"], abs=0.02)
+                assert word.probability == pytest.approx(known["probability"], abs=1e-3)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: str(path.stem))
+def test_every_recording(nano: Pair, path: Path) -> None:
+    assert_file_equal(nano, read(path), {})
+
+
+@pytest.mark.parametrize("name", FILE_OPTIONS)
+def test_a_file(nano: Pair, name: str) -> None:
+    path, options = FILE_OPTIONS[name]
+    assert_file_equal(nano, read(path), options)
+
+
+@pytest.mark.parametrize("word_timestamps", [False, True])
+def test_a_file_of_random_weights(tiny: Pair, word_timestamps: bool) -> None:
+    options = {**FEW, "word_timestamps": word_timestamps, "no_speech_threshold": None}
+    assert_file_equal(tiny, np.concatenate([read(SPEECH)] * 3), options)
+
+
+@pytest.mark.parametrize("kind", ["silence", "noise", "nearly nothing"])
+def test_what_is_no_speech(nano: Pair, kind: str) -> None:
+    samples = {
+        "silence": np.zeros(20 * SAMPLE_RATE, dtype=np.float32),
+        "noise": noise(35 * SAMPLE_RATE),
+        "nearly nothing": noise(200),
+    }[kind]
+    # Heard all the same: there is nothing else to compare.
+    assert_file_equal(nano, samples, {"no_speech_threshold": None, "word_timestamps": True, **FEW})
+
+
+def test_speech_with_silence_around_it(nano: Pair) -> None:
+    """A long silence is passed over in the same way, with the same words on both of its sides."""
+    silence = np.zeros(12 * SAMPLE_RATE, dtype=np.float32)
+    samples = np.concatenate([silence, read(SPEECH), silence, read(SPEECH)[: 5 * SAMPLE_RATE]])
+    for threshold in (0.5, 2.0):
+        assert_file_equal(nano, samples, {"word_timestamps": True, "hallucination_silence_threshold": threshold})
+
+
+def test_the_same_temperatures_are_tried(nano: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With thresholds that nano.en seldom meets, both go up the same ladder, and forget what was drawn wildly."""
+    dice = Dice(seed=3)
+    steps = {"ours": iter(range(10_000)), "theirs": iter(range(10_000))}
+
+    class Categorical:
+        def __init__(self, logits: Untyped) -> None:
+            self.probabilities = logits[0].double().softmax(-1).numpy()
+
+        def sample(self) -> Untyped:
+            return torch.tensor([dice.choose(self.probabilities, 0, next(steps["theirs"]))])
+
+    def draw(probabilities: FloatArray) -> int:
+        return dice.choose(probabilities, 0, next(steps["ours"]))
+
+    monkeypatch.setattr(whisper.decoding, "Categorical", Categorical)
+    monkeypatch.setattr(streamer.transcribe.texts, "drawer", lambda seed: draw)
+    options = {"temperature": (0.0, 0.3, 0.6), "logprob_threshold": -0.7, "compression_ratio_threshold": 1.5}
+    assert_file_equal(nano, read(SPEECH), {**options, **TEXT_ONLY})
+    assert next(steps["ours"]) == next(steps["theirs"]) > 0
