@@ -121,7 +121,7 @@ class DecodingSettings:
     carry_initial_prompt: bool = setting(False)  # in each window's prompt, not just in the first one's
     prefix: str = setting("")  # text that each window is taken to begin with
     hotwords: tuple[str, ...] = setting(())
-    hotwords_boost: float = setting(4.0, low=0.0, high=20.0)  # logits for a whole phrase
+    hotwords_boost: float = setting(3.0, low=0.0, high=20.0)  # logits for a whole phrase
 
     suppress_tokens: str = setting("-1")  # numbers; -1: the model's own list
     suppress_blank: bool = setting(True)

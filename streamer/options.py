@@ -176,6 +176,7 @@ def transcribe_options(decoding: DecodingSettings, model: WhisperModel) -> Trans
         max_initial_timestamp=decoding.max_initial_timestamp,
         filters=filters(decoding, model),
         seed=decoding.seed,
+        token_probabilities=decoding.token_probabilities,
     )
 
 

@@ -372,23 +372,6 @@ def test_a_fallback_that_is_missing_is_refused(tmp_path: Path, without_microphon
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
-def test_a_daemon_that_is_stopped_while_its_model_is_loaded_ends_in_order(tmp_path: Path) -> None:
-    # A pipe that nobody writes to holds the load up where the settings of the model are read.
-    model = tmp_path / "model"
-    shutil.copytree(SAMPLE.parent, model, ignore=shutil.ignore_patterns("sample.*", "config.json"))
-    held = model / "config.json"
-    os.mkfifo(held)
-    with started("--input", "none", "--model", model) as daemon:
-        descriptor = os.open(held, os.O_WRONLY)  # waits until the load has come this far
-        try:
-            outcome = daemon.stop()
-        finally:
-            os.close(descriptor)
-    assert outcome.exit_code == 0, outcome.stderr
-    assert "http://" not in outcome.stderr
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
 @pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3])
 def test_a_daemon_that_is_stopped_while_its_model_is_compiled_ends_in_order(tmp_path: Path, delay_s: float) -> None:
     # The server is there before the model is: when it answers, the model is being loaded, or just has been.

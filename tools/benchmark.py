@@ -2,6 +2,7 @@
 
     python tools/benchmark.py stream [FILE...]   real-time pace, one client, a wall clock
     python tools/benchmark.py soak [--hours H]   one long file as fast as it can be transcribed, memory over time
+    python tools/benchmark.py beams [--beams N]  beam search against greedy decoding, the same windows in turn
 
 `stream` starts `streamer run --input none` as a process of its own and sends it audio over `/v1/stream` at the pace at
 which it was recorded; all delays are from the moment the audio was sent to the moment the event arrived. A word's end
@@ -36,7 +37,11 @@ from websockets.asyncio.client import connect
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.mel import log_mel
 from streamer.events import Event, Final, Partial, Speech, Word, from_json
+from streamer.whisper.decoding.window import WindowOptions, decode_window
+from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.model import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
 RECORDINGS = ROOT.parent / "shared" / "audio"
@@ -88,11 +93,16 @@ def main() -> int:
     soak = commands.add_parser("soak", help="memory over hours of audio")
     soak.add_argument("--hours", type=float, default=1.0, help="hours of audio (default 1)")
     soak.add_argument("files", nargs="*", type=Path, help="recordings to repeat")
+    beams = commands.add_parser("beams", help="time of beam search over that of greedy decoding")
+    beams.add_argument("--beams", type=int, default=5, help="beams that are followed (default 5)")
+    beams.add_argument("files", nargs="*", type=Path, help="recordings, of which the first 30 s are decoded")
     args = parser.parse_args()
     files = getattr(args, "files", None) or _default_files()
     console = Console()
     if args.command == "soak":
         figures: object = measure_soak(files, args.hours, console)
+    elif args.command == "beams":
+        figures = measure_beams(files, args.beams, console)
     else:
         figures = [asdict(f) for f in measure_streams(files, getattr(args, "flags", "").split(), console)]
     if args.json:
@@ -110,6 +120,36 @@ def measure_streams(files: Sequence[Path], flags: Sequence[str], console: Consol
         _add_wer(results[-1], path)
     _print_streams(results, console)
     return results
+
+
+def measure_beams(files: Sequence[Path], n_beams: int, console: Console, n_rounds: int = 3) -> dict[str, float]:
+    """Encode and decode each recording's first window greedily and along beams in turn; print the ratio of times.
+
+    Of each window the fastest round counts: whatever else the machine does only adds.
+    """
+    model = load_model("nano.en", DeviceSettings("CPU"), n_beams=n_beams)
+    decoder = model.runtime.decoder
+    totals = {1: 0.0, n_beams: 0.0}
+    for path in files:
+        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
+        audio = soxr.resample(samples.mean(axis=1), rate, SAMPLE_RATE)[: 30 * SAMPLE_RATE]
+        mel = log_mel(audio.astype(np.float32), model.dims.n_mels)
+        fastest = dict.fromkeys(totals, float("inf"))
+        for _ in range(n_rounds):
+            for n in totals:
+                options = WindowOptions(
+                    language="en", timestamps=True, n_beams=n, max_tokens=224, text_only=False, keep_attention=False
+                )
+                begin = time.perf_counter()
+                decoder.use(model.runtime.encode(mel, 0))
+                decode_window(decoder, model.tokenizer, model.generation, options)
+                fastest[n] = min(fastest[n], time.perf_counter() - begin)
+        for n, time_s in fastest.items():
+            totals[n] += time_s
+        console.print(f"{path.name}: {fastest[n_beams] / fastest[1]:.2f} times as long with {n_beams} beams")
+    ratio = totals[n_beams] / totals[1]
+    console.print(f"all recordings: {ratio:.2f} times as long with {n_beams} beams as greedily")
+    return {"n_beams": n_beams, "ratio": ratio}
 
 
 def measure_soak(files: Sequence[Path], hours: float, console: Console) -> dict[str, float]:

@@ -130,7 +130,7 @@ class Text:
             append_punctuations=options.append_punctuations,
         )
         # Words have tokens of text alone, in their order.
-        sampled = zip(decoded.tokens, map(math.exp, decoded.log_probs), strict=True)
+        sampled = zip(decoded.tokens, decoded.log_probs, strict=True)
         for segment, found in zip(segments, spoken, strict=True):
             segment.words = found.words
             segment.token_probabilities = tuple(
