@@ -1,5 +1,5 @@
 import json
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 import pytest
@@ -56,7 +56,7 @@ def test_an_event_comes_back_from_json_as_it_was(event: Event) -> None:
 @pytest.mark.parametrize("event", SAMPLES, ids=lambda event: event.type)
 def test_an_event_without_one_of_its_fields_is_refused_by_name(event: Event) -> None:
     for field in fields(event):
-        if field.name in ("seq", "session", "protocol"):
+        if field.default is not MISSING:
             continue
         data = json.loads(event.to_json())
         del data[field.name]

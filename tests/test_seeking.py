@@ -170,7 +170,7 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
     class NoFeatures:
         n_samples = n_frames * HOP_LENGTH
 
-        def __init__(self, *_: object) -> None:
+        def __init__(self, *_: object, **__: object) -> None:
             self.n_frames = n_frames
 
         def window(self, begin: int, length: int) -> None:

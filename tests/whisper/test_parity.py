@@ -32,6 +32,9 @@ RECORDINGS = [SPEECH, SAMPLE, *(sorted(AUDIO.glob("*.flac")) if AUDIO.is_dir() e
 
 N_BEAMS = 5
 
+# Most tokens of a window, where nothing else is said.
+MAX_TOKENS = 224
+
 # Random weights do not end a text.
 FEW = {"sample_len": 24}
 
@@ -81,7 +84,7 @@ FILE_OPTIONS: dict[str, tuple[Path, dict[str, Any]]] = {
     "no conditioning": (SAMPLE, {"condition_on_previous_text": False}),
     "beams": (SPEECH, {"beam_size": 5, "patience": 2.0}),
     "prompt": (SPEECH, {"initial_prompt": "The President of the United States."}),
-    "carried prompt": (SAMPLE, {"initial_prompt": "The President.", "carry_initial_prompt": True}),
+    "carried prompt": (SPEECH, {"initial_prompt": "The President.", "carry_initial_prompt": True}),
     "carried prompt without room": (
         SAMPLE,
         {"initial_prompt": "The Secret Service. " * 80, "carry_initial_prompt": True},
@@ -90,7 +93,7 @@ FILE_OPTIONS: dict[str, tuple[Path, dict[str, Any]]] = {
     "clips one by one": (SPEECH, {"clip_timestamps": [0.0, 4.0, 4.0, 9.5], "beam_size": 2}),
     "words": (SAMPLE, {"word_timestamps": True}),
     "words without conditioning": (SPEECH, {"word_timestamps": True, "condition_on_previous_text": False}),
-    "silence": (SAMPLE, {"word_timestamps": True, "hallucination_silence_threshold": 0.3}),
+    "silence": (SPEECH, {"word_timestamps": True, "hallucination_silence_threshold": 0.3}),
     "long silence": (SPEECH, {"word_timestamps": True, "hallucination_silence_threshold": 2.0}),
     "no timestamps": (SPEECH, {"without_timestamps": True}),
     "prefix": (SPEECH, {"prefix": "It has"}),
@@ -237,7 +240,8 @@ class Dice:
 
         def draw(probabilities: FloatArray) -> int:
             token = self.choose(probabilities, *place)
-            place[:] = [place[0] + 1, 0] if token == end_of_text else [place[0], place[1] + 1]
+            ended = token == end_of_text or place[1] + 1 == MAX_TOKENS
+            place[:] = [place[0] + 1, 0] if ended else [place[0], place[1] + 1]
             return token
 
         return draw
@@ -328,11 +332,10 @@ def test_what_is_no_speech(nano: Pair, kind: str) -> None:
 
 
 def test_speech_with_silence_around_it(nano: Pair) -> None:
-    """A long silence is passed over in the same way, with the same words on both of its sides."""
+    """A long silence is passed over in the same way, and the same words are heard beside it."""
     silence = np.zeros(12 * SAMPLE_RATE, dtype=np.float32)
     samples = np.concatenate([silence, read(SPEECH), silence, read(SPEECH)[: 5 * SAMPLE_RATE]])
-    for threshold in (0.5, 2.0):
-        assert_file_equal(nano, samples, {"word_timestamps": True, "hallucination_silence_threshold": threshold})
+    assert_file_equal(nano, samples, {"word_timestamps": True, "hallucination_silence_threshold": 0.5})
 
 
 def test_the_same_temperatures_are_tried(nano: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
