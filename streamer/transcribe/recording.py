@@ -40,6 +40,8 @@ def transcribe(
     segments = transcribe_segments(model, audio, options, on_progress=on_progress, on_language=on_language)
     spoken = (segment for segment in segments if segment.words)
     for number, segment in enumerate(spoken, 1):
+        # The attention may place a word a little outside of the times around it.
+        segment.cut(segment.start_samples, segment.end_samples)
         yield _to_final(segment, number, options, model.tokenizer)
 
 

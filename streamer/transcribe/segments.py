@@ -3,6 +3,7 @@
 Source: openai-whisper's `transcribe.py`.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -32,6 +33,19 @@ class Segment:
     avg_logprob: float = 0.0
     compression_ratio: float = 0.0
     no_speech_prob: float = 0.0
+
+    def cut(self, first: int, last: int) -> None:
+        """Move what lies outside of a stretch of samples to its ends."""
+        self.start_samples = min(max(self.start_samples, first), last)
+        self.end_samples = min(max(self.end_samples, first), last)
+        self.words = tuple(
+            dataclasses.replace(
+                word,
+                start_samples=min(max(word.start_samples, first), last),
+                end_samples=min(max(word.end_samples, first), last),
+            )
+            for word in self.words
+        )
 
 
 def split_segments(tokens: Sequence[int], timestamp_begin: int, length_frames: int) -> tuple[list[Segment], int]:

@@ -91,7 +91,7 @@ class Text:
         self._history.add((token for segment in said for token in segment.tokens), decoded.temperature)
         for segment in said:
             # The model may write times behind the end.
-            _cut(segment, 0, self._n_samples)
+            segment.cut(0, self._n_samples)
         return said, advance
 
     def _is_silence(self, decoded: DecodedWindow) -> bool:
@@ -141,9 +141,6 @@ class Text:
             )
             if options.word_timestamps:
                 segment.start_samples, segment.end_samples = found.start_samples, found.end_samples
-            else:
-                # The attention may place a word a little outside of the timestamps around it.
-                _cut(segment, segment.start_samples, segment.end_samples)
 
     def _follow_words(
         self, segments: list[Segment], window: Window, advance: int, *, ended: bool
@@ -165,17 +162,3 @@ class Text:
         if heard:
             self._last_speech_samples = last_end(segments) or self._last_speech_samples
         return segments, seek - window.begin, heard
-
-
-def _cut(segment: Segment, first: int, last: int) -> None:
-    """Move what lies outside of a stretch of samples to its ends."""
-    segment.start_samples = min(max(segment.start_samples, first), last)
-    segment.end_samples = min(max(segment.end_samples, first), last)
-    segment.words = tuple(
-        dataclasses.replace(
-            word,
-            start_samples=min(max(word.start_samples, first), last),
-            end_samples=min(max(word.end_samples, first), last),
-        )
-        for word in segment.words
-    )

@@ -95,7 +95,7 @@ def _import_nncf() -> ModuleType:
 
 
 _NO_NNCF = (
-    "weights of 8 and 4 bits need NNCF, which is not installed: install it with pip install 'streamer[convert]', or"
+    "weights of 8 and 4 bits need NNCF, which is not installed: install it with pip install nncf, or"
     " choose f16"
 )
 

@@ -178,8 +178,8 @@ def _load(directory: Path) -> SavedModel:
         raise ModelError(f"{path} has version {version!r:.60}: expected a whole number from 1 on; {_AGAIN}")
     if version > FORMAT_VERSION:
         raise ModelError(
-            f"{path} is of version {version!r:.20}, this program reads up to {FORMAT_VERSION}: update it with"
-            " pip install --upgrade streamer, or convert the model again"
+            f"{path} is of version {version!r:.20}, this program reads up to {FORMAT_VERSION}: update the"
+            " program, or convert the model again"
         )
     dims = ModelDimensions.from_openai(_mapping(data, "dims", path), path)
     precisions = _mapping(data, "precisions", path)
