@@ -94,10 +94,7 @@ def _import_nncf() -> ModuleType:
     return nncf
 
 
-_NO_NNCF = (
-    "weights of 8 and 4 bits need NNCF, which is not installed: install it with pip install nncf, or"
-    " choose f16"
-)
+_NO_NNCF = "weights of 8 and 4 bits need NNCF, which is not installed: install it with pip install nncf, or choose f16"
 
 
 @contextlib.contextmanager
