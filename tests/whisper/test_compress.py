@@ -66,7 +66,7 @@ def test_without_nncf_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UsageError, match=r"need NNCF, .*pip install nncf, or choose f16"):
         check_nncf()
     monkeypatch.setitem(sys.modules, "nncf", None)
-    with pytest.raises(UsageError, match=r"pip install 'streamer\[convert\]'"):
+    with pytest.raises(UsageError, match="pip install nncf, or"):
         compress(ov.Model([], [], "empty"), "int8")
     for precision in ("f32", "f16"):
         assert not needs_nncf(precision)

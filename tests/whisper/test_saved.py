@@ -350,7 +350,7 @@ def test_heads_are_looked_for(model: Path, original: Path) -> None:
     ("changes", "parts"),
     [
         ({"version": 2}, ["is of version 2, this program reads up to 1: update the program"]),
-        ({"version": 10**400}, ["is of version 1000", "update it"]),
+        ({"version": 10**400}, ["is of version 1000", "update the program"]),
         ({"version": 0}, ["has version 0: expected a whole number from 1 on"]),
         ({"version": True}, ["has version True"]),
         ({"version": None}, ["has version None"]),
