@@ -60,6 +60,7 @@ def test_the_shipped_models_own(dims: ModelDimensions) -> None:
         alignment_heads=((2, 0), (2, 1)),
         multilingual=True,
         prompted=False,
+        silent_padding=True,
     )
 
 
