@@ -39,6 +39,7 @@ def hypothesis(text: str, no_speech: float = 0.0, avg_logprob: float = -0.1) -> 
 
 def listener(hears: Callable[[Samples], Hypothesis], monkeypatch: pytest.MonkeyPatch) -> Listener:
     runtime = SimpleNamespace(encode=lambda mel, buffer: mel)
+    monkeypatch.setattr("tools.train_nano.evaluate.WhisperDecoder", lambda model, decoding: None)
     made = Listener(cast(Any, SimpleNamespace(runtime=runtime, dims=SimpleNamespace(n_mels=80))))
     monkeypatch.setattr(made, "hear", lambda samples, prompt="": hears(samples))
     return made
