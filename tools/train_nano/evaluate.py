@@ -173,7 +173,9 @@ def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]
     row, rng = Row("full windows, with timestamps"), random.Random(2)
     texts = iter(held_out[2::3])
     # Greedily, as in the numbers that are compared with.
-    options = TranscribeOptions(language="en", temperature=(0.0,), condition_on_previous_text=False)
+    options = TranscribeOptions(
+        language="en", temperature=(0.0,), condition_on_previous_text=False, pad_with_silence=True
+    )
     for speaker in islice(cycle(speakers), 20):
         audio: list[Samples] = []
         said: list[str] = []

@@ -198,12 +198,13 @@ def max_tokens_for(n_samples: int) -> int:
 
 def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions, n_vocab: int) -> list[LogitFilter]:
     special = tokenizer.special
-    suppressed = set(config.suppress_tokens)
+    # Padding of the vocabulary, and what a fine-tune has added behind the times, is no text.
+    suppressed = {*config.suppress_tokens, *range(special.timestamp_begin + N_TIMESTAMPS, n_vocab)}
     if options.text_only:
-        # No special token belongs into a text, nor does padding of the vocabulary.
+        # No special token belongs into a text.
         suppressed.update(range(special.end_of_text + 1, special.timestamp_begin))
-        n_times = N_TIMESTAMPS if options.timestamps else 0
-        suppressed.update(range(special.timestamp_begin + n_times, n_vocab))
+        if not options.timestamps:
+            suppressed.update(range(special.timestamp_begin, n_vocab))
     filters: list[LogitFilter] = [
         SuppressTokens(sorted(suppressed), n_vocab),
         SuppressAtBegin(config.begin_suppress_tokens),
