@@ -25,7 +25,8 @@ from streamer.commands.find_heads import find_heads
 from streamer.errors import UsageError
 from streamer.memory import give_back_large_blocks
 from streamer.progress import show_progress
-from streamer.whisper import graphs, saved
+from streamer.whisper import saved
+from streamer.whisper.compilation import ModelGraphs
 from streamer.whisper.compress import check_nncf, compress, needs_nncf, parse_precisions
 from streamer.whisper.contract import require
 from streamer.whisper.devices import STAGES
@@ -33,14 +34,11 @@ from streamer.whisper.drift import Drift, measure_drift, measure_reference, refe
 from streamer.whisper.formats import find_checkpoint, holds_graphs, read_model
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.locate import find_or_pull, name_of
-from streamer.whisper.shipped import shipped
+from streamer.whisper.shipped import SAMPLE_OF, shipped
 from streamer.whisper.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint
 
 logger = logging.getLogger(__name__)
-
-# The shipped model whose sample of speech and transcript the drift is measured on.
-SAMPLE_OF = "nano.en"
 
 Builders = dict[str, Callable[[], ov.Model]]
 
@@ -142,7 +140,8 @@ def convert(
         check_nncf()
     dims = source.checkpoint.dims
     heads = source.generation.alignment_heads if source.generation else ()
-    builders = _builders(source.checkpoint, heads, stages)
+    graphs = ModelGraphs.of(source.checkpoint, heads)
+    builders: Builders = {stage: getattr(graphs, stage) for stage in stages}
     changed = any(precision != "f32" for precision in precisions.values())
     sample = _sample(source, encoder_only=encoder_only) if report and changed else None
     drifts: list[Drift] = []
@@ -170,16 +169,6 @@ def convert(
     use = "" if encoder_only else f"\nUse it with: streamer run --model {quoted}"
     console.print(f"saved {source.name}, {size}: {output}{use}", markup=False, highlight=False, soft_wrap=True)
     return 0
-
-
-def _builders(checkpoint: Checkpoint, heads: graphs.Heads, stages: tuple[str, ...]) -> Builders:
-    dims, tensors = checkpoint.dims, checkpoint.tensors
-    builders: Builders = {
-        "encoder": lambda: graphs.build_encoder(dims, tensors),
-        "cross_kv": lambda: graphs.build_cross_kv(dims, tensors),
-        "decoder": lambda: graphs.build_decoder(dims, tensors, heads),
-    }
-    return {stage: builders[stage] for stage in stages}
 
 
 def _compressed(build: Callable[[], ov.Model], precision: str) -> ov.Model:

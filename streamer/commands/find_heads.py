@@ -14,14 +14,11 @@ from streamer.whisper.compilation import Compilation, ModelGraphs
 from streamer.whisper.devices import DeviceSettings, plan_stages
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.runtime import Runtime
-from streamer.whisper.shipped import shipped
+from streamer.whisper.shipped import SAMPLE_OF, shipped
 from streamer.whisper.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint
 
 logger = logging.getLogger(__name__)
-
-# The shipped model whose sample of speech the heads are measured on.
-SAMPLE_OF = "nano.en"
 
 
 def find_heads(checkpoint: Checkpoint, tokenizer: Tokenizer, generation: GenerationConfig) -> GenerationConfig:

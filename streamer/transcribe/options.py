@@ -123,17 +123,8 @@ class TranscribeOptions:
         As in openai-whisper, control tokens are forbidden with a list, and come with an empty one.
         """
         suppressed = suppressed_tokens(self.suppress_tokens, config.suppress_tokens, tokenizer.n_vocab)
-        special = tokenizer.special
-        controls = (
-            special.start_of_transcript,
-            special.translate,
-            special.transcribe,
-            special.start_of_previous,
-            special.no_speech,
-            special.start_of_language_model,
-        )
         if self.suppress_tokens:
-            suppressed = (*suppressed, *(token for token in controls if token is not None))
+            suppressed = (*suppressed, *tokenizer.special.controls)
         latest_s = self.max_initial_timestamp
         return dataclasses.replace(
             config,

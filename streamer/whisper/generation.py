@@ -95,16 +95,7 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
 def default_generation(tokenizer: Tokenizer, dims: ModelDimensions, name: str = "") -> GenerationConfig:
     """Return openai-whisper's settings, for formats that bring none; `name` is what the model is called."""
     special = tokenizer.special
-    suppressed = {
-        *_unspoken(tokenizer),
-        special.start_of_transcript,
-        special.translate,
-        special.transcribe,
-        special.start_of_previous,
-        special.no_speech,
-    }
-    if special.start_of_language_model is not None:
-        suppressed.add(special.start_of_language_model)
+    suppressed = {*_unspoken(tokenizer), *special.controls}
     return GenerationConfig(
         suppress_tokens=tuple(sorted(suppressed)),
         begin_suppress_tokens=(*tokenizer.encode(" "), special.end_of_text),

@@ -3,6 +3,9 @@
 from importlib import resources
 from pathlib import Path
 
+# The one that has a sample of speech beside it, with its text and its times.
+SAMPLE_OF = "nano.en"
+
 
 def shipped() -> dict[str, Path]:
     """Return name and directory of each model that came with the program, by name."""

@@ -43,6 +43,19 @@ class SpecialTokens:
     # Begins text without audio, and has no other use; None where the vocabulary lacks it.
     start_of_language_model: int | None
 
+    @property
+    def controls(self) -> tuple[int, ...]:
+        """Tokens that steer a transcript and are never part of its text; those of languages apart."""
+        controls = (
+            self.start_of_transcript,
+            self.translate,
+            self.transcribe,
+            self.start_of_previous,
+            self.no_speech,
+            self.start_of_language_model,
+        )
+        return tuple(token for token in controls if token is not None)
+
 
 class Tokenizer:
     """Byte-level BPE with Whisper's special tokens."""

@@ -5,35 +5,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from streamer.whisper.decoding.loops import compression_ratio
-from streamer.whisper.decoding.search import TokenDecoder
-from streamer.whisper.decoding.window import DecodedWindow, WindowOptions, decode_window
-from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.decoding.window import DecodedWindow
 from streamer.whisper.result import Hypothesis, TimedWord
 from streamer.whisper.timing import word_spans
 from streamer.whisper.tokenizer import Tokenizer
 
 # A word and the tokens that spell it.
 Spelling = tuple[str, tuple[int, ...]]
-
-
-def align(
-    decoder: TokenDecoder,
-    tokenizer: Tokenizer,
-    config: GenerationConfig,
-    words: Sequence[Spelling],
-    options: WindowOptions,
-    n_samples: int,
-) -> list[TimedWord]:
-    """Find the times of known words in the window that the decoder holds, by feeding them once more."""
-    capacity = decoder.capacity - len(tokenizer.start_sequence(options.language, options.task)) - 1
-    text = tuple(token for _, tokens in words for token in tokens)[:capacity]
-    window = decode_window(
-        decoder,
-        tokenizer,
-        config,
-        WindowOptions(language=options.language, task=options.task, begins_with=text, max_tokens=0),
-    )
-    return time_words(window, words, n_samples)
 
 
 def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_samples: int) -> Hypothesis:

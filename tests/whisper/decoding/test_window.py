@@ -26,7 +26,7 @@ from streamer.whisper.decoding.window import (
     detect_language,
     max_tokens_for,
 )
-from streamer.whisper.decoding.words import align, time_words, to_hypothesis
+from streamer.whisper.decoding.words import time_words, to_hypothesis
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokenizer import Tokenizer
@@ -416,7 +416,10 @@ def test_alignment_gives_the_times_that_decoding_gave(model: WhisperModel) -> No
     window = window_of(model, PIECES["sample_1"], options)
     words = model.tokenizer.split_to_words(window.tokens, "en")
     decoded = time_words(window, words, N_SAMPLES)
-    aligned = align(model.runtime.decoder, model.tokenizer, model.generation, words, options, N_SAMPLES)
+    text = tuple(token for _, tokens in words for token in tokens)
+    fed = WindowOptions(language="en", begins_with=text, max_tokens=0)
+    again = decode_window(model.runtime.decoder, model.tokenizer, model.generation, fed)
+    aligned = time_words(again, words, N_SAMPLES)
     assert [word.text for word in aligned] == [word.text for word in decoded]
     for a, b in zip(aligned, decoded, strict=True):
         assert abs(a.start_samples - b.start_samples) <= SAMPLE_RATE // 25
@@ -425,8 +428,9 @@ def test_alignment_gives_the_times_that_decoding_gave(model: WhisperModel) -> No
 
 def test_alignment_of_no_words_is_none(model: WhisperModel) -> None:
     model.runtime.decoder.use(model.runtime.encode(log_mel(PIECES["silence"], 80), 0))
-    options = WindowOptions(language="en")
-    assert align(model.runtime.decoder, model.tokenizer, model.generation, [], options, 0) == []
+    fed = WindowOptions(language="en", max_tokens=0)
+    again = decode_window(model.runtime.decoder, model.tokenizer, model.generation, fed)
+    assert time_words(again, [], 0) == []
 
 
 def test_a_hypothesis_says_what_was_seen() -> None:
