@@ -45,8 +45,8 @@ types: $(VENV)/.test ## Static types
 tests: $(VENV)/.test $(VENV)/.portaudio ## Tests; some of them with ARGS='tests/audio -k mel'
 	$(BIN)/pytest $(ARGS)
 
-bench: $(VENV)/.test ## Measure latency, speed and memory
-	$(BIN)/python tools/benchmark.py $(ARGS)
+bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
+	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
 
 clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -75,6 +75,10 @@ $(VENV)/.run: $(VENV)/.created pyproject.toml
 
 $(VENV)/.train: $(VENV)/.created pyproject.toml
 	$(BIN)/python -m pip install --editable '.[train]'
+	@touch $(VENV)/.run $@
+
+$(VENV)/.bench: $(VENV)/.created pyproject.toml
+	$(BIN)/python -m pip install --editable '.[bench]'
 	@touch $(VENV)/.run $@
 
 $(VENV)/.test: $(VENV)/.created pyproject.toml

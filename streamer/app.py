@@ -114,7 +114,7 @@ class _Daemon:
                     return 0
                 self._model = model
                 check_options_of_model(settings.decoding, model)
-                engine = make_engine(model, settings.decoding)
+                engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
                 register_engine(registry, engine)
                 engine.start()
                 live = self._start_input(engine, model, loop) if self._log is not None else None
@@ -186,7 +186,15 @@ class _Daemon:
                 loop.call_soon_threadsafe(self._stop.set)
 
         patient = isinstance(source, FileReplay) and not source.realtime
-        live = open_session(settings, model, log, patient=patient, on_finished=finished)
+        live = open_session(
+            settings,
+            model,
+            log,
+            patient=patient,
+            can_wait=not source.realtime,
+            reserved=True,
+            on_finished=finished,
+        )
         engine.add(live)
 
         def ended(error: StreamerError | None) -> None:
@@ -216,7 +224,7 @@ class _Daemon:
             logger.warning("%s", error)
             logger.warning("playing %s instead", settings.input.fallback)
             self._source = source = FileReplay(Path(settings.input.fallback), settings.input.speed)
-            live.patient = not source.realtime
+            live.patient = live.can_wait = not source.realtime
             source.start(callbacks(source))
         return live
 

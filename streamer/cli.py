@@ -244,6 +244,7 @@ def _parser() -> _Parser:
         actions,
     )
     verify.add_argument("model.name", metavar="NAME|PATH", nargs="?", help="a model's name, directory or file")
+    _windows_flag(verify)
     _device_flags(verify)
     _tokenizer_flag(verify)
 
@@ -262,12 +263,27 @@ def _parser() -> _Parser:
         _doctor,
     )
     _model_flags(doctor)
+    bench = add(
+        "bench",
+        "measure delay, flicker and cost on this machine",
+        "Plays recordings at real-time pace as the daemon would hear them, and prints how soon words are seen and"
+        " stable, how many are taken back, what it costs, and how many sessions this machine would keep. Where the"
+        " text of FILE.flac stands in FILE.txt, words that are wrong are counted too.",
+        _bench,
+    )
+    bench.add_argument(
+        "files", nargs="*", type=Path, metavar="FILE", help="recording (default: the sample that comes with nano.en)"
+    )
+    bench.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file as well")
+    _model_flags(bench)
+    add_decoding_flags(bench, streaming=True)
     return parser
 
 
 def _model_flags(parser: argparse.ArgumentParser) -> None:
     _setting(parser, "--model", "model.name", "NAME|PATH", "which Whisper: a name, a directory or a file")
     _tokenizer_flag(parser)
+    _windows_flag(parser)
     _device_flags(parser)
 
 
@@ -276,6 +292,10 @@ def _device_flags(parser: argparse.ArgumentParser) -> None:
     for stage, part in (("encoder", "encoder"), ("cross_kv", "cross-KV"), ("decoder", "decoder")):
         flag = f"--{stage.replace('_', '-')}-device"
         _setting(parser, flag, f"model.{stage}_device", "D", f"where the {part} computes, if elsewhere", to=str.upper)
+
+
+def _windows_flag(parser: argparse.ArgumentParser) -> None:
+    _setting(parser, "--windows", "model.windows_s", "S,S", "windows of live captions besides 30 s, such as 5,10")
 
 
 def _tokenizer_flag(parser: argparse.ArgumentParser) -> None:
@@ -293,7 +313,7 @@ def _setting(
 ) -> None:
     """Add a flag for a setting. Its text is checked with all other settings, so that ranges stand in one place."""
     default = all_settings()[name].default
-    shown = "" if default == "" else f" (default: {default})".replace("%", "%%")
+    shown = "" if default in ("", ()) else f" (default: {default})".replace("%", "%%")
     parser.add_argument(flag, dest=name, type=to, metavar=metavar, help=help + shown)
 
 
@@ -314,7 +334,8 @@ def _settings(args: argparse.Namespace) -> Settings:
 
 
 def _flag_of(name: str) -> str:
-    return {"input.source": "input", "model.name": "model"}.get(name, name.partition(".")[2].replace("_", "-"))
+    flags = {"input.source": "input", "model.name": "model", "model.windows_s": "windows"}
+    return flags.get(name, name.partition(".")[2].replace("_", "-"))
 
 
 def _run(args: argparse.Namespace) -> int:
@@ -500,6 +521,14 @@ def _doctor(args: argparse.Namespace) -> int:
     from streamer.commands.doctor import diagnose
 
     return diagnose(settings, _console(), config=args.config, refusal=refusal)
+
+
+def _bench(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.bench import bench
+
+    _end_on_sigterm()
+    return bench(settings, args.files, json_path=args.json, console=_console())
 
 
 def _daemon_address(url: str | None, token: str, settings: Settings) -> "DaemonAddress":

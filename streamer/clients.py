@@ -27,7 +27,7 @@ MAX_WRITE_SAMPLES = 4 * SAMPLE_RATE
 
 
 class ClientStreams:
-    """Opens sessions for clients, at most `server.max_streams` at once."""
+    """Opens sessions for clients: as many as can be transcribed in real time, at most `server.max_streams`."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
@@ -44,8 +44,9 @@ class ClientStreams:
     def open(self, start: StreamStart) -> "ClientStream":
         """Open a session.
 
-        Raises BusyError where all places are taken or the model is still loading, ProtocolError where the audio
-        format is not one we take, ConfigError where the model does not know the language.
+        Raises BusyError where all places are taken, there is no time for another session, or the model is still
+        loading; ProtocolError where the audio format is not one we take; ConfigError where the model does not know the
+        language.
         """
         engine, model = self._engine, self._model
         if engine is None or model is None:
@@ -54,6 +55,12 @@ class ClientStreams:
         if self._n_open >= most:
             raise BusyError(
                 f"all {most} places for clients' audio are taken: try again later, or raise server.max_streams"
+            )
+        load = engine.load
+        if not load.room:
+            raise BusyError(
+                f"this machine keeps {_sessions(load.capacity)} in real time, and they are taken: try again later,"
+                " or raise stream.max_pace_s"
             )
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         log = EventLog(f"stream-{uuid.uuid4().hex[:12]}", self._settings.server.history_events)
@@ -144,3 +151,7 @@ class ClientStream:
         leave, self._on_leave = self._on_leave, None
         if leave is not None:
             leave()
+
+
+def _sessions(n_sessions: int | None) -> str:
+    return "1 session" if n_sessions == 1 else f"{n_sessions} sessions"

@@ -89,6 +89,7 @@ class ModelSettings:
     encoder_properties: tuple[str, ...] = properties_setting()  # more for one stage, which win
     cross_kv_properties: tuple[str, ...] = properties_setting()
     decoder_properties: tuple[str, ...] = properties_setting()
+    windows_s: tuple[int, ...] = setting((), low=2, high=30)  # seconds; 30 is always one; empty: the model's own
     npu_through_cpu: bool = setting(False)  # run NPU graphs through the NPU plugin's CPU path (a test of the path)
     cache_dir: str = setting("")  # compiled blobs; empty: the user's cache directory
 
@@ -169,7 +170,13 @@ class StreamSettings:
     """When to transcribe and when a word is settled."""
 
     pace_s: float = setting(0.5, low=0.1, high=10.0)  # least new audio from one pass to the next
+    max_pace_s: float = setting(2.0, low=0.1, high=60.0)  # pace at which captions still count as live
+    max_delay_s: float = setting(30.0, low=5.0, high=3600.0)  # wait after which live audio is given up
+    policy: str = setting("alignatt", choices=("agreement", "alignatt"))  # what settles a word
     agreement: int = setting(2, low=1, high=5)  # hypotheses in a row that must agree on a word
+    attention_margin_s: float = setting(0.2, low=0.0, high=5.0)  # alignatt: no word is sure so near to the end
+    commit_probability: float = setting(0.4, low=0.0, high=1.0)  # alignatt: least probability of a sure word
+    show_probability: float = setting(0.5, low=0.0, high=1.0)  # of an unsettled word that is shown
     trim_after_s: float = setting(8.0, low=5.0, high=28.0)  # window length from which any settled text is made final
 
 
@@ -181,7 +188,7 @@ class ServerSettings:
     port: int = setting(8765, low=0, high=65_535)  # 0 picks a free port
     token: str = setting("")  # required from clients where not empty; needed to listen beyond loopback
     origins: tuple[str, ...] = setting(())  # web origins besides our own page that may connect
-    max_streams: int = setting(4, low=0, high=1000)  # clients that send their own audio at once
+    max_streams: int = setting(64, low=0, high=1000)  # clients that send their own audio at once
     max_subscribers: int = setting(100, low=1, high=100_000)  # clients that read captions at once
     queue_events: int = setting(256, low=8, high=100_000)  # undelivered events after which a subscriber is closed
     history_events: int = setting(10_000, low=100, high=1_000_000)  # events kept for replay with ?after=SEQ
@@ -406,9 +413,15 @@ def _from_text(name: str, text: str) -> object:
             return expected(text)
         except ValueError:
             return text
-    if expected == tuple[str, ...]:
-        return [item for item in (part.strip() for part in text.split(",")) if item]
+    if expected in (tuple[str, ...], tuple[int, ...]):
+        items = [item for item in (part.strip() for part in text.split(",")) if item]
+        return [_from_item(item) for item in items] if expected == tuple[int, ...] else items
     return text
+
+
+def _from_item(text: str) -> int | str:
+    """Read a whole number; text that is none, or has more digits than any setting's, stays text."""
+    return int(text) if re.fullmatch(r"[0-9]{1,18}", text) else text
 
 
 def _checked(name: str, value: object, where: str) -> object:
@@ -428,13 +441,22 @@ def _checked(name: str, value: object, where: str) -> object:
         typed = value if _fits(key, value) else None
     elif expected == tuple[str, ...] and isinstance(value, list | tuple):
         typed = tuple(value) if all(isinstance(item, str) and _fits(key, item) for item in value) else None
+    elif expected == tuple[int, ...] and isinstance(value, list | tuple):
+        typed = tuple(value) if all(_is_item(key, item) for item in value) else None
     if typed is None:
         items = value if isinstance(value, list | tuple) else ()
         wrong = [item for item in items if isinstance(item, str) and not _fits(key, item)]
+        if expected == tuple[int, ...]:
+            wrong = [item for item in items if not _is_item(key, item)]
         found = f"a {type(value).__name__}" if name in _SECRETS else _described(wrong[0] if wrong else value)
         verb = "has" if wrong else "is"
         raise ConfigError(f"{where} {verb} {found}: expected {_expected(key)}{_remedy(key, value)}")
     return typed
+
+
+def _is_item(key: "dataclasses.Field[Any]", item: object) -> bool:
+    """Return whether a list of whole numbers may have this in it."""
+    return isinstance(item, int) and not isinstance(item, bool) and _in_range(key, item)
 
 
 def _type_of(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any type
@@ -496,6 +518,8 @@ def _expected(key: "dataclasses.Field[Any]") -> str:
     expected = _type_of(key)
     what = _TYPE_NAMES.get(expected, f"a list of text such as {example}" if example else "a list of text")
     what = f"{what} from {low:g} to {high:g}" if low is not None and high is not None else what
+    if expected == tuple[int, ...]:
+        what = f"a list of whole numbers from {low:g} to {high:g}"
     return f"{what}, or {_NONE}" if _may_be_none(key) else what
 
 
@@ -514,6 +538,8 @@ def _remedy(key: "dataclasses.Field[Any]", value: object) -> str:
         return "; take the quotes away"
     if expected == tuple[str, ...] and isinstance(value, str):
         return f"; write [{value!r:.60}]"
+    if expected == tuple[int, ...] and isinstance(value, int) and _is_item(key, value):
+        return f"; write [{value}]"
     return ""
 
 

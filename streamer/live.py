@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.config import DecodingSettings, Settings
 from streamer.errors import InferenceError
 from streamer.events import Ready
@@ -15,7 +15,7 @@ from streamer.options import text_tokens, transcribe_options
 from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
 from streamer.stream.session import Request, SessionSettings
-from streamer.stream.worker import Engine, LiveSession
+from streamer.stream.worker import MAX_PACE_S, Engine, LiveSession
 from streamer.whisper.decoding.window import WindowOptions, decode_window, detect_language, max_tokens_for
 from streamer.whisper.decoding.words import to_hypothesis
 from streamer.whisper.model import WhisperModel
@@ -60,6 +60,7 @@ class WhisperDecoder:
         model = self._model
         tokenizer = model.tokenizer
         decoder = runtime.decoder
+        n_calls_before = decoder.n_calls
         decoder.use(encoded)
         language = request.language
         if language == "auto":
@@ -70,10 +71,13 @@ class WhisperDecoder:
             task=request.task,
             prompt=self._prompt(request),
             begins_with=request.prefix,
+            # A guess that has to be checked token by token saves nothing.
+            draft=request.draft if decoder.block_tokens > 1 else (),
             max_tokens=max_tokens_for(request.n_samples),
         )
         window = decode_window(decoder, tokenizer, self._config, options)
-        return to_hypothesis(window, tokenizer, language, request.n_samples)
+        hypothesis = to_hypothesis(window, tokenizer, language, request.n_samples)
+        return dataclasses.replace(hypothesis, n_calls=decoder.n_calls - n_calls_before)
 
     def _prompt(self, request: Request) -> tuple[int, ...]:
         """Return what the model sees before a window: what it was told to see first, and what was said."""
@@ -91,25 +95,30 @@ class WhisperEncoder:
     def __init__(self, model: WhisperModel) -> None:
         self._model = model
 
-    def encode(self, mel: NDArray[np.float32], buffer: int) -> EncodedWindow:
-        """Encode a mel spectrogram, shape (n_mels, 3000).
+    def encode(self, mel: NDArray[np.float32], buffer: int, n_samples: int = N_SAMPLES) -> EncodedWindow:
+        """Encode a mel spectrogram, shape (n_mels, 3000), in the shortest window that holds its audio.
+
+        n_samples : length of the audio, behind which there is silence
 
         Raises InferenceError where the device fails, and no other is left.
         """
         runtime = self._model.runtime
+        n_frames = runtime.frames_for(n_samples)
         try:
-            return runtime.encode(mel, buffer)
+            return runtime.encode(mel[:, :n_frames], buffer)
         except InferenceError as error:
             self._model.revive(runtime, error)
-            return self._model.runtime.encode(mel, buffer)
+            return self._model.runtime.encode(mel[:, :n_frames], buffer)
 
 
-def make_engine(model: WhisperModel, decoding: DecodingSettings) -> Engine[EncodedWindow]:
-    """Return an engine that transcribes with this model; it is not started yet.
+def make_engine(
+    model: WhisperModel, decoding: DecodingSettings, *, max_pace_s: float = MAX_PACE_S
+) -> Engine[EncodedWindow]:
+    """Return an engine that transcribes with this model; it is not started yet. See `Engine` for `max_pace_s`.
 
     Raises ConfigError where the model cannot do what the settings ask for.
     """
-    return Engine(WhisperEncoder(model), WhisperDecoder(model, decoding))
+    return Engine(WhisperEncoder(model), WhisperDecoder(model, decoding), max_pace_s=max_pace_s)
 
 
 def open_session(
@@ -118,13 +127,15 @@ def open_session(
     log: EventLog,
     *,
     patient: bool,
+    can_wait: bool = True,
+    reserved: bool = False,
     on_finished: Callable[[], None],
     language: str | None = None,
     task: str | None = None,
 ) -> LiveSession:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
-    `language` and `task` are a client's own, None for what is set. See `LiveSession` for `patient` and `on_finished`.
+    `language` and `task` are a client's own, None for what is set. See `LiveSession` for the rest.
     Raises ConfigError where the model does not know the language, or cannot translate.
     """
     chosen = session_settings(settings, model, language=language, task=task)
@@ -133,6 +144,9 @@ def open_session(
         capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
         n_mels=model.dims.n_mels,
         patient=patient,
+        max_delay_s=settings.stream.max_delay_s,
+        can_wait=can_wait,
+        reserved=reserved,
         on_event=log.append,
         on_finished=on_finished,
     )
@@ -161,7 +175,11 @@ def session_settings(
             pad_s=settings.speech.pad_s,
         ),
         pace_s=settings.stream.pace_s,
+        policy=settings.stream.policy,
         n_agreeing=settings.stream.agreement,
+        attention_margin_s=settings.stream.attention_margin_s,
+        commit_probability=settings.stream.commit_probability,
+        show_probability=settings.stream.show_probability,
         trim_after_s=settings.stream.trim_after_s,
         condition_on_previous_text=(
             model.generation.prompted

@@ -3,12 +3,16 @@
 from streamer.config import ModelSettings
 from streamer.memory import give_back_large_blocks
 from streamer.progress import show_progress
+from streamer.whisper.compilation import WHOLE_WINDOW
 from streamer.whisper.devices import STAGES, DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 
 
-def load(settings: ModelSettings, *, n_beams: int = 1) -> WhisperModel:
-    """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises."""
+def load(settings: ModelSettings, *, n_beams: int = 1, live: bool = True) -> WhisperModel:
+    """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
+
+    Where it is not for `live` captions, it has no graphs for windows of less than 30 s: nothing else uses them.
+    """
     give_back_large_blocks()
     with show_progress(settings.name) as progress:
         return load_model(
@@ -17,9 +21,15 @@ def load(settings: ModelSettings, *, n_beams: int = 1) -> WhisperModel:
             tokenizer=settings.tokenizer,
             cache_dir=settings.cache_dir,
             n_beams=n_beams,
+            windows_s=windows(settings) if live else WHOLE_WINDOW,
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )
+
+
+def windows(settings: ModelSettings) -> tuple[int, ...] | None:
+    """Return the lengths of audio that the settings want graphs for, in seconds; None: those that the model names."""
+    return settings.windows_s or None
 
 
 def device_settings(settings: ModelSettings) -> DeviceSettings:

@@ -1,12 +1,13 @@
 """The engine's figures for Prometheus."""
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, get_args
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from streamer.events import GapReason
 from streamer.stream.worker import Engine
 
 
@@ -24,10 +25,32 @@ class _EngineCollector(Collector):
         for name, text, value in (
             ("streamer_encodes", "Windows encoded.", stats.encodes),
             ("streamer_decodes", "Windows decoded.", stats.decodes),
+            ("streamer_encoder_calls", "Calls of the encoder.", stats.encodes),
+            ("streamer_decoder_calls", "Calls of the decoder, for whatever number of tokens.", stats.decoder_calls),
+            (
+                "streamer_decoder_tokens",
+                "Tokens that were found, accepted drafts and ends of text included.",
+                stats.decoder_tokens,
+            ),
+            (
+                "streamer_given_tokens",
+                "Tokens that were given before these: prompts, start sequences, and words that were settled.",
+                stats.given_tokens,
+            ),
+            ("streamer_settled_tokens", "Given tokens of words that were settled.", stats.settled_tokens),
             ("streamer_encode_seconds", "Time spent encoding.", stats.encode_s),
             ("streamer_decode_seconds", "Time spent decoding.", stats.decode_s),
             ("streamer_windows_replaced", "Encoded windows that a newer one replaced.", stats.windows_replaced),
             ("streamer_failures", "Windows that a device failed on.", stats.failures),
         ):
             yield CounterMetricFamily(name, text, value=value)
+        gaps = CounterMetricFamily("streamer_gap_seconds", "Audio that was not transcribed.", labels=["reason"])
+        for reason in get_args(GapReason):
+            gaps.add_metric([reason], stats.gap_s[reason])
+        yield gaps
         yield GaugeMetricFamily("streamer_sessions", "Sessions being transcribed.", value=self._engine.n_sessions)
+        yield GaugeMetricFamily(
+            "streamer_load_ratio",
+            "Share of the busier thread's time that sessions need at the rarest acceptable passes.",
+            value=self._engine.load.ratio,
+        )

@@ -7,6 +7,7 @@ import itertools
 import math
 from pathlib import Path
 
+from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.config import DecodingSettings, Settings
 from streamer.errors import ConfigError
 from streamer.sinks.subtitles import SubtitleOptions
@@ -39,6 +40,8 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     Raises ConfigError, or UsageError for options of subtitles.
     """
     decoding = settings.decoding
+    if streaming:
+        _check_delay(settings)
     _check_language(settings)
     _check_search(decoding, streaming=streaming)
     for name, text in (("initial_prompt", decoding.initial_prompt), ("prefix", decoding.prefix)):
@@ -191,6 +194,20 @@ def subtitle_options(settings: Settings) -> SubtitleOptions:
         highlight_words=settings.output.highlight_words,
         karaoke=settings.output.karaoke,
     )
+
+
+def _check_delay(settings: Settings) -> None:
+    """Hold the stream's times against each other."""
+    stream, most = settings.stream, settings.input.buffer_s - CHUNK_LENGTH_S
+    if stream.max_delay_s > most:
+        raise ConfigError(
+            f"stream.max_delay_s is {stream.max_delay_s:g} with input.buffer_s {settings.input.buffer_s:g}: expected at"
+            f" most {most:g}, as a window of {CHUNK_LENGTH_S} s has to be in the buffer, too; raise input.buffer_s"
+        )
+    if stream.max_pace_s < stream.pace_s:
+        raise ConfigError(
+            f"stream.max_pace_s is {stream.max_pace_s:g}: expected at least stream.pace_s, which is {stream.pace_s:g}"
+        )
 
 
 def _check_language(settings: Settings) -> None:

@@ -266,9 +266,10 @@ class FakeEncoder:
         self.buffers: dict[int, int] = {}
         self.encoded: list[FakeEncoded] = []
 
-    def encode(self, mel: FloatArray, buffer: int) -> FakeEncoded:
+    def encode(self, mel: FloatArray, buffer: int, n_samples: int) -> FakeEncoded:
         """See worker.Encoder."""
-        start, n_samples, voice = (int(value) for value in mel[0, :3])
+        start, heard, voice = (int(value) for value in mel[0, :3])
+        assert heard == n_samples
         serial = len(self.encoded)
         self.buffers[buffer] = serial
         encoded = FakeEncoded(buffer, serial, voice, start, start + n_samples)

@@ -199,6 +199,10 @@ def test_values_of_the_environment(text: str, name: str, value: object) -> None:
         ("model:\n  properties: NPU_TURBO=YES", 2, ["list of text such as NPU_TURBO=YES", "write ['NPU_TURBO=YES']"]),
         ("model:\n  properties: [A=1, NPU_TURBO]", 2, ["has 'NPU_TURBO' (text)", "such as NPU_TURBO=YES"]),
         ("model:\n  decoder_properties: [=YES]", 2, ["has '=YES' (text)", "such as NPU_TURBO=YES"]),
+        ("model:\n  windows_s: 10", 2, ["10 (a number)", "list of whole numbers from 2 to 30", "write [10]"]),
+        ("model:\n  windows_s: [10, 31]", 2, ["has 31 (a number)", "list of whole numbers from 2 to 30"]),
+        ("model:\n  windows_s: [10, 1.5, true]", 2, ["has 1.5 (a number)", "list of whole numbers from 2 to 30"]),
+        ("model:\n  windows_s: ['10']", 2, ["has '10' (text)", "list of whole numbers from 2 to 30"]),
         ("model:\n  properties: {NPU_TURBO: YES}", 2, ["a mapping", "such as NPU_TURBO=YES"]),
         ("server:\n  port: !!python/name:os.system x", 2, ["whole number"]),
         ("server:\n  <<: {port: 1}", 2, ["'server.<<'"]),
@@ -280,6 +284,8 @@ def test_deep_nesting_is_refused(tmp_path: Path) -> None:
         ("STREAMER_INPUT_SPEED", "nan", ["from 0 to 1000"]),
         ("STREAMER_INPUT_EXIT_AT_END", "2", ["true or false"]),
         ("STREAMER_MODEL_DEVICE", "TPU", ["AUTO, NPU, GPU, CPU", "nearest is"]),
+        ("STREAMER_MODEL_WINDOWS_S", "10,ten", ["has 'ten' (text)", "list of whole numbers from 2 to 30"]),
+        ("STREAMER_MODEL_WINDOWS_S", "10,1", ["has 1 (a number)", "list of whole numbers from 2 to 30"]),
         ("STREAMER_MODEL_PROPERTIES", "NPU_TURBO", ["has 'NPU_TURBO'", "such as NPU_TURBO=YES"]),
     ],
 )
@@ -316,7 +322,7 @@ def test_every_setting_can_be_given_in_the_file_and_in_the_environment(tmp_path:
     value = other_value(SETTINGS[name])
     in_file = list(value) if isinstance(value, tuple) else value
     path = write(tmp_path / "a.yaml", yaml.safe_dump({section: {key: in_file}}))
-    text = ",".join(value) if isinstance(value, tuple) else str(value)
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     from_file = load_settings(path, {}, {})
     from_environment = load_settings(None, {f"STREAMER_{section}_{key}".upper(): text}, {})
     assert get(from_file, name) == value != get(Settings(), name)
@@ -327,7 +333,7 @@ def test_every_setting_can_be_given_in_the_file_and_in_the_environment(tmp_path:
 
 def kind_of(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any type
     """Return the type of the values of a setting other than None."""
-    return next((kind for kind in typing.get_args(key.type) if key.type != tuple[str, ...]), key.type)
+    return next((kind for kind in typing.get_args(key.type) if typing.get_origin(key.type) is not tuple), key.type)
 
 
 @pytest.mark.parametrize("name", [name for name, key in SETTINGS.items() if kind_of(key) is not key.type])
@@ -367,6 +373,8 @@ def other_value(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any set
     if kind_of(key) in (int, float):
         value = key.metadata["high"] if key.default != key.metadata["high"] else key.metadata["low"]
         return kind_of(key)(value)
+    if key.type == tuple[int, ...]:
+        return (key.metadata["low"], key.metadata["high"])
     if key.metadata["example"]:
         return (key.metadata["example"],)
     return ("http://a", "http://b") if key.type == tuple[str, ...] else "something"
@@ -387,9 +395,9 @@ def test_any_value_is_taken_as_its_type_or_refused(name: str, value: Any) -> Non
     except ConfigError as error:
         one_line(error)
         return
-    if key.type == tuple[str, ...]:
+    if typing.get_origin(key.type) is tuple:
         assert isinstance(found, tuple)
-        assert all(isinstance(item, str) for item in found)
+        assert all(type(item) is typing.get_args(key.type)[0] for item in found)
     elif found is None:
         assert isinstance(value, str)
         assert value.strip().lower() == "none"
@@ -399,7 +407,8 @@ def test_any_value_is_taken_as_its_type_or_refused(name: str, value: Any) -> Non
     if key.metadata["choices"] and not key.metadata["pattern"]:
         assert found in key.metadata["choices"]
     if key.metadata["low"] is not None:
-        assert key.metadata["low"] <= found <= key.metadata["high"]
+        for number in found if isinstance(found, tuple) else [found]:
+            assert key.metadata["low"] <= number <= key.metadata["high"]
 
 
 @given(text=st.text(alphabet=st.sampled_from("server:port [],{}#&*!|>'\"%@`-?\n\t0aé\x00\x85 "), max_size=60))

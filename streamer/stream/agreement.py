@@ -17,15 +17,16 @@ class LocalAgreement:
         self._partners: deque[tuple[str, ...]] = deque(maxlen=n_agreeing - 1)
         self._n_partners = n_agreeing - 1
 
-    def update(self, words: Sequence[str], n_eligible: int) -> int:
+    def update(self, words: Sequence[str], n_eligible: int, n_certain: int = 0) -> int:
         """Take a new hypothesis behind the settled words; return how many of its first words are settled now.
 
-        Words behind the first `n_eligible` were cut off by the end of the audio, or nearly: they never settle, though
-        they are remembered for the next comparison.
+        Words behind the first `n_eligible` were cut off by the end of the audio, or nearly: they do not settle, though
+        they are remembered for the next comparison. The first `n_certain` settle whatever was said before.
         """
         agreed = n_eligible if len(self._partners) == self._n_partners else 0
         for partner in self._partners:
             agreed = min(agreed, _common_prefix(partner, words))
+        agreed = max(agreed, n_certain)
         self._partners.append(tuple(words))
         if agreed:
             shortened = [partner[agreed:] for partner in self._partners]

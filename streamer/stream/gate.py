@@ -45,7 +45,7 @@ class SpeechGate:
         # Where the run of speech began that may become a start; None in silence.
         self._run_start: int | None = None
         # End of the last chunk that held speech.
-        self._last_speech = 0
+        self.last_speech = 0
         # Earliest position that a start may be given: the last end.
         self._floor = 0
 
@@ -55,13 +55,13 @@ class SpeechGate:
         if speech:
             if self._run_start is None:
                 self._run_start = start
-            self._last_speech = end
+            self.last_speech = end
             if not self.open and end - self._run_start >= self._min_speech:
                 self.open = True
                 return SpeechStart(max(self._floor, self._run_start - self._pad))
         elif not self.open:
             self._run_start = None
-        elif end - self._last_speech >= self._min_silence:
+        elif end - self.last_speech >= self._min_silence:
             return self.close(end)
         return None
 
@@ -69,7 +69,7 @@ class SpeechGate:
         """Start afresh behind audio that was lost: no speech reaches back beyond `position`."""
         assert not self.open, "speech has to be closed first"
         self._run_start = None
-        self._floor = self._last_speech = position
+        self._floor = self.last_speech = position
 
     def close(self, position: int) -> SpeechEnd | None:
         """End speech that is still going on, because the audio ends or is lost at `position`."""
@@ -77,5 +77,5 @@ class SpeechGate:
         if not self.open:
             return None
         self.open = False
-        self._floor = min(position, self._last_speech + self._pad)
+        self._floor = min(position, self.last_speech + self._pad)
         return SpeechEnd(self._floor)

@@ -4,24 +4,37 @@ Sans-I/O: told of speech probabilities, hypotheses and the time, it answers with
 publish. Positions are absolute samples of the session's audio.
 
 A *region* is a stretch of speech between two silences. It is told in *segments*, one final each: the last ends with
-the region, earlier ones where long speech is cut behind a settled word. Words are settled by agreement of successive
-hypotheses; the decoder is made to begin each hypothesis with the settled words of its window, so that what has been
-said to be stable stays. After a cut the window keeps the last few words of the final as *anchor*: the decoder is given
-them too, and goes on behind them, so that nothing is lost or doubled at the join.
+the region, earlier ones where long speech is cut behind a settled word. Words settle when the decoder is sure of them
+or successive hypotheses agree; the decoder is made to begin each hypothesis with the settled words of its window, so
+that what has been said to be stable stays. After a cut the window keeps the last few words of the final as *anchor*:
+the decoder is given them too, and goes on behind them, so that nothing is lost or doubled at the join.
 """
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
-from streamer.events import Event, Final, Gap, GapReason, Partial, Speech, Word, seconds
+from streamer.events import Event, Final, Gap, GapReason, Partial, Speech, seconds
 from streamer.stream.agreement import LocalAgreement
 from streamer.stream.gate import GateSettings, SpeechEnd, SpeechGate, SpeechStart
+from streamer.stream.region import HeardWord, Region, event_words
 from streamer.whisper.result import Hypothesis, TimedWord
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not settle.
 CUT_OFF_SAMPLES = SAMPLE_RATE // 5
+
+# Unless they are this probable they are not shown either.
+CUT_OFF_PROBABILITY = 0.95
+
+# Where no word of a text is this probable and "no speech" is, nobody spoke: music makes for such words.
+LIKELY_PROBABILITY = 0.5
+
+# Silence this long is a pause: what was said before it is complete. (Stops, such as the t in "at ten", are shorter.)
+PAUSE_SAMPLES = SAMPLE_RATE // 4
+
+# After silence this long it is worth waiting for whether it becomes a pause.
+HESITATION_SAMPLES = SAMPLE_RATE // 10
 
 # Words that begin nearer than this to the end of the audio were not heard: nobody says a word in a tenth of a second.
 # The decoder makes them up when it writes on past the end, and takes them back in the next pass.
@@ -42,11 +55,11 @@ MAX_WINDOW_SAMPLES = N_SAMPLES - 2 * SAMPLE_RATE
 # Words that end within this of the end of such a window stay unsettled.
 FORCED_CUT_MARGIN_SAMPLES = 2 * SAMPLE_RATE
 
+# Speech that waits shares a window with what follows, unless a silence longer than this lies between.
+MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE
+
 # Text of earlier finals that goes into the prompt, in characters; the decoder trims it to what its context allows.
 PROMPT_CHARACTERS = 1_000
-
-SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
-CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +68,16 @@ class SessionSettings:
 
     gate: GateSettings
     pace_s: float
+
+    # A word settles where `n_agreeing` hypotheses in a row agree; with `alignatt` also at once, where the decoder did
+    # not look for it within `attention_margin_s` of the end of the audio and finds it at least this probable.
+    policy: str
     n_agreeing: int
+    attention_margin_s: float
+    commit_probability: float
+
+    # An unsettled word is shown where it is at least this probable; 0 shows all.
+    show_probability: float
     trim_after_s: float
     condition_on_previous_text: bool
     no_speech_threshold: float
@@ -76,6 +98,9 @@ class Window:
 
     # Whether speech has ended: nothing follows in the region.
     last: bool
+
+    # Whether it ends in a pause: no word at its end is cut off.
+    pause: bool
 
     # Number, within the region, of the first settled word that lies in it.
     first_word: int
@@ -100,85 +125,8 @@ class Request:
     # Whether nothing has become final yet.
     first: bool = False
 
-
-@dataclass(frozen=True, slots=True)
-class _Settled:
-    """A word that will not change; its place may still be measured better until it is final."""
-
-    text: str
-    tokens: tuple[int, ...]
-    start: int
-    end: int
-    probability: float
-
-
-@dataclass(slots=True)
-class _Region:
-    """A stretch of speech that is being transcribed."""
-
-    number: int
-    start: int
-
-    # Where speech ended; None while it goes on.
-    end: int | None = None
-
-    # Where the next window begins.
-    window_start: int = 0
-
-    # Where the segment that is open begins: where the last final ended.
-    segment_start: int = 0
-
-    # End of the newest window that was handed out, and of the newest that came back.
-    issued_end: int = 0
-    taken_end: int = 0
-
-    # Whether the last window was handed out.
-    last_issued: bool = False
-
-    # Settled words, numbered from `n_forgotten` on; the first `n_final` (counted from the region's start) are final.
-    words: list[_Settled] = field(default_factory=list)
-    n_forgotten: int = 0
-    n_final: int = 0
-
-    # Number of the first settled word that lies in the window.
-    first_word: int = 0
-
-    # Unsettled words of the newest hypothesis.
-    tail: list[_Settled] = field(default_factory=list)
-
-    # Whether the tail begins in the middle of a word, whose beginning is the last settled word.
-    tail_writes_on: bool = False
-
-    # What the newest hypothesis said besides its words.
-    language: str = ""
-    no_speech_prob: float = 0.0
-    avg_logprob: float = 0.0
-
-    # The newest partial, so that the same is not said twice, and how many words had settled by then: the segment
-    # that it belongs to cannot end before them.
-    partial: Partial | None = None
-    n_told_stable: int = 0
-
-    def settled_from(self, number: int) -> list[_Settled]:
-        """Return the settled words from a number on."""
-        return self.words[max(0, number - self.n_forgotten) :]
-
-    @property
-    def n_settled(self) -> int:
-        return self.n_forgotten + len(self.words)
-
-    def settle(self, n_words: int) -> None:
-        """Settle the first words of the tail."""
-        settled = self.tail[:n_words]
-        del self.tail[:n_words]
-        if settled and self.tail_writes_on:
-            # One word for the decoder is one word here, so that no final ends within a word.
-            begun, rest = self.words.pop(), settled[0]
-            settled[0] = replace(
-                rest, text=begun.text + rest.text, tokens=begun.tokens + rest.tokens, start=begun.start
-            )
-            self.tail_writes_on = False
-        self.words += settled
+    # What the newest hypothesis said behind the prefix: a guess at what comes now.
+    draft: tuple[int, ...] = ()
 
 
 class Session:
@@ -189,11 +137,12 @@ class Session:
         self._gate = SpeechGate(settings.gate)
         self._agreement = LocalAgreement(settings.n_agreeing)
         self._pace = round(settings.pace_s * SAMPLE_RATE)
+        self._margin = round(settings.attention_margin_s * SAMPLE_RATE)
         self._trim_after = round(settings.trim_after_s * SAMPLE_RATE)
         # End of the audio that has been heard.
         self._heard = 0
         # Stretches of speech that are not final yet, oldest first; only the oldest is transcribed.
-        self._regions: deque[_Region] = deque()
+        self._regions: deque[Region] = deque()
         self._n_regions = 0
         # Number of the segment that is open.
         self._segment = 1
@@ -201,8 +150,10 @@ class Session:
         self._cost = 0
         # Language once it is known.
         self._language = settings.language
-        # The end of the text that is final.
+        # The end of the text that is final, as far as the decoder may see it.
         self._said = ""
+        # Whether any text has become final.
+        self._anything_said = False
         # Where the newest final or gap ends: nothing that follows reaches back beyond it.
         self._told_until = 0
         # Whether the audio has ended.
@@ -224,6 +175,18 @@ class Session:
         if self._regions:
             return self._regions[0].window_start
         return max(0, self._heard - self._lookback)
+
+    @property
+    def waiting_from(self) -> int | None:
+        """Position of the oldest speech that no text has come of; None where there is none."""
+        if not self._regions:
+            return None
+        return max(self._regions[0].taken_end, self._regions[0].start)
+
+    @property
+    def final_awaited(self) -> bool:
+        """Whether speech has ended and is not final yet."""
+        return bool(self._regions) and self._regions[0].end is not None
 
     @property
     def cost_samples(self) -> int:
@@ -264,6 +227,29 @@ class Session:
         self._add_gap(start, self._heard, reason, events)
         return events
 
+    def shed(self, until: int, reason: GapReason) -> list[Event]:
+        """Give up speech before `until`, which was heard: make final what is known of it and go on from there.
+
+        No window may be on its way: its text would be lost, too.
+        """
+        until = min(until, self._heard) // HOP_LENGTH * HOP_LENGTH
+        events: list[Event] = []
+        lost_from: int | None = None
+        lost_until = 0
+        while self._regions and self._regions[0].start < until:
+            region = self._regions.popleft()
+            known = self._abandon(region, events)
+            lost_from = known if lost_from is None else lost_from
+            resume = max(until, known)
+            lost_until = resume if region.end is None else min(resume, region.end)
+            if region.end is None or region.end > resume:
+                self._regions.appendleft(self._resumed(region, resume))
+                break
+        self._agreement.reset()
+        if lost_from is not None:
+            self._add_gap(lost_from, lost_until, reason, events)
+        return events
+
     def fail(self, window: Window, reason: GapReason) -> list[Event]:
         """A window cannot be transcribed: give up its region, unless newer text of it has come since."""
         region = self._region_of(window)
@@ -284,15 +270,23 @@ class Session:
         region = self._regions[0]
         end = self._window_end(region)
         if end == region.end:
-            return True
+            return region.issued_end < region.heard_from  # else what it says is known, or on its way
         if end == region.window_start + N_SAMPLES:
             return end > region.issued_end  # else the window is full, and its text is on its way
+        if region.overdue and not region.issued_end:
+            return True
+        silence = self._heard - self._gate.last_speech
+        if silence >= PAUSE_SAMPLES:
+            return region.issued_end < self._gate.last_speech + PAUSE_SAMPLES  # else it has all that was said
+        if silence > HESITATION_SAMPLES:
+            return False  # speech goes on in a moment, or it is a pause
         return end - max(region.issued_end, region.start) >= max(self._pace, self._cost)
 
     def next_window(self, now_s: float) -> Window | None:
         """Return the audio to transcribe next, or None where nothing is due."""
         if not self.next_window_due():
             return None
+        self._join_waiting()
         region = self._regions[0]
         end = self._window_end(region)
         last = end == region.end
@@ -303,6 +297,7 @@ class Session:
             start=region.window_start,
             end=end,
             last=last,
+            pause=end >= self._gate.last_speech + PAUSE_SAMPLES,
             first_word=region.first_word,
             issued_s=now_s,
         )
@@ -325,7 +320,8 @@ class Session:
             language=self._language,
             task=self._settings.task,
             n_samples=window.end - window.start,
-            first=not self._said,
+            first=not self._anything_said,
+            draft=tuple(token for word in region.tail for token in word.tokens),
         )
 
     def take(self, window: Window, request: Request, hypothesis: Hypothesis, now_s: float) -> list[Event]:
@@ -334,7 +330,6 @@ class Session:
         if region is None:
             return []
         self._cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
-        region.taken_end = max(region.taken_end, window.end)
         region.language = hypothesis.language
         region.no_speech_prob = hypothesis.no_speech_prob
         region.avg_logprob = hypothesis.avg_logprob
@@ -342,28 +337,36 @@ class Session:
         trusted = self._trusted(hypothesis)
         if not trusted:
             self._agreement.reset()
+        led_astray = bool(request.prompt) and self._loops(hypothesis)
+        if led_astray:
+            # What was said last may have led the decoder into the loop: it is not shown it again.
+            self._said = ""
 
-        if window.last:
-            assert region.end is not None, "the last window was handed out before speech ended"
-            self._regions.popleft()
-            self._agreement.reset()
-            return [self._final(region, region.settled_from(region.n_final) + region.tail, region.end)]
+        closing = region.end is not None and (window.last or window.end >= region.heard_from)
+        if led_astray and (closing or window.pause):
+            # Once more, without a prompt: no window may follow that would mend it.
+            region.issued_end, region.last_issued = 0, False
+            return []
+        region.taken_end = max(region.taken_end, window.end)
+        if closing:
+            return [self._close(region)]
 
         if trusted:
             limit = window.end - CUT_OFF_SAMPLES
             n_eligible = next((i for i, word in enumerate(region.tail) if word.end > limit), len(region.tail))
-            region.settle(self._agreement.update([word.text for word in region.tail], n_eligible))
+            words = [word.text for word in region.tail]
+            region.settle(self._agreement.update(words, n_eligible, self._count_certain(region.tail, window)))
 
         events: list[Event] = []
         cut = self._find_cut(region, window)
         if cut is not None:
             events.append(self._cut(region, window, *cut))
-        partial = self._partial(region, window.end)
+        partial = self._partial(region, window, trusted)
         if partial is not None:
             events.append(partial)
         return events
 
-    def _window_end(self, region: _Region) -> int:
+    def _window_end(self, region: Region) -> int:
         return min(self._heard if region.end is None else region.end, region.window_start + N_SAMPLES)
 
     @property
@@ -379,16 +382,55 @@ class Session:
                 position = max(position, self._told_until)
                 start = position // HOP_LENGTH * HOP_LENGTH
                 self._n_regions += 1
-                region = _Region(self._n_regions, position, window_start=start, segment_start=position)
+                region = Region(self._n_regions, position, window_start=start, segment_start=position)
                 self._regions.append(region)
                 return [Speech(state="start", time=seconds(position))]
             case SpeechEnd(position):
                 region = self._regions[-1]
                 region.end = max(position, region.segment_start)
-                return [Speech(state="end", time=seconds(region.end))]
+                region.heard_from = min(self._gate.last_speech + PAUSE_SAMPLES, region.end)
+                events: list[Event] = [Speech(state="end", time=seconds(region.end))]
+                if region.taken_end >= region.heard_from:
+                    # The newest hypothesis says it all.
+                    events.append(self._close(region))
+                return events
         return []
 
-    def _region_of(self, window: Window) -> _Region | None:
+    def _join_waiting(self) -> None:
+        """Let one window take in all the speech that waits and fits: where time is short, each saves a pass.
+
+        What is still being said has a pass of its own, unless that costs so much that the two had better share one.
+        """
+        first = self._regions[0]
+        while len(self._regions) > 1 and first.end is not None:
+            following = self._regions[1]
+            end = self._heard if following.end is None else following.end
+            if following.end is None and self._cost < self._trim_after:
+                break
+            if end > first.window_start + N_SAMPLES or following.start - first.end > MAX_SILENCE_SAMPLES:
+                break
+            first.end, first.heard_from = following.end, following.heard_from
+            del self._regions[1]
+
+    def _close(self, region: Region) -> Final:
+        """Make final what is known of the oldest region, which has ended."""
+        assert region is self._regions[0]
+        assert region.end is not None
+        self._regions.popleft()
+        self._agreement.reset()
+        return self._final(region, region.settled_from(region.n_final) + region.tail, region.end)
+
+    def _count_certain(self, words: Sequence[HeardWord], window: Window) -> int:
+        """Count the first words of a hypothesis that settle at once, whatever was said before."""
+        if self._settings.policy != "alignatt":
+            return 0
+        limit = window.end if window.pause else window.end - self._margin
+        for i, word in enumerate(words):
+            if max(word.attended, word.end) > limit or word.probability < self._settings.commit_probability:
+                return i
+        return len(words)
+
+    def _region_of(self, window: Window) -> Region | None:
         region = self._regions[0] if self._regions else None
         if region is None or region.number != window.region:
             return None
@@ -396,7 +438,7 @@ class Session:
         # before it: where speech ended is known only when the silence has lasted.
         return region if window.last or window.end > region.taken_end else None
 
-    def _measure(self, region: _Region, window: Window, request: Request, hypothesis: Hypothesis) -> None:
+    def _measure(self, region: Region, window: Window, request: Request, hypothesis: Hypothesis) -> None:
         """Place the settled words anew, and keep what the hypothesis says behind them."""
         first, first_open = window.first_word - region.n_forgotten, region.n_final - region.n_forgotten
         # For each token of the prefix, the index of the settled word that it belongs to.
@@ -431,22 +473,29 @@ class Session:
         region.tail_writes_on = region.tail_writes_on and bool(region.tail)
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
-        return hypothesis.is_silence(self._settings.no_speech_threshold, self._settings.logprob_threshold)
-
-    def _trusted(self, hypothesis: Hypothesis) -> bool:
-        return not (
-            hypothesis.looped
-            or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
-            or self._is_silence(hypothesis)
+        """Say whether nobody spoke: by openai-whisper's rule, or where none of the words is likely either."""
+        if hypothesis.is_silence(self._settings.no_speech_threshold, self._settings.logprob_threshold):
+            return True
+        return hypothesis.no_speech_prob > self._settings.no_speech_threshold and all(
+            word.probability < LIKELY_PROBABILITY for word in hypothesis.words
         )
 
-    def _find_cut(self, region: _Region, window: Window) -> tuple[int, int] | None:
+    def _trusted(self, hypothesis: Hypothesis) -> bool:
+        return not (self._loops(hypothesis) or self._is_silence(hypothesis))
+
+    def _loops(self, hypothesis: Hypothesis) -> bool:
+        return hypothesis.looped or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
+
+    def _find_cut(self, region: Region, window: Window) -> tuple[int, int] | None:
         """Return after which settled word (its number) and at which position to cut, or None for not yet."""
         if region.end is not None and region.end <= region.window_start + N_SAMPLES:
             return None  # the last window is coming and takes in all that is left
         length = window.end - region.window_start
-        full = length >= MAX_WINDOW_SAMPLES
-        cut = self._find_settled_cut(region, length, full=full)
+        # Where passes cost much, a window is full that could not hold what is said until the next.
+        full = length >= MAX_WINDOW_SAMPLES or (
+            length >= self._trim_after and length + self._cost >= MAX_WINDOW_SAMPLES
+        )
+        cut = region.find_cut(length, self._trim_after, full=full)
         # Unless much is cut off, a full window would not move on.
         middle = region.window_start + length // 2
         if full and (cut is None or cut[1] < middle):
@@ -456,26 +505,7 @@ class Session:
         n_final, position = cut
         return n_final, min(max(position, region.segment_start), window.end)
 
-    def _find_settled_cut(self, region: _Region, length: int, *, full: bool) -> tuple[int, int] | None:
-        """Look for a cut behind a settled word, the less particular the longer the window is."""
-        open_words = region.settled_from(region.n_final)
-        # Stable words that were told belong to this segment. The last settled word stays: the decoder might still
-        # write on at it.
-        candidates = range(max(0, region.n_told_stable - region.n_final - 1), len(open_words) - 1)
-        for ends, from_samples in ((SENTENCE_ENDS, self._trim_after // 2), (CLAUSE_ENDS, self._trim_after * 3 // 4)):
-            for i in reversed(candidates):
-                if length >= from_samples and open_words[i].text.endswith(ends):
-                    return region.n_final + i + 1, _between(open_words[i], open_words[i + 1])
-        if candidates and (full or length >= self._trim_after):
-            i = max(candidates, key=lambda i: (open_words[i + 1].start - open_words[i].end, i))
-            return region.n_final + i + 1, _between(open_words[i], open_words[i + 1])
-        if open_words and (full or length >= self._trim_after * 3 // 2):
-            # Nothing settles any more. A shorter window is easier to agree on.
-            last = open_words[-1]
-            return region.n_settled, _between(last, region.tail[0]) if region.tail else last.end
-        return None
-
-    def _force_cut(self, region: _Region, window: Window, middle: int) -> tuple[int, int]:
+    def _force_cut(self, region: Region, window: Window, middle: int) -> tuple[int, int]:
         """Settle what the newest hypothesis says, all but its end, and cut behind it, beyond `middle`."""
         limit = window.end - FORCED_CUT_MARGIN_SAMPLES
         region.settle(next((i for i, word in enumerate(region.tail) if word.end > limit), len(region.tail)))
@@ -486,7 +516,7 @@ class Session:
         following = region.tail[0].start if region.tail else limit
         return region.n_settled, max(middle, min(following, limit))
 
-    def _cut(self, region: _Region, window: Window, n_final: int, position: int) -> Final:
+    def _cut(self, region: Region, window: Window, n_final: int, position: int) -> Final:
         """Make everything before a settled word final, and let the next window begin at the anchor."""
         if region.tail_writes_on and n_final == region.n_settled:
             # The beginning of its first word becomes final: what was written on has come too late.
@@ -510,7 +540,7 @@ class Session:
         region.partial = None
         return final
 
-    def _abandon(self, region: _Region, events: list[Event]) -> int:
+    def _abandon(self, region: Region, events: list[Event]) -> int:
         """Make final what is known of a region; return where what is lost of it begins."""
         taken = region.taken_end if region.end is None else min(region.taken_end, region.end)
         end = max(taken, region.segment_start)
@@ -519,14 +549,28 @@ class Session:
             events.append(self._final(region, words, end))
         return end
 
+    def _resumed(self, region: Region, position: int) -> Region:
+        """Return what is left of a region from a position on."""
+        self._n_regions += 1
+        return Region(
+            self._n_regions,
+            position,
+            end=region.end,
+            heard_from=region.heard_from,
+            overdue=True,
+            window_start=position // HOP_LENGTH * HOP_LENGTH,
+            segment_start=position,
+        )
+
     def _add_gap(self, start: int, end: int, reason: GapReason, events: list[Event]) -> None:
         if start < end:
             events.append(Gap(start=seconds(start), end=seconds(end), reason=reason))
             self._told_until = end
 
-    def _final(self, region: _Region, words: Sequence[_Settled], end: int) -> Final:
+    def _final(self, region: Region, words: Sequence[HeardWord], end: int) -> Final:
         text = "".join(word.text for word in words)
         self._said = (self._said + text)[-PROMPT_CHARACTERS:]
+        self._anything_said |= bool(text)
         self._told_until = end
         if self._language == "auto" and words:
             self._language = region.language
@@ -535,7 +579,7 @@ class Session:
             start=seconds(region.segment_start),
             end=seconds(end),
             text=text.strip(),
-            words=_event_words(words, len(words), region.segment_start, end),
+            words=event_words(words, len(words), region.segment_start, end),
             language=region.language or self._language,
             no_speech_prob=round(region.no_speech_prob, 4),
             avg_logprob=round(region.avg_logprob, 4),
@@ -543,55 +587,46 @@ class Session:
         self._segment += 1
         return final
 
-    def _partial(self, region: _Region, end: int) -> Partial | None:
+    def _partial(self, region: Region, window: Window, trusted: bool) -> Partial | None:
         settled = region.settled_from(region.n_final)
-        words = settled + region.tail
-        text = "".join(word.text for word in words)
-        stripped = text.lstrip()
-        # Without a space at its end: a final that ends there ends without it.
-        stable = len("".join(word.text for word in settled).strip())
         previous = region.partial
         region.n_told_stable = region.n_settled
+        words = settled + region.tail[: self._count_shown(region, window, len(settled), trusted)]
         if previous is None and not words:
             return None
         partial = Partial(
             segment=self._segment,
             start=seconds(region.segment_start),
-            end=seconds(end),
-            text=stripped,
-            stable=stable,
-            words=_event_words(words, len(settled), region.segment_start, end),
+            end=seconds(window.end),
+            text="".join(word.text for word in words).lstrip(),
+            # Without a space at its end: a final that ends there ends without it.
+            stable=len("".join(word.text for word in settled).strip()),
+            words=event_words(words, len(settled), region.segment_start, window.end),
         )
         if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
             return None
         region.partial = partial
         return partial
 
+    def _count_shown(self, region: Region, window: Window, n_settled: int, trusted: bool) -> int:
+        """Count the unsettled words that are fit to be seen: those that will probably stay.
 
-def _absolute(word: TimedWord, window: Window) -> _Settled:
+        Words at the very end of the audio are guessed from their beginnings; what is on screen already stays there.
+        """
+        if not self._settings.show_probability:
+            return len(region.tail)
+        seen = region.partial.words[n_settled:] if region.partial is not None else ()
+        limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
+        for i, word in enumerate(region.tail):
+            least = self._settings.show_probability if word.end <= limit else CUT_OFF_PROBABILITY
+            likely = trusted and word.probability >= least
+            if not likely and not (i < len(seen) and seen[i].word == word.text):
+                return i
+        return len(region.tail)
+
+
+def _absolute(word: TimedWord, window: Window) -> HeardWord:
     start = min(window.start + max(0, word.start_samples), window.end)
     end = min(max(start, window.start + word.end_samples), window.end)
-    return _Settled(word.text, word.tokens, start, end, word.probability)
-
-
-def _between(left: _Settled, right: _Settled) -> int:
-    return (left.end + right.start) // 2
-
-
-def _event_words(words: Sequence[_Settled], n_stable: int, start: int, end: int) -> tuple[Word, ...]:
-    """Turn words into those of an event, in order and within its bounds."""
-    result: list[Word] = []
-    earliest = start
-    for i, word in enumerate(words):
-        begin = min(max(word.start, earliest), end)
-        earliest = min(max(word.end, begin), end)
-        result.append(
-            Word(
-                word=word.text,
-                start=seconds(begin),
-                end=seconds(earliest),
-                probability=round(word.probability, 3),
-                stable=i < n_stable,
-            )
-        )
-    return tuple(result)
+    attended = min(window.start + word.attended_samples, window.end)
+    return HeardWord(word.text, word.tokens, start, end, attended, word.probability)

@@ -1,15 +1,17 @@
 """The threads that turn sessions' decisions into work: one encodes, one decodes, for all sessions.
 
 While a window is decoded the next is encoded. Between the two is one slot: a newer window of the same session replaces
-the one that waits there. Sessions take turns.
+the one that waits there. Whose window is encoded next is a matter of deadlines; where there is not time enough for all,
+that comes to taking turns.
 """
 
 import logging
+import math
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +22,8 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Gap, GapReason, seconds
+from streamer.stream.arrivals import Arrivals
+from streamer.stream.load import Activity, Load, LoadMeter
 from streamer.stream.session import Request, Session, SessionSettings, Window
 from streamer.whisper.result import Hypothesis
 
@@ -36,18 +40,28 @@ N_BUFFERS = 2
 # How long a thread sleeps at most before it looks again, should a wake-up be missed.
 IDLE_S = 0.5
 
-# A session this far behind its audio was sent it faster than real time, or stood still: it catches up pass by pass.
-FAR_BEHIND_SAMPLES = 2 * SAMPLE_RATE
+# Audio that has waited for too long is given up in pieces of at least this, since each piece ends a segment.
+MIN_SHED_SAMPLES = 2 * SAMPLE_RATE
 
-# Audio looked at for speech at a time, so that one session's backlog does not keep the others waiting.
+# Least distance kept from where the buffer is being overwritten.
+OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE
+
+# How long a window of a recording may wait while live sessions have windows that are due.
+RECORDED_PATIENCE_S = 2.0
+
+# Time from one pass of a session to the next up to which captions still count as live, unless told otherwise.
+MAX_PACE_S = 2.0
+
+# Recorded audio looked at for speech at a time, so that it does not keep the others waiting. Live audio is looked at
+# up to its end, so that a window shows all there is.
 MAX_CHUNKS_A_TURN = 64
 
 
 class Encoder(Protocol[EncodedOut]):
     """Turns a window's mel spectrogram into what the decoder looks at."""
 
-    def encode(self, mel: FloatArray, buffer: int) -> EncodedOut:
-        """Encode `mel`, shape (n_mels, 3000), into one of `N_BUFFERS` buffers."""
+    def encode(self, mel: FloatArray, buffer: int, n_samples: int) -> EncodedOut:
+        """Encode `mel`, shape (n_mels, 3000), of `n_samples` of audio and silence, into one of `N_BUFFERS` buffers."""
         ...
 
 
@@ -69,16 +83,28 @@ class LiveSession:
         capacity_samples: int,
         n_mels: int,
         patient: bool,
+        max_delay_s: float = math.inf,
+        can_wait: bool = False,
+        reserved: bool = False,
         on_event: Callable[[Event], object],
         on_finished: Callable[[], None] = lambda: None,
     ) -> None:
         """Make a session; `Engine.add` sets it to work.
 
-        A `patient` session hears no further audio while a window of its is being transcribed, so that audio that comes
-        faster than real time is transcribed as carefully as live audio. Any other is patient while it is far behind.
+        A recording is heard on only when no window of its waits or is being transcribed, so that audio that comes
+        faster than real time is transcribed as carefully as live audio. It loses nothing. Recordings are what a
+        `patient` session has, and one whose sender `can_wait` and has been ahead of the clock.
+
+        Live audio that has waited for `max_delay_s` when its turn comes is given up.
+
+        A `reserved` session counts as speaking when it is asked whether there is room for another.
         """
         self.ring = RingBuffer(capacity_samples)
         self.patient = patient
+        self.max_delay_s = max_delay_s
+        self.can_wait = can_wait
+        self.reserved = reserved
+        self.pace_s = settings.pace_s
         self.on_event = on_event
         self.on_finished = on_finished
         # Guards everything below; held for decisions, never while a device computes.
@@ -92,10 +118,55 @@ class LiveSession:
         self.end: int | None = None
         # Windows handed out and not taken yet.
         self.n_in_flight = 0
+        # Since when the next window is due, and by when it should be encoded; None and infinity while none is.
+        self.due_since_s: float | None = None
+        self.deadline_s = math.inf
+        # When its audio came, and how much of it was speech.
+        self.arrivals = Arrivals(max_delay_s if math.isfinite(max_delay_s) else 0.0)
+        self.activity = Activity()
         # Whether `on_finished` was called, or the session was taken away.
         self.over = False
         # Holes in the audio that the source told of: (start, end, reason).
         self.holes: list[tuple[int, int, GapReason]] = []
+
+    @property
+    def recorded(self) -> bool:
+        """Whether its audio is a recording that waits to be transcribed, and not live."""
+        return self.patient or (self.can_wait and self.arrivals.recorded)
+
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to listen to, or to say, that needs no window."""
+        return (
+            self.ring.head - self.position >= CHUNK_SAMPLES
+            or bool(self.holes)
+            or (self.end is not None and not self.session.ended)
+            or self.session.finished
+        )
+
+    def note_change(self, now_s: float) -> None:
+        """Note what audio is still needed, whether a window is due, and by when it should be encoded.
+
+        A final that is awaited is late already, a partial may take as long as the pace has it, a recording longer.
+        """
+        self.ring.release(min(self.position, self.session.needed_from))
+        if not self.session.next_window_due():
+            self.due_since_s, self.deadline_s = None, math.inf
+            return
+        if self.due_since_s is None:
+            self.due_since_s = now_s
+        if self.recorded:
+            self.deadline_s = self.due_since_s + RECORDED_PATIENCE_S
+        else:
+            self.deadline_s = self.due_since_s + (0.0 if self.session.final_awaited else self.pace_s)
+
+    def overdue(self, now_s: float) -> int | None:
+        """Return the position before which speech has waited for too long, or None where none has."""
+        waiting = self.session.waiting_from
+        if waiting is None or self.recorded or self.end is not None or not math.isfinite(self.max_delay_s):
+            return None
+        limit = self.arrivals.position_at(now_s - self.max_delay_s)
+        return min(max(limit, waiting + MIN_SHED_SAMPLES), self.position) if limit > waiting else None
 
 
 @dataclass(slots=True)
@@ -106,8 +177,16 @@ class EngineStats:
     decodes: int = 0
     encode_s: float = 0.0
     decode_s: float = 0.0
+    # Calls of the decoder; tokens that were found; tokens that were given before these, and how many of the given ones
+    # are of settled words, with which hypotheses begin (see `Hypothesis`).
+    decoder_calls: int = 0
+    decoder_tokens: int = 0
+    given_tokens: int = 0
+    settled_tokens: int = 0
     windows_replaced: int = 0
     failures: int = 0
+    # Seconds of audio that were told to be lost, by reason.
+    gap_s: dict[GapReason, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
 
 
 @dataclass(slots=True)
@@ -121,29 +200,50 @@ class _Job(Generic[Encoded]):
 class Engine(Generic[Encoded]):
     """The two threads, `encoder` and `decoder`, and the sessions they serve."""
 
-    def __init__(self, encoder: Encoder[Encoded], decoder: Decoder[Encoded]) -> None:
+    def __init__(
+        self,
+        encoder: Encoder[Encoded],
+        decoder: Decoder[Encoded],
+        *,
+        max_pace_s: float = MAX_PACE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make an engine; `max_pace_s` is the pace down to which `load` says that there is room, in seconds."""
         self._encoder = encoder
         self._decoder = decoder
+        self._clock = clock
+        self._meter = LoadMeter(max_pace_s)
         self.stats = EngineStats()
-        # Guards what follows; notified when audio comes, the slot changes, or a session comes or goes.
-        self._changed = threading.Condition()
+        # Guards what follows.
+        self._changed = threading.Lock()
         self._lives: list[LiveSession] = []
         # The window that waits to be decoded.
         self._slot: _Job[Encoded] | None = None
         # Buffer that the decoder reads from; None while it waits.
         self._decoding: int | None = None
-        # Raised by each change, so that none is missed between looking and waiting.
-        self._changes = 0
         self._stopping = False
+        # Set when a thread has something to look at: cleared before it looks, so that nothing is missed.
+        self._encoder_called = threading.Event()
+        self._decoder_called = threading.Event()
         self._threads = [
-            threading.Thread(target=self._run, args=(loop,), name=name, daemon=True)
-            for name, loop in (("encoder", self._encode_next), ("decoder", self._decode_next))
+            threading.Thread(target=self._run, args=(turn, called), name=name, daemon=True)
+            for name, turn, called in (
+                ("encoder", self._encode_next, self._encoder_called),
+                ("decoder", self._decode_next, self._decoder_called),
+            )
         ]
 
     @property
     def n_sessions(self) -> int:
         """Sessions that are being served."""
         return len(self._lives)
+
+    @property
+    def load(self) -> Load:
+        """How much of the machine the sessions take."""
+        with self._changed:
+            lives = list(self._lives)
+        return self._meter.load([1.0 if live.reserved or live.recorded else live.activity.share for live in lives])
 
     def start(self) -> None:
         """Start the threads."""
@@ -152,30 +252,31 @@ class Engine(Generic[Encoded]):
 
     def stop(self) -> None:
         """Stop the threads after the window each is busy with; sessions that are not finished stay so."""
-        with self._changed:
-            self._stopping = True
-            self._changed.notify_all()
+        self._stopping = True
+        self._encoder_called.set()
+        self._decoder_called.set()
         for thread in self._threads:
             thread.join()
 
     def add(self, live: LiveSession) -> None:
         """Serve a session from now on, until it is finished or removed."""
-        live.ring.on_write = self._wake
+        live.arrivals.note(live.ring.head, self._clock())
+        live.ring.on_write = lambda: self._take_audio(live)
         with self._changed:
             self._lives.append(live)
-        self._wake()
+        self._encoder_called.set()
 
     def end_audio(self, live: LiveSession) -> None:
         """Say that a session's audio is complete; `on_finished` follows when everything is final."""
         with live.lock:
             live.end = live.ring.head
-        self._wake()
+        self._encoder_called.set()
 
     def add_hole(self, live: LiveSession, start: int, end: int, reason: GapReason) -> None:
         """Say that audio between two positions is silence standing in for what was lost."""
         with live.lock:
             live.holes.append((start, end, reason))
-        self._wake()
+        self._encoder_called.set()
 
     def remove(self, live: LiveSession) -> None:
         """Serve a session no more; nothing is published for it when this has returned."""
@@ -186,67 +287,66 @@ class Engine(Generic[Encoded]):
                 self._lives.remove(live)
         live.ring.on_write = None
         live.ring.wake()
-        self._wake()
+        self._encoder_called.set()
 
     def cut_short(self, live: LiveSession, reason: GapReason) -> None:
         """Serve a session no more: what is known of it becomes final, the rest of its audio a gap."""
         with live.lock:
             if not live.over:
                 live.over = True
-                for event in live.session.lose(live.ring.head, reason):
-                    live.on_event(event)
+                self._tell(live, live.session.lose(live.ring.head, reason))
         self.remove(live)
 
-    def _wake(self) -> None:
-        with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
+    def _take_audio(self, live: LiveSession) -> None:
+        """Audio has come: called by the thread that wrote it."""
+        live.arrivals.note(live.ring.head, self._clock())
+        if live.has_news:
+            self._encoder_called.set()
 
-    def _run(self, turn: Callable[[], bool]) -> None:
-        while True:
-            with self._changed:
-                changes = self._changes
+    def _run(self, turn: Callable[[], bool], called: threading.Event) -> None:
+        while not self._stopping:
+            called.clear()
             try:
                 busy = turn()
             except Exception:
                 # Only an `on_event` or `on_finished` that raises gets here; the other sessions need this thread.
                 logger.exception("a session's listener failed")
                 busy = False
-            with self._changed:
-                if self._stopping:
-                    return
-                if not busy:
-                    self._changed.wait_for(lambda: self._stopping or self._changes != changes, IDLE_S)  # noqa: B023
+            if not busy and not self._stopping:
+                called.wait(IDLE_S)
 
     def _encode_next(self) -> bool:
-        """Listen for speech in all sessions, encode the first window that is due. Returns whether there was work."""
+        """Listen for speech in all sessions, encode the most urgent window. Returns whether there was work."""
         with self._changed:
             lives = list(self._lives)
-            # Looked at once: were the slot to become free on the way, those further down would overtake the others.
-            waiting = self._slot.live if self._slot is not None else None
         busy = False
         for live in lives:
+            if not live.has_news:
+                continue
             try:
                 busy |= self._listen(live)
             except Exception as error:  # noqa: BLE001 - a bug in one session must not end everybody's captions
                 self._give_up(live, error)
+        with self._changed:
+            waiting = self._slot.live if self._slot is not None else None
+        # Where a window waits only a newer one of the same session may take its place.
+        deadlines = {live: live.deadline_s for live in lives if waiting in (None, live)}
+        for live in sorted(deadlines, key=deadlines.__getitem__):
+            if deadlines[live] == math.inf:
+                break
+            try:
+                window = self._due_window(live)
+            except Exception as error:  # noqa: BLE001 - as above
+                self._give_up(live, error)
                 continue
-            if waiting is not None:
-                if waiting is not live:
-                    continue  # another session's window waits; replacing it would be unfair
-                with self._changed:
-                    if self._slot is None:
-                        return True  # it was taken meanwhile: those that were passed over come first
-            due = self._due_window(live)
-            if due is None:
+            if window is None:
                 continue
-            window, samples = due
-            # To the back of the queue: the others come first next time.
+            # To the back of the queue: of those that are equally urgent the others come first next time.
             with self._changed:
                 if live in self._lives:
                     self._lives.remove(live)
                     self._lives.append(live)
-            self._encode(live, window, samples)
+            self._encode(live, *window)
             return True
         return busy
 
@@ -258,9 +358,9 @@ class Engine(Generic[Encoded]):
         with live.lock:
             if live.over:
                 return False
-            for _ in range(MAX_CHUNKS_A_TURN):
-                behind = live.ring.head - live.position > max(FAR_BEHIND_SAMPLES, 2 * live.session.cost_samples)
-                if (live.patient or behind) and (live.n_in_flight or live.session.next_window_due()):
+            begin_s, begin = self._clock(), live.position
+            for _ in range(MAX_CHUNKS_A_TURN if live.recorded else live.ring.capacity_samples // CHUNK_SAMPLES):
+                if live.recorded and (live.n_in_flight or live.session.next_window_due()):
                     break
                 try:
                     samples = self._next_chunk(live)
@@ -275,16 +375,20 @@ class Engine(Generic[Encoded]):
                     break
                 more = True
                 live.position += len(samples)
-                padded = np.pad(samples, (0, CHUNK_SAMPLES - len(samples)))
-                (probability,) = live.detector.process(padded)
+                if len(samples) < CHUNK_SAMPLES:
+                    samples = np.pad(samples, (0, CHUNK_SAMPLES - len(samples)))
+                (probability,) = live.detector.process(samples)
                 events += live.session.hear(live.position, probability)
+                live.activity.hear(CHUNK_SAMPLES / SAMPLE_RATE, speech=live.session.waiting_from is not None)
+            now_s = self._clock()
+            if live.position > begin:
+                self._meter.take_listening(now_s - begin_s, (live.position - begin) / SAMPLE_RATE)
             if live.position == live.end and not live.session.ended:
                 events += live.session.finish(live.position)
             events += [Gap(start=seconds(start), end=seconds(end), reason=reason) for start, end, reason in live.holes]
             live.holes.clear()
-            live.ring.release(min(live.position, live.session.needed_from))
-            for event in events:
-                live.on_event(event)
+            live.note_change(now_s)
+            self._tell(live, events)
             finished = live.session.finished
             live.over |= finished
         if finished:
@@ -299,20 +403,37 @@ class Engine(Generic[Encoded]):
         return live.ring.read(live.position, end)
 
     def _due_window(self, live: LiveSession) -> tuple[Window, FloatArray] | None:
+        """Return the window that is due and its audio, or None where there is none after all."""
         with live.lock:
             if live.over:
                 return None
-            window = live.session.next_window(time.monotonic())
+            now_s = self._clock()
+            lost = self._lost(live, now_s)
+            if lost is not None:
+                if live.n_in_flight:
+                    return None  # what is on its way is told first
+                self._tell(live, live.session.shed(*lost))
+            window = live.session.next_window(now_s)
+            live.due_since_s = None
+            live.note_change(now_s)
             if window is None:
                 return None
             try:
                 samples = live.ring.read(window.start, window.end)
             except Overrun:
-                for event in live.session.lose(live.position, "overrun"):
-                    live.on_event(event)
+                self._tell(live, live.session.lose(live.position, "overrun"))
                 return None
             live.n_in_flight += 1
             return window, samples
+
+    @staticmethod
+    def _lost(live: LiveSession, now_s: float) -> tuple[int, GapReason] | None:
+        """Return up to where speech has to be given up, and why; None where it need not be."""
+        oldest = live.ring.oldest
+        overdue = live.overdue(now_s)
+        if live.session.needed_from < oldest:
+            return min(max(oldest + OVERRUN_MARGIN_SAMPLES, overdue or 0), live.position), "overrun"
+        return (overdue, "overload") if overdue is not None else None
 
     def _encode(self, live: LiveSession, window: Window, samples: FloatArray) -> None:
         with self._changed:
@@ -322,17 +443,19 @@ class Engine(Generic[Encoded]):
             self.stats.windows_replaced += 1
             with live.lock:
                 live.n_in_flight -= 1
-        begin = time.monotonic()
+        begin_s = self._clock()
         try:
-            encoded = self._encoder.encode(live.mel.window(samples, window.start), buffer)
+            encoded = self._encoder.encode(live.mel.window(samples, window.start), buffer, len(samples))
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(live, window, error)
             return
         self.stats.encodes += 1
-        self.stats.encode_s += time.monotonic() - begin
+        cost_s = self._clock() - begin_s
+        self.stats.encode_s += cost_s
+        self._meter.take_encode(cost_s)
         with self._changed:
             self._slot = _Job(live, window, encoded, buffer)
-        self._wake()
+        self._decoder_called.set()
 
     def _decode_next(self) -> bool:
         """Decode the window in the slot. Returns whether there was one."""
@@ -341,18 +464,23 @@ class Engine(Generic[Encoded]):
             self._decoding = job.buffer if job is not None else None
         if job is None:
             return False
-        self._wake()  # the slot is free: the next window can be encoded while this one is decoded
+        self._encoder_called.set()  # the slot is free: the next window can be encoded while this one is decoded
         live = job.live
         finished = False
-        begin = time.monotonic()
+        begin_s = self._clock()
         try:
             with live.lock:
                 request = None if live.over else live.session.request(job.window)
             if request is not None:
                 hypothesis = self._decoder.decode(job.encoded, request)
-                now = time.monotonic()
+                now_s = self._clock()
                 self.stats.decodes += 1
-                self.stats.decode_s += now - begin
+                self.stats.decode_s += now_s - begin_s
+                self.stats.decoder_calls += hypothesis.n_calls
+                self.stats.decoder_tokens += hypothesis.n_sampled
+                self.stats.given_tokens += hypothesis.n_given
+                self.stats.settled_tokens += hypothesis.n_begins_with
+                self._meter.take_decode(now_s - begin_s)
                 logger.debug(
                     "window %d-%d ms: %s",
                     job.window.start * 1000 // 16000,
@@ -361,19 +489,19 @@ class Engine(Generic[Encoded]):
                 )
                 with live.lock:
                     if not live.over:
-                        for event in live.session.take(job.window, request, hypothesis, now):
-                            live.on_event(event)
+                        self._tell(live, live.session.take(job.window, request, hypothesis, now_s))
         except Exception as error:  # noqa: BLE001 - as above
             self._fail(live, job.window, error)
         else:
             with live.lock:
                 live.n_in_flight -= 1
+                live.note_change(self._clock())
                 finished = live.session.finished and not live.over
                 live.over |= finished
         finally:
             with self._changed:
                 self._decoding = None
-            self._wake()
+            self._encoder_called.set()
         if finished:
             self._finish(live)
         return True
@@ -391,9 +519,9 @@ class Engine(Generic[Encoded]):
             if live.over:
                 return
             live.on_event(Error(code=error.code, message=str(error), fatal=False))
-            for event in live.session.fail(window, "device"):
-                live.on_event(event)
-        self._wake()
+            self._tell(live, live.session.fail(window, "device"))
+            live.note_change(self._clock())
+        self._encoder_called.set()
 
     def _give_up(self, live: LiveSession, error: Exception) -> None:
         """A session cannot go on: say so and serve the others."""
@@ -408,6 +536,13 @@ class Engine(Generic[Encoded]):
             live.on_event(Error(code=StreamerError.code, message=message, fatal=True))
         finally:
             self._finish(live)
+
+    def _tell(self, live: LiveSession, events: Iterable[Event]) -> None:
+        """Publish what there is to say of a session, whose lock is held."""
+        for event in events:
+            if isinstance(event, Gap):
+                self.stats.gap_s[event.reason] += event.end - event.start
+            live.on_event(event)
 
     def _finish(self, live: LiveSession) -> None:
         with self._changed:

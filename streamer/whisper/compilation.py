@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import openvino as ov
+from openvino.preprocess import PrePostProcessor
 
+from streamer.audio.constants import CHUNK_LENGTH_S, TOKENS_PER_SECOND
 from streamer.errors import ConfigError, InferenceError
 from streamer.whisper.devices import (
     DEVICE_ORDER,
+    STAGES,
     StagePlan,
     cache_directory,
     check_properties,
@@ -22,7 +24,7 @@ from streamer.whisper.devices import (
     properties_for,
 )
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs import Heads, build_cross_kv, build_decoder, build_encoder, fix_sizes
+from streamer.whisper.graphs import Heads, build_cross_kv, build_decoder, build_encoder, fix_sizes, fix_window
 from streamer.whisper.weights import Checkpoint
 
 logger = logging.getLogger(__name__)
@@ -31,12 +33,8 @@ logger = logging.getLogger(__name__)
 # a block of 16 costs 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
 
-# The graphs of each stage.
-GRAPHS_OF = {
-    "encoder": ("encoder",),
-    "cross_kv": ("cross_kv",),
-    "decoder": ("decoder", "block_decoder", "beam_decoder"),
-}
+# Windows that there are graphs for, in seconds, where nothing else is asked for.
+WHOLE_WINDOW = (CHUNK_LENGTH_S,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,20 +73,24 @@ class Compilation:
         plans: Mapping[str, StagePlan],
         *,
         n_beams: int = 1,
+        windows_s: Sequence[int] = WHOLE_WINDOW,
         cache_dir: Path | None = None,
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compile nothing yet.
 
         n_beams : sequences that beam search follows at once; where they are several, a graph is made for them
+        windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
         on_progress : is told how many graphs of how many are compiled
         """
         self.graphs = graphs
         # By name: `encoder`, `cross_kv`, `decoder`; where the decoder takes several tokens also `block_decoder`, and
-        # `beam_decoder` for several beams.
+        # `beam_decoder` for several beams. Those for a shorter window have its length behind their names.
         self.compiled: dict[str, ov.CompiledModel] = {}
         self._plans = dict(plans)
         self._n_beams = n_beams
+        # Seconds, shortest first.
+        self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
         self._on_progress = on_progress
         self._core = ov.Core()
@@ -110,20 +112,20 @@ class Compilation:
             check_properties(self._core, self.devices[stage], plan)
         with ThreadPoolExecutor(4, "compile") as pool:
             tasks: dict[str, Future[ov.CompiledModel]] = {}
-            missing = [stage for stage in self._plans if not set(GRAPHS_OF[stage]) & set(self.compiled)]
-            for stage in ("encoder", "cross_kv"):
-                if stage in missing:
-                    tasks[stage] = pool.submit(self._compile, stage, stage, getattr(self.graphs, stage))
-            if "decoder" in missing:
-                for name, model in self._decoders().items():
-                    tasks[name] = pool.submit(self._compile, "decoder", name, partial(_same, model))
+            missing = [stage for stage in self._plans if stage not in {stage_of(name) for name in self.compiled}]
+            models = {stage: self._models(stage) for stage in missing}
+            if self._hands_bfloat16_on(models):
+                for model in (*models["cross_kv"].values(), *models["decoder"].values()):
+                    hand_on(model, ov.Type.bf16)
+            for stage, graphs in models.items():
+                tasks |= {name: pool.submit(self._compile, stage, name, model) for name, model in graphs.items()}
             self._on_progress(0, len(tasks))
             for done, _ in enumerate(as_completed(tasks.values()), 1):
                 self._on_progress(done, len(tasks))
         errors: dict[str, InferenceError] = {}
         for stage in missing:
             try:
-                self.compiled |= {name: tasks[name].result() for name in GRAPHS_OF[stage] if name in tasks}
+                self.compiled |= {name: task.result() for name, task in tasks.items() if stage_of(name) == stage}
             except InferenceError as error:
                 errors[stage] = error
         if errors:
@@ -145,8 +147,7 @@ class Compilation:
         told: dict[str, list[str]] = {}
         for stage, error in errors.items():
             plan = self._plans[stage]
-            for name in GRAPHS_OF[stage]:
-                self.compiled.pop(name, None)
+            self.compiled = {name: graph for name, graph in self.compiled.items() if stage_of(name) != stage}
             device = plan.candidates[self._failed[stage]]
             if self._failed[stage] + 1 >= len(plan.candidates):
                 raise error
@@ -156,26 +157,56 @@ class Compilation:
             # What is wrong with a device is the same for all of its stages: it is told once.
             logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
 
-    def _decoders(self) -> dict[str, ov.Model]:
-        model = self.graphs.decoder()
-        if not model.is_dynamic():
-            if self._n_beams > 1:
-                raise ConfigError(
-                    f"beam_size {self._n_beams} needs a decoder for several tokens a call, this one takes one: use a"
-                    " checkpoint instead of exported graphs, or leave beam_size at 1"
-                )
-            return {"decoder": model}
-        n_slots = self.graphs.dims.cache_size
-        decoders = {"decoder": fix_sizes(model, 1, n_slots), "block_decoder": fix_sizes(model, BLOCK_TOKENS, n_slots)}
-        if self._n_beams > 1:
-            decoders["beam_decoder"] = fix_sizes(model, self._n_beams, beam_slots(self.graphs.dims, self._n_beams))
-        return decoders
+    def _models(self, stage: str) -> dict[str, ov.Model]:
+        """Build the graphs of a stage, for each window."""
+        whole = getattr(self.graphs, stage)()
+        models: dict[str, ov.Model] = {}
+        for window_s in self.windows_s:
+            for name, model in self._of_window(stage, whole, window_s * TOKENS_PER_SECOND).items():
+                models[graph_name(name, window_s)] = model
+        return models
 
-    def _compile(self, stage: str, name: str, build: Callable[[], ov.Model]) -> ov.CompiledModel:
-        model = build()
+    def _of_window(self, stage: str, whole: ov.Model, n_audio_ctx: int) -> dict[str, ov.Model]:
+        """Fix the sizes of a stage's graph to those that it is used with, for one window."""
+        dims = self.graphs.dims
+        shorter = n_audio_ctx if n_audio_ctx < dims.n_audio_ctx else None
+        if stage != "decoder":
+            return {stage: whole if shorter is None else fix_window(whole, shorter)}
+        if not whole.is_dynamic():
+            if self._n_beams > 1 or shorter is not None:
+                setting = f"beam_size {self._n_beams}" if self._n_beams > 1 else f"windows_s {self.windows_s}"
+                raise ConfigError(
+                    f"{setting} needs a decoder whose sizes can be chosen, this one was made for one token a call and"
+                    " 30 s: use a checkpoint instead of exported graphs, or leave the setting out"
+                )
+            return {"decoder": whole}
+        models = {
+            "decoder": fix_sizes(whole, 1, dims.cache_size, shorter),
+            "block_decoder": fix_sizes(whole, BLOCK_TOKENS, dims.cache_size, shorter),
+        }
+        if self._n_beams > 1:
+            models["beam_decoder"] = fix_sizes(whole, self._n_beams, beam_slots(dims, self._n_beams), shorter)
+        return models
+
+    def _hands_bfloat16_on(self, models: Mapping[str, Mapping[str, ov.Model]]) -> bool:
+        """Tell whether the decoder computes in bfloat16, and so is spared to convert keys and values at every call.
+
+        Only in graphs of ours, and where no other device will ever have to do with them.
+        """
+        decoders = models.get("decoder", {})
+        ours = "cross_kv" in models and "block_decoder" in decoders
+        if not ours or not all(has_integer_weights(model) for model in decoders.values()):
+            return False
+        plans = [self._plans[stage] for stage in ("cross_kv", "decoder")]
+        if any(plan.candidates != ("CPU",) or "INFERENCE_PRECISION_HINT" in plan.properties for plan in plans):
+            return False
+        return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+    def _compile(self, stage: str, name: str, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
         device = self.devices[stage]
-        properties = properties_for(device, self._plans[stage])
+        group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
+        properties = properties_for(device, self._plans[stage], group_size)
         begin = time.monotonic()
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
         cache_dir = None if self._plans[stage].npu_through_cpu else self._cache_dir
@@ -205,9 +236,43 @@ class Compilation:
         return compiled
 
 
+def graph_name(name: str, window_s: int) -> str:
+    """Return what a graph is called: by what it does alone where it is for 30 s, else `encoder_10s` for example."""
+    return name if window_s == CHUNK_LENGTH_S else f"{name}_{window_s}s"
+
+
+def window_of(graph: str) -> int:
+    """Return the length of the windows that a graph is for, in seconds, by its name."""
+    length = graph.rpartition("_")[2].removesuffix("s")
+    return int(length) if length.isdecimal() else CHUNK_LENGTH_S
+
+
+def stage_of(graph: str) -> str:
+    """Return the stage that a graph belongs to, by its name."""
+    return next(stage for stage in STAGES if stage in graph)
+
+
 def beam_slots(dims: ModelDimensions, n_beams: int) -> int:
     """Return the cache slots of beam search: a prompt, and half a context of text for each beam, none in common."""
     return (n_beams + 1) * (dims.n_text_ctx // 2) + 8
+
+
+def has_integer_weights(model: ov.Model) -> bool:
+    """Tell whether weights were compressed to 8 or 4 bits."""
+    integers = {ov.Type.i8, ov.Type.u8, ov.Type.i4, ov.Type.u4}
+    return any(node.get_type_name() == "Constant" and node.get_element_type() in integers for node in model.get_ops())
+
+
+def hand_on(model: ov.Model, element_type: ov.Type) -> None:
+    """Have a graph take and give all keys and values in another float type."""
+    steps = PrePostProcessor(model)
+    for port in model.inputs:
+        if "key_values." in port.any_name:
+            steps.input(port.any_name).tensor().set_element_type(element_type)
+    for port in model.outputs:
+        if "key_values." in port.any_name:
+            steps.output(port.any_name).tensor().set_element_type(element_type)
+    steps.build()
 
 
 def mark_half_weights(model: ov.Model) -> None:
@@ -224,7 +289,3 @@ def mark_half_weights(model: ov.Model) -> None:
         half = weight.get_type_name() == "Constant" and weight.get_element_type() == ov.Type.f16
         if half and not consumers & {"Multiply", "Subtract"}:
             node.get_rt_info()["decompression_0"] = ""
-
-
-def _same(model: ov.Model) -> ov.Model:
-    return model

@@ -11,12 +11,12 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
-from streamer.audio.constants import N_FRAMES
+from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, TOKENS_PER_SECOND
 from streamer.errors import InferenceError, ModelError
-from streamer.whisper.compilation import Compilation
+from streamer.whisper.compilation import Compilation, graph_name, stage_of, window_of
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.masks import MOVED_LOGITS, SAME_LOGITS
-from streamer.whisper.runtime import DecoderRuntime, Runtime, describe
+from streamer.whisper.runtime import DecoderRuntime, Runtime, describe, to_float32
 
 # Largest part of the difference between two windows that may be left of the first in the second: rounding.
 STALE = 0.02
@@ -62,7 +62,8 @@ def check_ports(compilation: Compilation) -> Iterator[Check]:
     """Compare names, shapes and kinds of the compiled graphs' ports with the dimensions."""
     for name, compiled in compilation.compiled.items():
         n_slots, n_tokens = _decoder_sizes(compiled)
-        expected = expected_ports(name, compilation.graphs.dims, n_slots, n_tokens)
+        n_audio_ctx = window_of(name) * TOKENS_PER_SECOND
+        expected = expected_ports(name, compilation.graphs.dims, n_slots, n_tokens, n_audio_ctx)
         found = {port_name: port for port in (*compiled.inputs, *compiled.outputs) for port_name in port.names}
         wrong = [
             f"{port} {describe(found[port]) if port in found else 'missing'}, expected {list(shape)}"
@@ -89,19 +90,22 @@ def check_ports(compilation: Compilation) -> Iterator[Check]:
         )
 
 
-def expected_ports(name: str, dims: ModelDimensions, n_slots: int, n_tokens: int) -> dict[str, tuple[int, ...]]:
+def expected_ports(
+    name: str, dims: ModelDimensions, n_slots: int, n_tokens: int, n_audio_ctx: int
+) -> dict[str, tuple[int, ...]]:
     """Return name and shape of the ports that a graph must have; it may have more."""
-    cross = (1, dims.n_text_head, dims.n_audio_ctx, dims.text_head_size)
+    cross = (1, dims.n_text_head, n_audio_ctx, dims.text_head_size)
+    stage = stage_of(name)
     layers = range(dims.n_text_layer)
     kinds = ("key", "value")
-    if name == "encoder":
+    if stage == "encoder":
         return {
-            "input_features": (1, dims.n_mels, N_FRAMES),
-            "last_hidden_state": (1, dims.n_audio_ctx, dims.n_audio_state),
+            "input_features": (1, dims.n_mels, 2 * n_audio_ctx),
+            "last_hidden_state": (1, n_audio_ctx, dims.n_audio_state),
         }
-    if name == "cross_kv":
+    if stage == "cross_kv":
         return {
-            "encoder_hidden_states": (1, dims.n_audio_ctx, dims.n_audio_state),
+            "encoder_hidden_states": (1, n_audio_ctx, dims.n_audio_state),
             **{f"present_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
         }
     past = (1, dims.n_text_head, n_slots, dims.text_head_size)
@@ -117,10 +121,12 @@ def expected_ports(name: str, dims: ModelDimensions, n_slots: int, n_tokens: int
     }
 
 
-def check_decoder(decoder: DecoderRuntime, token: int) -> Iterator[Check]:
+def check_decoder(decoder: DecoderRuntime, token: int, about: str = "decoder") -> Iterator[Check]:
     """Try masks and cache of the decoder's graphs out, from `token` (the start of a transcript) on.
 
-    The decoder is left at the start of a sequence.
+    about : what the checks are called
+
+    Those for the length of the window that the decoder holds are tried; it is left at the start of a sequence.
     """
     decoder.begin()
     stepped = _step(decoder, token)
@@ -139,12 +145,12 @@ def check_decoder(decoder: DecoderRuntime, token: int) -> Iterator[Check]:
 
     def row(name: str, what: str, expected: str, passed: bool, found: float) -> Check:
         problem = f"the compiled decoder {what}: {_NONSENSE}"
-        return Check(f"decoder: {name}", f"{found:.2g}", expected, passed, problem, "decoder")
+        return Check(f"{about}: {name}", f"{found:.2g}", expected, passed, problem, "decoder")
 
     scale = float(np.abs(stepped).max()) + 1e-6
     finite = bool(np.isfinite(stepped).all() and np.isfinite(block).all())
     yield Check(
-        "decoder: logits",
+        f"{about}: logits",
         "finite" if finite else "not finite",
         "finite",
         finite,
@@ -181,13 +187,14 @@ def check_decoder(decoder: DecoderRuntime, token: int) -> Iterator[Check]:
     )
 
 
-def check_freshness(used: Runtime, fresh: Runtime, token: int) -> Iterator[Check]:
+def check_freshness(used: Runtime, fresh: Runtime, token: int, window_s: int = CHUNK_LENGTH_S) -> Iterator[Check]:
     """See that nothing of one window is left in the next: A, then B, must give what B gives alone.
 
-    used, fresh : runtimes of one compilation; nothing has been encoded with `fresh`
+    used, fresh : runtimes of one compilation; nothing of this length has been encoded with `fresh`
+    window_s : length of the windows
     """
-    n_mels = used.dims.n_mels
-    a, b = (np.random.default_rng(seed).uniform(-1, 1, (n_mels, N_FRAMES)).astype(np.float32) for seed in (1, 2))
+    shape = (used.dims.n_mels, window_s * FRAMES_PER_SECOND)
+    a, b = (np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32) for seed in (1, 2))
     first = _run(used, a, token)
     second, alone = _run(used, b, token), _run(fresh, b, token)
     for stage, of_a, after_a, by_itself in zip(first, first.values(), second.values(), alone.values(), strict=True):
@@ -195,7 +202,7 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int) -> Iterator[Check
         moved = float(np.abs(of_a - by_itself).max()) if finite else 0.0
         left = float(np.abs(after_a - by_itself).max()) / (moved or 1.0) if finite else np.inf
         yield Check(
-            f"{stage}: left of the window before",
+            f"{graph_name(stage, window_s)}: left of the window before",
             f"{left:.2g}" if finite and moved else "the same for every window" if finite else "not finite",
             f"at most {STALE}",
             finite and moved > 0 and left <= STALE,
@@ -209,7 +216,7 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int) -> Iterator[Check
 def _run(runtime: Runtime, mel: FloatArray, token: int) -> dict[str, FloatArray]:
     """Return what each stage gives for a window."""
     window = runtime.encode(mel, 0)
-    cross = next(iter(window.tensors.values())).data.astype(np.float32)
+    cross = to_float32(next(iter(window.tensors.values())))
     hidden = runtime.last_hidden_state.astype(np.float32)
     runtime.decoder.use(window)
     return {"encoder": hidden, "cross_kv": cross, "decoder": _step(runtime.decoder, token)}

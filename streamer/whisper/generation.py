@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
 from streamer.whisper.alignment_heads import Heads, known_heads
 from streamer.whisper.dims import ModelDimensions
@@ -18,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 # Text begins within the first second.
 MAX_INITIAL_TIMESTAMP_INDEX = 50  # steps of 20 ms
+
+# Shortest window, in seconds, that graphs are made for.
+MIN_WINDOW_S = 2
 
 # Beyond all layers and heads of any Whisper.
 MAX_HEAD_INDEX = 64
@@ -55,6 +59,9 @@ class GenerationConfig:
     # Whether it was trained with silence behind a short window, and not with the zeros that openai-whisper puts there.
     silent_padding: bool = False
 
+    # Lengths of audio, in seconds, that it can be given instead of 30 s without loss, in live captions.
+    windows_s: tuple[int, ...] = ()
+
 
 def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer, name: str = "") -> GenerationConfig:
     """Read `generation_config.json` from a model directory; older fine-tunes lack it, and get the default settings.
@@ -89,6 +96,7 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
         multilingual=_switch(data, "is_multilingual", "lang_to_id" in data or tokenizer.multilingual, path),
         prompted=_switch(data, "condition_on_prev_tokens", True, path),
         silent_padding=_switch(data, "pad_with_silence", False, path),
+        windows_s=_windows(data, path),
     )
 
 
@@ -146,6 +154,19 @@ def _tokens(data: dict[str, Any], key: str, dims: ModelDimensions, path: Path) -
             f"{path} has {key} {tokens!r:.60}: expected token numbers below {dims.n_vocab}; fetch it again"
         )
     return tuple(tokens)
+
+
+def _windows(data: dict[str, Any], path: Path) -> tuple[int, ...]:
+    windows = data.get("stream_windows_s")
+    if windows is None:
+        return ()
+    allowed = range(MIN_WINDOW_S, CHUNK_LENGTH_S + 1)
+    if not isinstance(windows, list) or not all(type(length) is int and length in allowed for length in windows):
+        raise ModelError(
+            f"{path} has stream_windows_s {windows!r:.60}: expected a list of whole numbers from {MIN_WINDOW_S} to"
+            f" {CHUNK_LENGTH_S}; fetch it again"
+        )
+    return tuple(windows)
 
 
 def _switch(data: dict[str, Any], key: str, default: bool, path: Path) -> bool:

@@ -2,17 +2,20 @@
 
 An NPU needs fixed shapes, so every graph that runs has them, on every device: what is tested on a CPU is what runs on
 an NPU. The decoder is built once for any number of tokens, and fixed to each number that is used, so that its weights
-are held once.
+are held once. Each graph is built for 30 s of audio, and can be fixed to less.
 Architecture: Radford et al. (2022), section 2.2; the pre-norm transformer of openai-whisper's `model.py`.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
+from functools import reduce
 
 import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
 from streamer.audio.constants import N_FRAMES
+from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import FloatArray
 
@@ -26,13 +29,19 @@ Heads = Sequence[tuple[int, int]]
 
 
 def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:
-    """Build `input_features (1, n_mels, 3000)` -> `last_hidden_state (1, 1500, n_audio_state)`."""
+    """Build `input_features (1, n_mels, 3000)` -> `last_hidden_state (1, 1500, n_audio_state)`.
+
+    `fix_window` makes one for less audio of it.
+    """
     build = _Builder(weights)
     features = build.parameter("input_features", (1, dims.n_mels, N_FRAMES))
     x = build.gelu(build.convolution(features, "encoder.conv1", stride=1))
     x = build.gelu(build.convolution(x, "encoder.conv2", stride=2))
     x = ops.transpose(x, build.integers([0, 2, 1]))
-    x = ops.add(x, build.weight("encoder.embed_positions.weight"))
+    # As many positions as there are: all, unless the graph is fixed to a shorter window.
+    length = ops.gather(ops.shape_of(x), build.integers([1]), ops.constant(np.int64(0)))
+    positions = build.weight("encoder.embed_positions.weight")
+    x = ops.add(x, ops.slice(positions, build.integers([0]), length, build.integers([1]), build.integers([0])))
     for i in range(dims.n_audio_layer):
         prefix = f"encoder.layers.{i}"
         normed = build.layer_norm(x, f"{prefix}.self_attn_layer_norm")
@@ -40,7 +49,7 @@ def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:
             build.heads(build.linear(normed, f"{prefix}.self_attn.{p}_proj"), dims.n_audio_head, dims.audio_head_size)
             for p in ("q", "k", "v")
         )
-        attended = build.attention(query, key, value)
+        attended, _ = build.attention(query, [key], [value])
         x = ops.add(x, build.linear(build.merge_heads(attended, dims.n_audio_state), f"{prefix}.self_attn.out_proj"))
         x = build.feed_forward(x, prefix)
     return build.model({"last_hidden_state": build.layer_norm(x, "encoder.layer_norm")}, "whisper_encoder")
@@ -95,16 +104,16 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
     for i in range(dims.n_text_layer):
         prefix = f"decoder.layers.{i}"
         normed = build.layer_norm(x, f"{prefix}.self_attn_layer_norm")
-        query, key, value = (
-            build.heads(build.linear(normed, f"{prefix}.self_attn.{p}_proj"), dims.n_text_head, dims.text_head_size)
-            for p in ("q", "k", "v")
-        )
+        # In one go: at a token a call, small multiplications cost more than their weights take to read.
+        projected = build.linears(normed, [f"{prefix}.self_attn.{p}_proj" for p in ("q", "k", "v")])
+        heads = build.heads(projected, 3 * dims.n_text_head, dims.text_head_size)
+        query, key, value = build.thirds(heads, dims.n_text_head)
         outputs[f"present_key_values.{i}.decoder.key"] = key
         outputs[f"present_key_values.{i}.decoder.value"] = value
         cache = (1, dims.n_text_head, -1, dims.text_head_size)
-        keys = ops.concat([build.parameter(f"past_key_values.{i}.decoder.key", cache), key], 2)
-        values = ops.concat([build.parameter(f"past_key_values.{i}.decoder.value", cache), value], 2)
-        attended = build.attention(query, keys, values, bias)
+        keys = [build.parameter(f"past_key_values.{i}.decoder.key", cache), key]
+        values = [build.parameter(f"past_key_values.{i}.decoder.value", cache), value]
+        attended, _ = build.attention(query, keys, values, bias)
         x = ops.add(x, build.linear(build.merge_heads(attended, dims.n_text_state), f"{prefix}.self_attn.out_proj"))
 
         normed = build.layer_norm(x, f"{prefix}.encoder_attn_layer_norm")
@@ -112,18 +121,12 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
             build.linear(normed, f"{prefix}.encoder_attn.q_proj"), dims.n_text_head, dims.text_head_size
         )
         cross = (1, dims.n_text_head, dims.n_audio_ctx, dims.text_head_size)
-        keys = build.parameter(f"past_key_values.{i}.encoder.key", cross)
-        values = build.parameter(f"past_key_values.{i}.encoder.value", cross)
-        heads = [head for layer, head in alignment_heads if layer == i]
-        if heads:
-            # Spelled out, since the fused attention does not give its weights away.
-            scores = ops.matmul(query, keys, False, True)
-            weights_ = ops.softmax(ops.multiply(scores, build.floats(dims.text_head_size**-0.5)), -1)
-            attended = ops.matmul(weights_, values, False, False)
-            for head in heads:
-                aligned[i, head] = ops.gather(weights_, build.integers([head]), ops.constant(np.int64(1)))
-        else:
-            attended = build.attention(query, keys, values)
+        keys = [build.parameter(f"past_key_values.{i}.encoder.key", cross)]
+        values = [build.parameter(f"past_key_values.{i}.encoder.value", cross)]
+        attended, shares = build.attention(query, keys, values)
+        for layer, head in alignment_heads:
+            if layer == i:
+                aligned[i, head] = ops.gather(shares, build.integers([head]), ops.constant(np.int64(1)))
         x = ops.add(x, build.linear(build.merge_heads(attended, dims.n_text_state), f"{prefix}.encoder_attn.out_proj"))
         x = build.feed_forward(x, prefix)
 
@@ -134,8 +137,26 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
     return build.model(outputs, "whisper_decoder")
 
 
-def fix_sizes(decoder: ov.Model, n_tokens: int, n_slots: int) -> ov.Model:
+def fix_window(graph: ov.Model, n_audio_ctx: int) -> ov.Model:
+    """Return a copy of an encoder or a cross-KV for a shorter window, of `n_audio_ctx` positions of 20 ms.
+
+    The weights are not copied. Raises ModelError where the graph cannot be shortened, as those of others cannot.
+    """
+    fixed = graph.clone()
+    shapes: dict[str, list[int]] = {}
+    for port in fixed.inputs:
+        n, width, length = port.shape
+        features = "input_features" in port.names
+        shapes[port.any_name] = [n, width, 2 * n_audio_ctx] if features else [n, n_audio_ctx, length]
+    _reshape(fixed, shapes)
+    fixed.set_friendly_name(f"{graph.get_friendly_name()}_{n_audio_ctx}")
+    return fixed
+
+
+def fix_sizes(decoder: ov.Model, n_tokens: int, n_slots: int, n_audio_ctx: int | None = None) -> ov.Model:
     """Return a copy of a decoder for exactly `n_tokens` tokens a call and `n_slots` cached slots: all shapes are fixed.
+
+    n_audio_ctx : positions of the window that it looks at; None: those of 30 s
 
     The weights are not copied: all graphs that are made of one decoder look at the same memory.
     """
@@ -149,9 +170,23 @@ def fix_sizes(decoder: ov.Model, n_tokens: int, n_slots: int) -> ov.Model:
         if ".decoder." in port.any_name:
             _, n_head, _, head_size = port.partial_shape
             shapes[port.any_name] = [1, n_head.get_length(), n_slots, head_size.get_length()]
-    fixed.reshape(shapes)
-    fixed.set_friendly_name(f"{decoder.get_friendly_name()}_{n_tokens}")
+        elif ".encoder." in port.any_name and n_audio_ctx is not None:
+            n, n_head, _, head_size = port.shape
+            shapes[port.any_name] = [n, n_head, n_audio_ctx, head_size]
+    _reshape(fixed, shapes)
+    fixed.set_friendly_name("_".join(map(str, filter(None, [decoder.get_friendly_name(), n_tokens, n_audio_ctx]))))
     return fixed
+
+
+def _reshape(graph: ov.Model, shapes: dict[str, list[int]]) -> None:
+    try:
+        graph.reshape(shapes)
+    except RuntimeError:
+        sizes = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:3])
+        raise ModelError(
+            f"the graph {graph.get_friendly_name()!r:.80} cannot take {sizes:.200}: it was made for other sizes alone;"
+            " leave model.windows_s out, or convert the original checkpoint again with `streamer models convert`"
+        ) from None
 
 
 class _Builder:
@@ -183,11 +218,14 @@ class _Builder:
 
     def weight(self, name: str) -> ov.Node:
         if name not in self._constants:
-            # The node looks at the array's own memory and keeps it alive. It asks for one that could be written to.
-            array = np.require(self._weights[name], requirements=["C", "ALIGNED", "WRITEABLE"])
-            constant = ops.constant(array, shared_memory=True)
-            self._constants[name] = constant if array.dtype == np.float32 else ops.convert(constant, "f32")
+            self._constants[name] = self.constant(self._weights[name])
         return self._constants[name]
+
+    def constant(self, array: FloatArray) -> ov.Node:
+        # The node looks at the array's own memory and keeps it alive. It asks for one that could be written to.
+        array = np.require(array, requirements=["C", "ALIGNED", "WRITEABLE"])
+        constant = ops.constant(array, shared_memory=True)
+        return constant if array.dtype == np.float32 else ops.convert(constant, "f32")
 
     def floats(self, values: float | FloatArray) -> ov.Node:
         return ops.constant(np.asarray(values, dtype=np.float32))
@@ -198,6 +236,16 @@ class _Builder:
     def linear(self, x: ov.Node, prefix: str) -> ov.Node:
         y = ops.matmul(x, self.weight(f"{prefix}.weight"), False, True)
         return ops.add(y, self.weight(f"{prefix}.bias")) if f"{prefix}.bias" in self._names else y
+
+    def linears(self, x: ov.Node, prefixes: Sequence[str]) -> ov.Node:
+        """Return the outputs of several layers with the same input, one behind the other; not all need a bias."""
+        weights = [self._weights[f"{prefix}.weight"] for prefix in prefixes]
+        biases = [
+            self._weights[name] if (name := f"{prefix}.bias") in self._names else np.zeros(len(weight), weight.dtype)
+            for prefix, weight in zip(prefixes, weights, strict=True)
+        ]
+        y = ops.matmul(x, self.constant(np.concatenate(weights)), False, True)
+        return ops.add(y, self.constant(np.concatenate(biases)))
 
     def layer_norm(self, x: ov.Node, prefix: str) -> ov.Node:
         normed = ops.mvn(x, self.integers([-1]), True, LAYER_NORM_EPSILON, "inside_sqrt")
@@ -218,9 +266,34 @@ class _Builder:
     def merge_heads(self, x: ov.Node, width: int) -> ov.Node:
         return ops.reshape(ops.transpose(x, self.integers([0, 2, 1, 3])), self.integers([1, -1, width]), False)
 
-    def attention(self, query: ov.Node, key: ov.Node, value: ov.Node, bias: ov.Node | None = None) -> ov.Node:
-        # The scale is the default: 1 / sqrt(head size).
-        return ops.scaled_dot_product_attention(query, key, value, bias)
+    def attention(
+        self, query: ov.Node, keys: Sequence[ov.Node], values: Sequence[ov.Node], bias: ov.Node | None = None
+    ) -> tuple[ov.Node, ov.Node]:
+        """Return what each query attends to, and how much to each place; keys and values may come in several pieces.
+
+        Spelled out: OpenVINO's fused operation wants one piece, and on a CPU transposes all keys at each call, which
+        for a single query takes longer than to attend.
+        """
+        head_size = keys[0].get_output_partial_shape(0)[3].get_length()
+        query = ops.multiply(query, self.floats(head_size**-0.5))
+        scores = [ops.matmul(query, key, False, True) for key in keys]
+        score = scores[0] if len(scores) == 1 else ops.concat(scores, -1)
+        shares = ops.softmax(score if bias is None else ops.add(score, bias), -1)
+        if len(values) == 1:
+            return ops.matmul(shares, values[0], False, False), shares
+        lengths = [ops.gather(ops.shape_of(value), self.integers([2]), self.integers([0])) for value in values]
+        pieces = ops.variadic_split(shares, self.integers([-1]), ops.concat(lengths, 0)).outputs()
+        attended = [ops.matmul(piece, value, False, False) for piece, value in zip(pieces, values, strict=True)]
+        return reduce(ops.add, attended), shares
+
+    def thirds(self, x: ov.Node, length: int) -> list[ov.Node]:
+        """Return three pieces of the second axis, of this length each.
+
+        Not by a split as the attention's: the NPU plugin's CPU path takes the two for one and the same.
+        """
+        step, axis = self.integers([1]), self.integers([1])
+        bounds = [self.integers([i * length]) for i in range(4)]
+        return [ops.slice(x, begin, end, step, axis) for begin, end in itertools.pairwise(bounds)]
 
     def feed_forward(self, x: ov.Node, prefix: str) -> ov.Node:
         normed = self.layer_norm(x, f"{prefix}.final_layer_norm")

@@ -5,12 +5,12 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from streamer.errors import ConfigError, InferenceError
-from streamer.whisper.compilation import Compilation
+from streamer.whisper.compilation import WHOLE_WINDOW, Compilation, graph_name
 from streamer.whisper.contract import Check, check_decoder, check_freshness, check_ports, require
 from streamer.whisper.devices import (
     CACHE_VARIABLE,
@@ -112,6 +112,7 @@ def load_model(
     tokenizer: str = "",
     cache_dir: str = "",
     n_beams: int = 1,
+    windows_s: Sequence[int] | None = WHOLE_WINDOW,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> WhisperModel:
@@ -120,6 +121,8 @@ def load_model(
     name : a path, the name of a model that is here, or one of the Hub's
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
     n_beams : sequences that beam search follows at once
+    windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
+        the model names
 
     Raises ModelError where there is no such model, or a part is missing or does not fit; PeerError where it cannot be
     fetched; ConfigError where a device is not there; InferenceError where it cannot compile or run the graphs.
@@ -134,6 +137,7 @@ def load_model(
         source.graphs,
         plans,
         n_beams=n_beams,
+        windows_s=_windows(source, windows_s),
         cache_dir=_cache_directory(cache_dir),
         on_progress=on_compiled,
     )
@@ -152,10 +156,14 @@ def verify_model(
     *,
     tokenizer: str = "",
     cache_dir: str = "",
+    windows_s: Sequence[int] | None = WHOLE_WINDOW,
+    further: Callable[[WhisperModel], Iterable[Check]] = lambda model: (),
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Iterator[Check]:
     """Yield every check of a model on the devices that it would run on.
+
+    further : checks of the model when it runs, behind the others; not where one of those did not pass
 
     Raises what `load_model` raises, where the model cannot be read or compiled at all.
     """
@@ -165,17 +173,42 @@ def verify_model(
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
     plans = plan_stages(devices, available_devices())
-    compilation = Compilation(source.graphs, plans, cache_dir=_cache_directory(cache_dir), on_progress=on_compiled)
+    compilation = Compilation(
+        source.graphs,
+        plans,
+        windows_s=_windows(source, windows_s),
+        cache_dir=_cache_directory(cache_dir),
+        on_progress=on_compiled,
+    )
     compilation.compile()
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
         first = plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
-    yield from _device_checks(source, compilation, runtime, everywhere=True)
+    runs = True
+    for check in _device_checks(source, compilation, runtime, everywhere=True):
+        runs = runs and check.passed
+        yield check
+    if runs:
+        restart = _Starter(source, compilation).restart
+        model = WhisperModel(source.name, source.origin, runtime, source.tokenizer, source.generation, restart)
+        yield from further(model)
 
 
 def _read(path: Path, name: str, tokenizer: str) -> ModelSource:
     return read_model(path, name_of(path, name), Path(tokenizer).expanduser() if tokenizer else None)
+
+
+def _windows(source: ModelSource, wanted: Sequence[int] | None) -> Sequence[int]:
+    """Return the lengths of audio to make graphs for. Raises ConfigError where the model's are for 30 s alone."""
+    if source.foreign_decoder is None:
+        return source.generation.windows_s if wanted is None else wanted
+    if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
+        raise ConfigError(
+            f"model.windows_s is {list(wanted)}, and {source.name} consists of graphs that were exported for 30 s:"
+            " leave it out, or use the checkpoint that they were made from"
+        )
+    return WHOLE_WINDOW
 
 
 def _start(source: ModelSource, compilation: Compilation) -> Runtime:
@@ -198,9 +231,13 @@ def _device_checks(
     yield from check_ports(compilation)
     mask = runtime.decoder.mask.name
     yield Check("decoder: mask", mask, "a known convention" if source.foreign_decoder else mask, True, "")
-    yield from check_decoder(runtime.decoder, token)
+    for window_s in reversed(runtime.windows_s):
+        runtime.decoder.use(runtime.buffer(window_s))
+        yield from check_decoder(runtime.decoder, token, graph_name("decoder", window_s))
     if everywhere or any(device != "CPU" for device in compilation.devices.values()):
-        yield from check_freshness(runtime, Runtime(compilation, runtime.decoder.mask, n_buffers=1), token)
+        fresh = Runtime(compilation, runtime.decoder.mask, n_buffers=1)
+        for window_s in reversed(runtime.windows_s):
+            yield from check_freshness(runtime, fresh, token, window_s)
 
 
 def _told(runtime: Runtime, plans: Mapping[str, StagePlan]) -> str:

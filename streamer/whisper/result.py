@@ -20,6 +20,15 @@ class TimedWord:
     # Mean of its tokens' probabilities, 0 to 1: geometric in streams; arithmetic, as the reference has it, in files.
     probability: float
 
+    # How far the decoder had to look for it, in samples from the start of the window (see `timing.attended_samples`);
+    # where nobody has measured it, its end.
+    attended_samples: int = -1
+
+    def __post_init__(self) -> None:
+        """Take the end for what is not given."""
+        if self.attended_samples < 0:
+            object.__setattr__(self, "attended_samples", self.end_samples)
+
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
@@ -39,6 +48,13 @@ class Hypothesis:
 
     # Whether decoding ran into a loop; the words are those before it.
     looped: bool = False
+
+    # What it took: calls of the decoder; tokens that were found, the end of text and what was cut off as a loop
+    # included; tokens that were given before these; and how many of the given ones are the first of the hypothesis.
+    n_calls: int = 0
+    n_sampled: int = 0
+    n_given: int = 0
+    n_begins_with: int = 0
 
     def is_silence(self, no_speech_threshold: float, logprob_threshold: float) -> bool:
         """Whether nobody spoke, by openai-whisper's rule: no speech is likely, and what was decoded is not."""

@@ -5,15 +5,16 @@ and values are double-buffered, so that one window can be encoded while another 
 are those of the compiled graphs' ports, so that graphs that were exported elsewhere run as ours do.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH
 from streamer.errors import InferenceError, ModelError
-from streamer.whisper.compilation import Compilation
+from streamer.whisper.compilation import Compilation, graph_name, stage_of
 from streamer.whisper.devices import first_line
 from streamer.whisper.graphs import Heads
 from streamer.whisper.masks import OURS, MaskConvention
@@ -37,6 +38,11 @@ class EncodedWindow:
     index: int
     tensors: Mapping[str, ov.Tensor]
 
+    @property
+    def n_audio_ctx(self) -> int:
+        """Encoder positions of the window, 20 ms each."""
+        return int(next(iter(self.tensors.values())).shape[2])
+
 
 class Runtime:
     """Encoder, cross-KV and decoder of one model, ready to compute.
@@ -50,30 +56,30 @@ class Runtime:
         self.dims = compilation.graphs.dims
         # Device of each stage, as the `ready` event tells it.
         self.devices = compilation.devices
-        compiled = compilation.compiled
-        self._encoder = _Stage("encoder", compiled["encoder"], self.devices["encoder"])
-        self._cross_kv = _Stage("cross_kv", compiled["cross_kv"], self.devices["cross_kv"])
-        # The encoder's output is the cross-KV's input: one tensor, no copy.
-        hidden = self._encoder.bind_output("last_hidden_state")
-        self._cross_kv.bind_to_input("encoder_hidden_states", hidden)
-        self._features = self._encoder.bind_input("input_features")
-        self._buffers = [
-            EncodedWindow(
-                i,
-                {
-                    name: new_tensor(port)
-                    for name, port in self._cross_kv.outputs.items()
-                    if name.startswith("present_key_values.")
-                },
+        # Lengths of the windows that there are graphs for, in seconds, the shortest first; the last is 30.
+        self.windows_s = tuple(compilation.windows_s)
+        stages = {
+            name: _Stage(name, graph, self.devices[stage_of(name)]) for name, graph in compilation.compiled.items()
+        }
+        # By frames of the spectrogram.
+        self._encoders = {
+            window_s * FRAMES_PER_SECOND: WindowEncoder(
+                stages[graph_name("encoder", window_s)], stages[graph_name("cross_kv", window_s)], n_buffers
             )
-            for i in range(n_buffers)
-        ]
-        stages = {name: _Stage(name, compiled[name], self.devices["decoder"]) for name in compiled if "decoder" in name}
+            for window_s in self.windows_s
+        }
+        # That of the window encoded last.
+        self._encoder = self._encoders[max(self._encoders)]
         self.decoder = DecoderRuntime(
-            stages["decoder"],
-            stages.get("block_decoder"),
-            stages.get("beam_decoder"),
-            self._buffers[0],
+            [
+                DecoderStages(
+                    stages[graph_name("decoder", window_s)],
+                    stages.get(graph_name("block_decoder", window_s)),
+                    stages.get(graph_name("beam_decoder", window_s)),
+                )
+                for window_s in reversed(self.windows_s)
+            ],
+            self.buffer(self.windows_s[-1]),
             n_text_ctx=self.dims.n_text_ctx,
             alignment_heads=compilation.graphs.alignment_heads,
             mask=mask,
@@ -81,38 +87,88 @@ class Runtime:
 
     @property
     def last_hidden_state(self) -> FloatArray:
-        """The encoder's output for the window encoded last, shape (1500, n_audio_state), as a copy."""
-        hidden: FloatArray = self._encoder.tensors["last_hidden_state"].data[0].copy()
-        return hidden
+        """The encoder's output for the window encoded last, shape (n_audio_ctx, n_audio_state), as a copy."""
+        return self._encoder.last_hidden_state
+
+    def frames_for(self, n_samples: int) -> int:
+        """Return the frames of the shortest window that this many samples fit into, of 30 s at most."""
+        return next(
+            (n_frames for n_frames in self._encoders if n_samples <= n_frames * HOP_LENGTH), max(self._encoders)
+        )
+
+    def buffer(self, window_s: int) -> EncodedWindow:
+        """Return the first buffer for windows of a length, with whatever is in it."""
+        return self._encoders[window_s * FRAMES_PER_SECOND].buffers[0]
 
     def encode(self, mel: FloatArray, buffer: int) -> EncodedWindow:
         """Encode a window into a buffer.
 
-        mel : shape = (n_mels, 3000)
+        mel : shape = (n_mels, n_frames), with the frames of one of `windows_s`: 3000 are 30 s
 
         Raises InferenceError where the device fails.
         """
-        window = self._buffers[buffer]
+        self._encoder = self._encoders[mel.shape[1]]
+        return self._encoder.encode(mel, buffer)
+
+
+class WindowEncoder:
+    """Encoder and cross-KV for windows of one length, with the buffers that they are encoded into."""
+
+    def __init__(self, encoder: "_Stage", cross_kv: "_Stage", n_buffers: int) -> None:
+        self.encoder = encoder
+        self.cross_kv = cross_kv
+        # The encoder's output is the cross-KV's input: one tensor, no copy.
+        hidden = encoder.bind_output("last_hidden_state")
+        cross_kv.bind_to_input("encoder_hidden_states", hidden)
+        self._features = encoder.bind_input("input_features")
+        self.buffers = [
+            EncodedWindow(
+                i,
+                {
+                    name: new_tensor(port)
+                    for name, port in cross_kv.outputs.items()
+                    if name.startswith("present_key_values.")
+                },
+            )
+            for i in range(n_buffers)
+        ]
+
+    @property
+    def last_hidden_state(self) -> FloatArray:
+        """See `Runtime`."""
+        hidden: FloatArray = self.encoder.tensors["last_hidden_state"].data[0].copy()
+        return hidden
+
+    def encode(self, mel: FloatArray, buffer: int) -> EncodedWindow:
+        """See `Runtime`."""
+        window = self.buffers[buffer]
         np.copyto(self._features.data[0], mel, casting="same_kind")
-        self._encoder.infer()
+        self.encoder.infer()
         for name, tensor in window.tensors.items():
-            self._cross_kv.bind_to_output(name, tensor)
-        self._cross_kv.infer()
+            self.cross_kv.bind_to_output(name, tensor)
+        self.cross_kv.infer()
         return window
+
+
+@dataclass(frozen=True, slots=True)
+class DecoderStages:
+    """The decoder's graphs for windows of one length: for one token a call, for a block of them, and for beams."""
+
+    step: "_Stage"
+    block: "_Stage | None"
+    beam: "_Stage | None"
 
 
 class DecoderRuntime:
     """The decoder's forward pass over one growing sequence, with its key-value cache.
 
     Tokens go through in blocks where there is a graph for several at once, a single one through the one-token graph;
-    the two share the cache.
+    the two share the cache, and so do those of windows of different lengths.
     """
 
     def __init__(
         self,
-        step: "_Stage",
-        block: "_Stage | None",
-        beam: "_Stage | None",
+        windows: Sequence[DecoderStages],
         window: EncodedWindow,
         *,
         n_text_ctx: int,
@@ -125,23 +181,24 @@ class DecoderRuntime:
         self._n_cached = 0
         # Cache slots that may hold something else than zeros, from the first on.
         self._n_dirty = 0
+        step = windows[0].step
         names = [
             name.removeprefix("past_key_values.")
             for name in step.inputs
             if name.startswith("past_key_values.") and ".decoder." in name
         ]
-        # Cached keys and values, each of shape (1, n_head, P, head); shared by both graphs.
-        cache = {name: step.bind_input(f"past_key_values.{name}") for name in names}
+        # Cached keys and values, each of shape (1, n_head, P, head), and those of beams, by name.
+        cache: dict[str, ov.Tensor] = {}
+        beam_cache: dict[str, ov.Tensor] = {}
+        # By the encoder positions of the window.
+        self._graphs: dict[int, _DecoderGraphs] = {}
+        for stages in windows:
+            graphs = _DecoderGraphs(stages, names, cache, beam_cache, alignment_heads)
+            self._graphs[graphs.n_audio_ctx] = graphs
         self._cache = [tensor.data for tensor in cache.values()]
+        self._cache_type = next(iter(cache.values())).element_type
         self._n_slots = int(self._cache[0].shape[2])
         self._n_text_ctx = min(n_text_ctx, self._n_slots + 1)
-        self._step = _Call(step, names, alignment_heads)
-        self._calls = [self._step]
-        if block is not None:
-            for name, tensor in cache.items():
-                block.bind_to_input(f"past_key_values.{name}", tensor)
-            self._calls.append(_Call(block, names, alignment_heads))
-        self._beams = None if beam is None else BeamDecoder(_Call(beam, names, alignment_heads), names)
         self.use(window)
 
     @property
@@ -152,14 +209,26 @@ class DecoderRuntime:
     @property
     def open_step(self) -> "OpenStep":
         """The one-token graph with its tensors, to find out how its mask is meant (see `masks`)."""
-        return OpenStep(self._step, self._cache)
+        return OpenStep(self._now.step, self._cache)
 
     def use(self, window: EncodedWindow) -> None:
         """Decode this window from now on."""
+        # The graphs for windows of its length.
+        self._now = self._graphs[window.n_audio_ctx]
         for name, tensor in window.tensors.items():
-            for stage in self._stages():
+            for stage in self._now.stages:
                 stage.bind_to_input(name.replace("present_", "past_", 1), tensor)
         self.begin()
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens that one call can take."""
+        return self._now.block.n_tokens
+
+    @property
+    def n_calls(self) -> int:
+        """Calls of the graphs so far, whatever number of tokens each took."""
+        return sum(stage.n_calls for graphs in self._graphs.values() for stage in graphs.stages)
 
     @property
     def n_fed(self) -> int:
@@ -169,7 +238,7 @@ class DecoderRuntime:
     @property
     def beams(self) -> "BeamDecoder | None":
         """The same decoder for several sequences at once, where it was compiled for them."""
-        return self._beams
+        return self._now.beams
 
     def rewind(self, n_fed: int) -> None:
         """Forget the tokens behind the first `n_fed`, to continue those otherwise."""
@@ -189,7 +258,7 @@ class DecoderRuntime:
         for slots in self._cache:
             # The same in every slot: attention that averages many of them would average white noise away.
             pattern = 4.0 * noise.standard_normal((1, slots.shape[1], 1, slots.shape[3]), dtype=np.float32)
-            slots[:, :, self._n_cached :] = pattern
+            slots[:, :, self._n_cached :] = as_type(pattern, self._cache_type)
         self._n_dirty = self._n_slots
 
     def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
@@ -204,7 +273,7 @@ class DecoderRuntime:
         position = 0
         while position < len(tokens):
             left = len(tokens) - position
-            call = self._step if left == 1 else self._calls[-1]
+            call = self._now.step if left == 1 else self._now.block
             n = min(left, call.n_tokens)
             self._forward(call, tokens[position : position + n])
             logits.append(call.read_logits(n))
@@ -216,14 +285,10 @@ class DecoderRuntime:
 
     def start_beams(self) -> "BeamDecoder":
         """Let several sequences continue the one that was fed; only where there are `beams`."""
-        assert self._beams is not None
-        self._beams.begin(self._cache, self._n_cached)
-        return self._beams
-
-    def _stages(self) -> Iterator["_Stage"]:
-        yield from (call.stage for call in self._calls)
-        if self._beams is not None:
-            yield self._beams.stage
+        beams = self._now.beams
+        assert beams is not None
+        beams.begin(self._cache, self._n_cached)
+        return beams
 
     def _forward(self, call: "_Call", tokens: Sequence[int]) -> None:
         n, n_cached = len(tokens), self._n_cached
@@ -240,6 +305,40 @@ class DecoderRuntime:
             slots[:, :, n_cached : n_cached + n_kept] = present[:, :, :n_kept]
         self._n_cached += n
         self._n_dirty = max(self._n_dirty, n_cached + n_kept)
+
+
+class _DecoderGraphs:
+    """The decoder's graphs for windows of one length; the caches are made by the first and shared by the others."""
+
+    def __init__(
+        self,
+        stages: DecoderStages,
+        names: Sequence[str],
+        cache: dict[str, ov.Tensor],
+        beam_cache: dict[str, ov.Tensor],
+        alignment_heads: Heads,
+    ) -> None:
+        self.stages = [stage for stage in (stages.step, stages.block, stages.beam) if stage is not None]
+        for stage in self.stages:
+            _bind_cache(stage, names, beam_cache if stage is stages.beam else cache)
+        self.step = _Call(stages.step, names, alignment_heads)
+        # What several tokens go through: one by one where there is no graph for them.
+        self.block = self.step if stages.block is None else _Call(stages.block, names, alignment_heads)
+        self.beams: BeamDecoder | None = None
+        if stages.beam is not None:
+            call = _Call(stages.beam, names, alignment_heads)
+            self.beams = BeamDecoder(call, [tensor.data for tensor in beam_cache.values()])
+        cross = next(port for name, port in stages.step.inputs.items() if ".encoder." in name)
+        self.n_audio_ctx = int(cross.shape[2])
+
+
+def _bind_cache(stage: "_Stage", names: Sequence[str], cache: dict[str, ov.Tensor]) -> None:
+    """Bind cached keys and values; those that are not there yet are made."""
+    for name in names:
+        if name in cache:
+            stage.bind_to_input(f"past_key_values.{name}", cache[name])
+        else:
+            cache[name] = stage.bind_input(f"past_key_values.{name}")
 
 
 class _Call:
@@ -282,11 +381,11 @@ class BeamDecoder:
     A slot belongs to every sequence whose row of the mask shows it: giving one up frees what was its alone.
     """
 
-    def __init__(self, call: _Call, names: Sequence[str]) -> None:
+    def __init__(self, call: _Call, cache: Sequence[FloatArray]) -> None:
         self.stage = call.stage
         self._call = call
         # Cached keys and values, each of shape (1, n_head, P, head).
-        self._cache = [call.stage.bind_input(f"past_key_values.{name}").data for name in names]
+        self._cache = cache
         self._n_slots = int(self._cache[0].shape[2])
         # Which slots each sequence sees, shape (n_sequences, P).
         self._visible = np.zeros((1, self._n_slots), dtype=np.float32)
@@ -371,6 +470,7 @@ class _Stage:
         self.inputs: dict[str, ov.ConstOutput] = {name: port for port in compiled.inputs for name in port.names}
         self.outputs: dict[str, ov.ConstOutput] = {name: port for port in compiled.outputs for name in port.names}
         self.tensors: dict[str, ov.Tensor] = {}
+        self.n_calls = 0
         self._request = compiled.create_infer_request()
 
     def bind_input(self, name: str) -> ov.Tensor:
@@ -402,19 +502,21 @@ class _Stage:
                 self._request.start_async()
                 answered = self._request.wait_for(round(HANGS_AFTER_S * 1000))
             else:
-                self._request.infer()
+                # Its answer is a copy of all outputs, unless they are shared.
+                self._request.infer(share_outputs=True)
                 answered = True
         except RuntimeError as error:
             raise self._failure(first_line(error)) from error
         if not answered:
             _hung.append(self._request)
             raise self._failure(f"no answer within {HANGS_AFTER_S:.0f} s")
+        self.n_calls += 1
 
     def _failure(self, reason: str) -> InferenceError:
         return InferenceError(
             f"{self.device} failed while it computed the {self.name} ({reason}): see `streamer doctor`, update the"
             " driver, or choose another device with --device CPU",
-            "decoder" if "decoder" in self.name else self.name,
+            stage_of(self.name),
         )
 
     def _port(self, ports: Mapping[str, ov.ConstOutput], kind: str, name: str) -> ov.ConstOutput:
@@ -437,6 +539,23 @@ class _Stage:
 def describe(port: ov.ConstOutput | ov.Tensor) -> str:
     """Return shape and type of a port or a tensor, such as `[1, 80, 3000] f32`."""
     return f"{list(port.shape)} {port.element_type.get_type_name()}"
+
+
+def to_float32(tensor: ov.Tensor) -> FloatArray:
+    """Return a tensor's values as a copy; NumPy has no bfloat16, and takes such bits for float16."""
+    if tensor.element_type != ov.Type.bf16:
+        return np.array(tensor.data, dtype=np.float32)
+    # The upper half of a float32's bits.
+    bits: NDArray[np.uint32] = tensor.data.view(np.uint16).astype(np.uint32) << 16
+    return bits.view(np.float32)
+
+
+def as_type(values: NDArray[np.float32], element_type: ov.Type) -> FloatArray:
+    """Return values as NumPy sees them in a tensor of a type; for bfloat16 what is behind its bits is cut off."""
+    if element_type != ov.Type.bf16:
+        return values
+    bits: NDArray[np.uint16] = (values.view(np.uint32) >> 16).astype(np.uint16)
+    return bits.view(np.float16)
 
 
 def new_tensor(port: ov.ConstOutput) -> ov.Tensor:

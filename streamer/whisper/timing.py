@@ -1,7 +1,8 @@
 """Word times from the decoder's cross-attention, by dynamic time warping.
 
 Source: openai-whisper's `timing.py`: normalise each alignment head over the tokens, median-filter along time, average
-the heads, and find the monotonic path of least cost.
+the heads, and find the monotonic path of least cost. How far a word's tokens looked is AlignAtt's: Papi et al. (2023),
+arXiv:2305.11408.
 """
 
 import itertools
@@ -26,31 +27,32 @@ def dtw(cost: FloatArray) -> tuple[IntArray, IntArray]:
 
     Returns the row and the column of each step of the path. On a tie a step along the columns is taken, then a
     diagonal one. (openai-whisper steps along the columns also where the two others tie below it, at a higher cost.)
-    Cells are computed an anti-diagonal at a time: those do not depend on each other.
+    A row is computed at once: within it a path goes along the columns from where it enters, and what that costs is
+    a difference of two sums over the row.
     """
     n_rows, n_columns = cost.shape
-    # total[r + c, r]: least cost of a path to cell (r - 1, c - 1); row and column 0 are outside the matrix.
-    total = np.full((n_rows + n_columns + 1, n_rows + 1), np.inf)
-    trace = np.full((n_rows + n_columns + 1, n_rows + 1), 2, dtype=np.int8)
+    # sums[r, c]: the row's cells before column c.
+    sums = np.zeros((n_rows, n_columns + 1))
+    np.cumsum(cost, axis=1, out=sums[:, 1:])
+    # total[r, c]: least cost of a path to cell (r - 1, c - 1); row and column 0 are outside the matrix.
+    total = np.full((n_rows + 1, n_columns + 1), np.inf)
     total[0, 0] = 0
-    for diagonal in range(2, n_rows + n_columns + 1):
-        r = np.arange(max(1, diagonal - n_columns), min(n_rows, diagonal - 1) + 1)
-        both = total[diagonal - 2, r - 1]
-        down = total[diagonal - 1, r - 1]
-        right = total[diagonal - 1, r]
-        step = np.where(right <= np.minimum(both, down), 2, np.where(down < both, 1, 0))
-        trace[diagonal, r] = step
-        total[diagonal, r] = cost[r - 1, diagonal - r - 1] + np.choose(step, (both, down, right))
+    # entry[r, c]: least cost of a path that enters row r at column c, less the row's cells before that.
+    entry = np.empty((n_rows, n_columns))
+    for row, above in enumerate(total[:-1]):
+        np.minimum(above[:-1], above[1:], out=entry[row])
+        entry[row] -= sums[row, :-1]
+        np.add(sums[row, 1:], np.minimum.accumulate(entry[row]), out=total[row + 1, 1:])
 
-    path: list[tuple[int, int]] = []
-    row, column = n_rows, n_columns
-    while row > 0 or column > 0:
-        path.append((row - 1, column - 1))
-        step_back = 1 if column == 0 else 2 if row == 0 else trace[row + column, row]
-        row -= step_back != 2
-        column -= step_back != 1
-    steps = np.array(path[::-1], dtype=np.intp)
-    return steps[:, 0], steps[:, 1]
+    runs: list[IntArray] = []
+    last = n_columns - 1
+    for row in range(n_rows - 1, -1, -1):
+        first = int(entry[row, : last + 1].argmin())
+        runs.append(np.arange(first, last + 1))
+        from_above = total[row, first + 1] < total[row, first]
+        last = first if from_above else first - 1
+    runs.reverse()
+    return np.repeat(np.arange(n_rows), [len(run) for run in runs]), np.concatenate(runs)
 
 
 def smooth(weights: FloatArray) -> FloatArray:
@@ -58,10 +60,14 @@ def smooth(weights: FloatArray) -> FloatArray:
 
     The ends are mirrored, as in openai-whisper; fewer positions than half a filter are left as they are.
     """
-    if weights.shape[-1] <= MEDIAN_FILTER_WIDTH // 2:
+    half = MEDIAN_FILTER_WIDTH // 2
+    n_positions = weights.shape[-1]
+    if n_positions <= half:
         return weights
-    smoothed: FloatArray = median_filter(weights, size=(1, 1, MEDIAN_FILTER_WIDTH), mode="mirror")
-    return smoothed
+    # SciPy filters one long line in half the time: what the ends lend each other is cut off with the margins.
+    padded = np.pad(weights, ((0, 0), (0, 0), (half, half)), mode="reflect")
+    smoothed: FloatArray = median_filter(padded.ravel(), MEDIAN_FILTER_WIDTH).reshape(padded.shape)
+    return smoothed[..., half : half + n_positions]
 
 
 def word_spans(
@@ -96,3 +102,21 @@ def word_spans(
     first = np.minimum(np.append(first, n_samples), n_samples)
     bounds = np.minimum(np.cumsum([0, *word_lengths]), len(first) - 1)
     return [(int(a), int(b)) for a, b in itertools.pairwise(first[bounds])]
+
+
+def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequence[int], n_samples: int) -> list[int]:
+    """Find how far the decoder looked for each word: to where the audio must have been heard for it to be known.
+
+    For each token that is the end of the encoder position with most of the heads' average attention, in the row that
+    predicted the token; for a word, the furthest of its tokens'. Unlike a word's end it follows from no other word, and
+    may go back. Attention to the window's padding counts as attention to the end of the audio.
+
+    Takes what `word_spans` takes; returns samples from the start of the window, none behind `n_samples`.
+    """
+    if not word_lengths:
+        return []
+    *firsts, n_text = itertools.accumulate(word_lengths, initial=0)
+    positions = attention[:, n_prompt - 1 : n_prompt - 1 + n_text].mean(axis=0).argmax(axis=-1)
+    furthest = np.maximum.reduceat(positions, firsts)
+    attended: list[int] = np.minimum((furthest + 1) * N_SAMPLES_PER_TOKEN, n_samples).tolist()
+    return attended

@@ -1,8 +1,12 @@
 """The speech detector, on speech and on what is none."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
@@ -43,3 +47,20 @@ def test_after_reset_it_hears_as_if_for_the_first_time() -> None:
 def test_loud_samples_are_clipped() -> None:
     loud = 5.0 * np.random.default_rng(0).standard_normal(CHUNK_SAMPLES * 4).astype(np.float32)
     assert SpeechDetector().process(loud) == SpeechDetector().process(np.clip(loud, -1.0, 1.0))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_one_thread_is_enough() -> None:
+    script = """
+import os
+import numpy as np
+from streamer.audio.vad import SpeechDetector
+
+detector = SpeechDetector()
+n_threads = len(os.listdir("/proc/self/task"))
+for _ in range(10):
+    detector.process(np.zeros(512, dtype=np.float32))
+assert len(os.listdir("/proc/self/task")) == n_threads
+assert os.environ["OMP_THREAD_LIMIT"] == "7", "what the user has set is left as it was"
+"""
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, "OMP_THREAD_LIMIT": "7"}, check=True)

@@ -219,17 +219,23 @@ async def test_a_bad_message_ends_the_stream_and_loses_nothing_said_before(bad: 
 
 
 @pytest.mark.parametrize(
-    ("first", "refused", "code", "close_code"),
+    ("first", "refused", "code", "close"),
     [
-        ("hello", None, "bad_message", 1008),
-        ('{"type":"start","rate":1}', None, "bad_message", 1008),
-        (bytes(640), BusyError("4 streams are open, expected at most 4: try again later"), "busy", 1013),
-        (bytes(640), UsageError("the model knows English only: leave language out"), "usage", 1008),
+        ("hello", None, "bad_message", (1008, "bad_message")),
+        ('{"type":"start","rate":1}', None, "bad_message", (1008, "bad_message")),
+        (
+            bytes(640),
+            BusyError("4 streams are open: try again later"),
+            "busy",
+            (1013, "busy: 4 streams are open: try again later"),
+        ),
+        (bytes(640), BusyError("ü" * 100), "busy", (1013, "busy: " + "ü" * 58)),
+        (bytes(640), UsageError("the model knows English only: leave language out"), "usage", (1008, "usage")),
     ],
-    ids=["text", "key", "busy", "usage"],
+    ids=["text", "key", "busy", "long reason", "usage"],
 )
 async def test_a_stream_that_cannot_be_opened_is_told_why(
-    first: str | bytes, refused: Exception | None, code: str, close_code: int
+    first: str | bytes, refused: Exception | None, code: str, close: tuple[int, str]
 ) -> None:
     async with serving() as running, running.socket("/v1/stream") as client:
         running.streams.refusal = refused
@@ -237,7 +243,7 @@ async def test_a_stream_that_cannot_be_opened_is_told_why(
         event = await next_event(client)
         assert isinstance(event, Error)
         assert (event.code, event.fatal, event.seq, event.session) == (code, True, 1, "")
-        assert await closing(client) == (close_code, code)
+        assert await closing(client) == close
         assert not running.streams.opened
 
 

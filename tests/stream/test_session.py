@@ -15,7 +15,7 @@ from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.events import Event, Final, Gap, Partial, Speech, Word
 from streamer.stream.gate import GateSettings
-from streamer.stream.session import PROMPT_CHARACTERS, Request, Session, SessionSettings, Window
+from streamer.stream.session import PAUSE_SAMPLES, PROMPT_CHARACTERS, Request, Session, SessionSettings, Window
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
 
@@ -24,7 +24,11 @@ GATE = GateSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.
 SETTINGS = SessionSettings(
     gate=GATE,
     pace_s=0.5,
+    policy="agreement",
     n_agreeing=2,
+    attention_margin_s=0.3,
+    commit_probability=0.0,
+    show_probability=0.0,
     trim_after_s=8.0,
     condition_on_previous_text=True,
     no_speech_threshold=0.6,
@@ -236,6 +240,7 @@ def settings_of(**changes: object) -> SessionSettings:
 paces = st.builds(
     settings_of,
     pace_s=st.sampled_from((0.1, 0.5, 2.0, 10.0)),
+    policy=st.sampled_from(("agreement", "alignatt")),
     n_agreeing=st.integers(1, 4),
     trim_after_s=st.sampled_from((5.0, 8.0, 15.0, 28.0)),
 )
@@ -423,6 +428,186 @@ def test_the_end_of_speech_makes_everything_final() -> None:
     assert session.next_window(6.0) is None
 
 
+def test_a_pause_is_transcribed_at_once_and_its_window_serves_as_the_last() -> None:
+    session = speaking(settings_of(policy="alignatt"))
+    take(session, window_at(session, 2.0), [(" hello", 0.5, 1.0)])
+    hear(session, 2.2, 0.0)
+    assert session.next_window(2.2) is None, "it may be a stop within a word"
+    window = pause_at(session, 2.3)
+    assert window.pause
+    assert not window.last
+    end_s = seconds_of(window)
+    (partial,) = take(session, window, [(" hello", 0.5, 1.0), (" there.", 1.2, end_s)])
+    assert isinstance(partial, Partial)
+    assert partial.stable == len("hello there."), "no word is cut off by a pause"
+    events = hear(session, 4.0, 0.0)
+    assert [type(event) for event in events] == [Speech, Final]
+    assert isinstance(events[1], Final)
+    assert events[1].text == "hello there."
+    assert session.next_window(5.0) is None, "all that was said had been encoded"
+
+
+def test_where_speech_ends_while_the_pause_is_transcribed_that_is_the_last_pass() -> None:
+    session = speaking()
+    hear(session, 2.0)
+    window = pause_at(session, 2.3)
+    hear(session, 4.0, 0.0)
+    assert session.next_window(4.0) is None
+    (final,) = take(session, window, [(" hello", 0.5, 1.0)])
+    assert isinstance(final, Final)
+    assert final.text == "hello"
+    assert session.next_window(5.0) is None
+
+
+def test_silence_after_a_pause_is_not_encoded_and_speech_goes_on_behind_it() -> None:
+    session = speaking(settings_of(gate=dataclasses.replace(GATE, min_silence_s=5.0)))
+    hear(session, 2.0)
+    take(session, pause_at(session, 2.3), [(" hello", 0.5, 1.0)])
+    hear(session, 5.0, 0.0)
+    assert session.next_window(5.0) is None
+    window = window_at(session, 5.6)
+    assert window.start == 0
+    assert not window.pause
+
+
+def test_a_sure_decoder_settles_words_at_first_sight() -> None:
+    session = speaking(settings_of(policy="alignatt", commit_probability=0.4))
+    window = window_at(session, 2.0)
+    end_s = seconds_of(window)
+    sure = timed(" so", 0.5, 0.8)
+    looked_at_the_end = dataclasses.replace(
+        timed(" far", 0.9, 1.2), attended_samples=round((end_s - 0.1) * SAMPLE_RATE)
+    )
+    request = request_of(session, window)
+    hypothesis = Hypothesis((sure, looked_at_the_end, timed(" away", 1.2, 1.4)), "en", 0.0, -0.1)
+    (partial,) = session.take(window, request, hypothesis, 0.0)
+    assert isinstance(partial, Partial)
+    assert partial.stable == len("so"), "what comes behind a word that is not settled does not settle either"
+    window = window_at(session, 3.0)
+    unsure = dataclasses.replace(timed(" far", 0.9, 1.2), probability=0.3)
+    hypothesis = Hypothesis((sure, unsure, timed(" away", 1.2, 1.4)), "en", 0.0, -0.1)
+    (partial,) = session.take(window, request_of(session, window), hypothesis, 0.0)
+    assert isinstance(partial, Partial)
+    assert partial.stable == len("so far away"), "two hypotheses agree"
+
+
+def test_unlikely_words_where_nobody_speaks_are_no_words() -> None:
+    session = speaking()
+    window = window_at(session, 2.0)
+    murmur = dataclasses.replace(timed(" The", 0.2, 0.5), probability=0.4)
+    hypothesis = Hypothesis((murmur,), "en", 0.9, -0.7)
+    assert session.take(window, request_of(session, window), hypothesis, 0.0) == []
+    events = hear(session, 4.0, 0.0)
+    window = session.next_window(4.0) or window
+    if not session.finished:
+        events += session.take(window, request_of(session, window), hypothesis, 4.0)
+    (final,) = (event for event in events if isinstance(event, Final))
+    assert final.text == ""
+
+
+def test_words_that_will_hardly_stay_are_not_shown() -> None:
+    session = speaking(settings_of(show_probability=0.5))
+    window = window_at(session, 2.0)
+    end_s = seconds_of(window)
+    likely, unlikely = timed(" so", 0.5, 0.8), dataclasses.replace(timed(" far", 0.9, 1.2), probability=0.4)
+    hypothesis = Hypothesis((likely, unlikely, timed(" away", 1.2, 1.4)), "en", 0.0, -0.1)
+    (partial,) = session.take(window, request_of(session, window), hypothesis, 0.0)
+    assert isinstance(partial, Partial)
+    assert partial.text == "so"
+    # What is seen stays while it is said again, however unsure.
+    window = window_at(session, 3.0)
+    end_s = seconds_of(window)
+    likely = dataclasses.replace(likely, probability=0.2)
+    cut_off = timed(" further", 2.0, end_s - 0.05)
+    hypothesis = Hypothesis((likely, timed(" fur", 0.9, 1.4), cut_off), "en", 0.0, -0.1)
+    (partial,) = session.take(window, request_of(session, window), hypothesis, 0.0)
+    assert isinstance(partial, Partial)
+    assert partial.text == "so fur"
+    assert [word.stable for word in partial.words] == [True, False]
+
+
+def test_a_prompt_that_leads_into_a_loop_is_dropped_and_the_last_window_decoded_without_it() -> None:
+    session = speaking()
+    hear(session, 2.0)
+    take(session, pause_at(session, 2.3), [(" hello.", 0.5, 1.0)])
+    hear(session, 4.0, 0.0)
+    hear(session, 6.0)
+    hear(session, 7.0, 0.0)
+    window = session.next_window(7.0)
+    assert window is not None
+    assert window.last
+    request = request_of(session, window)
+    assert request.prompt == " hello."
+    looped = Hypothesis((timed(" on", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
+    assert session.take(window, request, looped, 7.1) == []
+    window = session.next_window(7.2)
+    assert window is not None
+    request = request_of(session, window)
+    assert request.prompt == ""
+    assert not request.first
+    (final,) = take(session, window, [(" on and on.", 0.5, 1.8)])
+    assert isinstance(final, Final)
+    assert final.text == "on and on."
+    assert session.finished or session.next_window(8.0) is None
+
+
+def test_a_pause_whose_text_loops_after_a_prompt_is_decoded_once_more_too() -> None:
+    session = speaking()
+    hear(session, 2.0)
+    take(session, pause_at(session, 2.3), [(" hello.", 0.5, 1.0)])
+    hear(session, 4.0, 0.0)
+    hear(session, 6.0)
+    window = pause_at(session, 6.3)
+    assert window.pause
+    looped = Hypothesis((timed(" on", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
+    assert session.take(window, request_of(session, window), looped, 6.4) == []
+    # No chunk has come since: the window is the same, and wanted.
+    again = session.next_window(6.4)
+    assert again is not None
+    assert again.end == window.end
+    assert request_of(session, again).prompt == ""
+    take(session, again, [(" on and on.", 0.5, 1.8)])
+    _, final = hear(session, 8.0, 0.0)
+    assert isinstance(final, Final)
+    assert final.text == "on and on."
+
+
+def test_a_loop_in_a_full_window_that_reaches_the_end_of_speech_is_decoded_once_more() -> None:
+    session = speaking()
+    hear(session, 2.0)
+    take(session, pause_at(session, 2.3), [(" hello.", 0.5, 1.0)])
+    hear(session, 4.0, 0.0)
+    hear(session, 4.3)
+    begin = session._regions[0].window_start
+    # What is kept behind the last sound ends beyond the window, what has to be heard of it within.
+    hear(session, (begin + N_SAMPLES) / SAMPLE_RATE - PAUSE_SAMPLES / SAMPLE_RATE - 0.04)
+    hear(session, 36.0, 0.0)
+    window = session.next_window(36.0)
+    assert window is not None
+    speech_end = session._regions[0].end
+    assert speech_end is not None
+    assert window.end == begin + N_SAMPLES < speech_end
+    looped = Hypothesis((timed(" on", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
+    assert session.take(window, request_of(session, window), looped, 36.1) == []
+    again = session.next_window(36.1)
+    assert again is not None
+    (final,) = take(session, again, [(" on and on.", 0.5, 1.8)])
+    assert isinstance(final, Final)
+    assert final.text == "on and on."
+
+
+def test_a_full_window_that_ends_in_speech_does_not_end_in_a_pause_that_came_later() -> None:
+    session = speaking(settings_of(policy="alignatt"))
+    hear(session, 40.0)
+    window = pause_at(session, 40.3)
+    assert window.end == N_SAMPLES
+    assert not window.pause
+    end_s = seconds_of(window)
+    *_, partial = take(session, window, [(" hello", 0.5, 1.0), (" ther", end_s - 0.3, end_s)])
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("ther", 0), "it is cut off"
+
+
 def test_a_word_that_the_decoder_writes_on_at_stays_one_word() -> None:
     session = speaking()
     settle(session, [(" the", 0.2, 0.4), (" President", 0.5, 1.0)])
@@ -512,6 +697,23 @@ def test_a_window_that_fails_costs_its_own_speech_only() -> None:
     assert following.start / SAMPLE_RATE >= gap.end - 0.01
 
 
+def test_a_last_pass_whose_hypothesis_cannot_be_taken_does_not_keep_its_speech_waiting() -> None:
+    session = speaking()
+    settle(session, [(" so", 0.5, 0.8)])
+    window = pause_at(session, 3.1)
+    hear(session, 4.0, 0.0)
+    assert session.final_awaited
+    with pytest.raises(AssertionError, match="left the prefix"):
+        take(session, window, [])
+    final, gap = session.fail(window, "device")
+    assert isinstance(final, Final)
+    assert isinstance(gap, Gap)
+    assert final.text == "so"
+    assert gap.start == final.end < gap.end
+    session.finish(session._heard)
+    assert session.finished
+
+
 def test_the_language_is_known_from_the_first_final() -> None:
     session = speaking(settings_of(language="auto"))
     hear(session, 2.0)
@@ -544,6 +746,13 @@ def hear(session: Session, until_s: float, probability: float = 0.9) -> list[Eve
 def window_at(session: Session, until_s: float, now_s: float = 0.0) -> Window:
     hear(session, until_s)
     window = session.next_window(now_s)
+    assert window is not None
+    return window
+
+
+def pause_at(session: Session, until_s: float) -> Window:
+    hear(session, until_s, 0.0)
+    window = session.next_window(0.0)
     assert window is not None
     return window
 

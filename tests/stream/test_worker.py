@@ -221,6 +221,28 @@ def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
     assert setting.engine.stats.failures == 1
 
 
+@pytest.mark.parametrize("where", ["encoder", "decoder"])
+def test_a_session_whose_last_window_fails_is_finished(setting: Setting, where: str) -> None:
+    listener = setting.listener()
+
+    def fail_at_the_end(encoded: FakeEncoded) -> None:
+        if listener.live.session.ended:
+            raise InferenceError("the device is gone")
+
+    if where == "encoder":
+        setting.encoder.before = fail_at_the_end
+    else:
+        setting.decoder.before = fail_at_the_end
+    setting.engine.add(listener.live)
+    # The audio ends while somebody speaks.
+    listener.write(setting.words[0][-1].end / SAMPLE_RATE)
+    setting.engine.end_audio(listener.live)
+    assert listener.finished.wait(PATIENCE_S)
+    assert isinstance(listener.events[-1], Gap)
+    assert setting.engine.n_sessions == 0
+
+
+@pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])
 def test_the_newest_window_wins(setting: Setting) -> None:
     barrier = setting.barrier
     setting.decoder.before = barrier

@@ -172,7 +172,7 @@ class TestFreshness:
     @pytest.mark.parametrize("stage", ["encoder", "cross_kv"])
     def test_a_stage_that_mixes_the_window_before_in_is_named(self, pair: tuple[Runtime, Runtime], stage: str) -> None:
         used, _ = pair
-        part = used._encoder if stage == "encoder" else used._cross_kv
+        part = used._encoder.encoder if stage == "encoder" else used._encoder.cross_kv
         infer = part.infer
         kept: list[np.ndarray] = []
 
@@ -200,13 +200,13 @@ class TestFreshness:
 
     def test_an_encoder_that_hears_nothing_is_named(self, pair: tuple[Runtime, Runtime]) -> None:
         for runtime in pair:
-            infer = runtime._encoder.infer
+            infer = runtime._encoder.encoder.infer
 
             def deaf(infer: Untyped = infer, runtime: Runtime = runtime) -> None:
                 infer()
-                runtime._encoder.tensors["last_hidden_state"].data[:] = 1
+                runtime._encoder.encoder.tensors["last_hidden_state"].data[:] = 1
 
-            runtime._encoder.infer = deaf  # type: ignore[method-assign]
+            runtime._encoder.encoder.infer = deaf  # type: ignore[method-assign]
         found = list(check_freshness(*pair, SOT))
         assert found[0].found == "the same for every window"
         assert not found[0].passed

@@ -142,8 +142,19 @@ def test_all_devices_get_latency_and_all_but_an_npu_full_precision() -> None:
     assert properties_for("NPU.3720", plan()) == LATENCY
 
 
+def test_with_integer_weights_a_processor_chooses_its_own_precision() -> None:
+    assert properties_for("CPU", plan(), 512) == LATENCY | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 512}
+    assert properties_for("GPU", plan(), 512) == LATENCY | FULL_PRECISION
+    assert properties_for("NPU", plan(), 512) == LATENCY
+    through = StagePlan("decoder", ("NPU",), {}, npu_through_cpu=True)
+    assert properties_for("NPU", through, 512) == properties_for("NPU", through)
+
+
 def test_the_users_properties_win_over_ours() -> None:
     assert properties_for("GPU", plan("INFERENCE_PRECISION_HINT=f16")) == LATENCY | {"INFERENCE_PRECISION_HINT": "f16"}
+    assert properties_for("CPU", plan("DYNAMIC_QUANTIZATION_GROUP_SIZE=0"), 512) == LATENCY | {
+        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"
+    }
 
 
 def test_a_property_goes_to_the_kind_of_device_that_it_names() -> None:

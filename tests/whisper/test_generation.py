@@ -61,6 +61,7 @@ def test_the_shipped_models_own(dims: ModelDimensions) -> None:
         multilingual=True,
         prompted=False,
         silent_padding=True,
+        windows_s=(5, 10),
     )
 
 
@@ -159,6 +160,12 @@ def test_a_latest_first_time_that_is_none(copy: Path, dims: ModelDimensions, val
 def test_a_switch_that_is_none(copy: Path, dims: ModelDimensions, key: str, value: object) -> None:
     edit(copy / NAME, **{key: value})
     refuse(copy, dims, f"has {key} ", "expected true or false")
+
+
+@pytest.mark.parametrize("value", [10, "10", [1], [31], [10.0], [True], {}])
+def test_windows_that_are_none(copy: Path, dims: ModelDimensions, value: object) -> None:
+    edit(copy / NAME, stream_windows_s=value)
+    refuse(copy, dims, "has stream_windows_s ", "expected a list of whole numbers from 2 to 30")
 
 
 VALUES = st.recursive(

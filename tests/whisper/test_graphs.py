@@ -145,7 +145,7 @@ def test_the_copies_share_the_weights(decoder: ov.Model) -> None:
         return {array.ctypes.data for array in constants(model) if array.size >= DIMS.n_text_state}
 
     shared = addresses(decoder)
-    assert len(shared) > 40
+    assert len(shared) > 30
     for n_tokens in (1, 16):
         own = addresses(graphs.fix_sizes(decoder, n_tokens, DIMS.cache_size)) - shared
         assert not own
@@ -181,9 +181,10 @@ def test_each_tensor_is_read_once_and_held_once(checkpoint: Checkpoint, dtype: s
     gc.collect()
     held = {array.ctypes.data for model in models for array in constants(model)}
     read = {array.ctypes.data for ref in alive if (array := ref()) is not None}
-    # All but the biases of the two convolutions, which get another shape and are small.
-    assert len(read) >= len(reads) - 2
-    assert len(read & held) == len(reads) - 2
+    # All but the biases of the two convolutions, which get another shape and are small, and what is joined: three
+    # matrices and two biases of each of the decoder's layers.
+    assert len(read) >= len(reads) - 2 - 5 * DIMS.n_text_layer
+    assert len(read & held) == len(reads) - 2 - 5 * DIMS.n_text_layer
 
 
 def test_a_graph_keeps_the_weights_that_it_looks_at(checkpoint: Checkpoint) -> None:

@@ -173,7 +173,7 @@ def test_auto_passes_over_a_device_that_computes_nonsense(
     two = {stage: dataclasses.replace(plan, candidates=("CPU", "CPU")) for stage, plan in plans.items()}
     monkeypatch.setattr(model_module, "plan_stages", lambda settings, available: two)
 
-    def check(decoder: DecoderRuntime, token: int) -> list[Check]:
+    def check(decoder: DecoderRuntime, token: int, about: str) -> list[Check]:
         return [Check("decoder: sense", "?", "?", next(answers), "the compiled decoder gives nonsense", "decoder")]
 
     monkeypatch.setattr(model_module, "check_decoder", check)

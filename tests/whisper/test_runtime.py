@@ -18,7 +18,7 @@ from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.runtime import Runtime
+from streamer.whisper.runtime import Runtime, as_type, to_float32
 from streamer.whisper.weights import Checkpoint, huggingface
 from tests.whisper.support import (
     NANO,
@@ -219,6 +219,27 @@ def test_encoding_the_next_window_leaves_this_one_alone(
         if i == 2:
             runtime.encode(other_mel, 1)
         np.testing.assert_array_equal(decoder.feed([token])[0], expected[i])
+
+
+def test_calls_are_counted_whatever_they_take(model: WhisperModel, mel: FloatArray) -> None:
+    decoder = model.runtime.decoder
+    decoder.use(model.runtime.encode(mel, 0))
+    assert decoder.block_tokens == BLOCK_TOKENS
+    before = decoder.n_calls
+    for n_tokens, n_calls in ((1, 1), (4, 2), (BLOCK_TOKENS, 3), (BLOCK_TOKENS + 1, 5)):
+        decoder.feed([513] * n_tokens)
+        assert decoder.n_calls == before + n_calls
+
+
+@pytest.mark.parametrize("element_type", [ov.Type.f32, ov.Type.bf16])
+def test_bfloat16_has_the_upper_half_of_a_floats_bits(element_type: ov.Type) -> None:
+    values = np.array([0.0, 1.0, -2.5, 3.0e38, 1.00390625, np.pi], dtype=np.float32)
+    written = ov.Tensor(element_type, [len(values)])
+    written.data[:] = as_type(values, element_type)
+    expected = tensor(values).to(torch.bfloat16).float().numpy() if element_type == ov.Type.bf16 else values
+    # torch rounds, we cut off: the last of eight bits may differ.
+    np.testing.assert_allclose(to_float32(written), expected, rtol=2**-7 if element_type == ov.Type.bf16 else 0)
+    np.testing.assert_array_equal(to_float32(written)[:3], values[:3])
 
 
 def test_what_feed_returned_stays(model: WhisperModel, mel: FloatArray) -> None:

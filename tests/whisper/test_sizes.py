@@ -23,6 +23,7 @@ from streamer.whisper.graphs import Heads, build_cross_kv, build_decoder, build_
 from streamer.whisper.weights import Checkpoint, FloatArray, expected_shapes
 from streamer.whisper.weights.names import openai_name
 from tests.whisper.sizes import (
+    BYTES,
     SIZES,
     cache_bytes,
     cross_kv_bytes,
@@ -295,10 +296,16 @@ def port_bytes(found: list[ov.Output]) -> int:
 
 
 def on_paper(dims: ModelDimensions, precision: str) -> dict[str, int]:
-    """Return the weights' bytes by stage; the biases of the two convolutions are in float32 whatever the precision."""
+    """Return the weights' bytes by stage, with what the graphs add to them.
+
+    The biases of the two convolutions are in float32 whatever the precision; the keys that the decoder computes along
+    with queries and values have a bias of zeros.
+    """
+    paper = weight_bytes(dims, precision)
     return {
-        **weight_bytes(dims, precision),
-        "encoder": weight_bytes(dims, precision)["encoder"] + 4 * dims.n_audio_state,
+        **paper,
+        "encoder": paper["encoder"] + 4 * dims.n_audio_state,
+        "decoder": paper["decoder"] + BYTES[precision] * dims.n_text_layer * dims.n_text_state,
     }
 
 

@@ -12,7 +12,7 @@ from hypothesis.extra import numpy as hnp
 from numpy.typing import NDArray
 
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
-from streamer.whisper.timing import MEDIAN_FILTER_WIDTH, dtw, smooth, word_spans
+from streamer.whisper.timing import MEDIAN_FILTER_WIDTH, attended_samples, dtw, smooth, word_spans
 
 Matrix = NDArray[np.floating]
 
@@ -143,3 +143,25 @@ def test_times_never_go_back_nor_leave_the_audio(seed: int, lengths: list[int], 
 def test_heads_that_saw_nothing_give_numbers_all_the_same() -> None:
     spans = word_spans(np.zeros((2, 6, 1500), dtype=np.float32), 4, [1, 1], n_samples=32_000)
     assert all(0 <= start <= end <= 32_000 for start, end in spans)
+
+
+def test_a_word_is_as_far_away_as_the_furthest_look_of_a_row_that_predicted_it() -> None:
+    # The rows of the start, then those of the text tokens; the row of the last predicts what is not here.
+    centres = [0, 20, 60, 140, 100, 190]
+    ends = attended_samples(diagonal(centres), 2, [1, 2, 1], n_samples=200 * N_SAMPLES_PER_TOKEN)
+    assert ends == [21 * N_SAMPLES_PER_TOKEN, 141 * N_SAMPLES_PER_TOKEN, 101 * N_SAMPLES_PER_TOKEN]
+
+
+def test_a_look_at_the_padding_is_one_at_the_end_of_the_audio() -> None:
+    assert attended_samples(diagonal([0, 20, 900]), 2, [1, 1], n_samples=16_001) == [21 * N_SAMPLES_PER_TOKEN, 16_001]
+
+
+def test_the_average_of_the_heads_decides_how_far_a_word_is() -> None:
+    heads = np.zeros((3, 2, 1500), dtype=np.float32)
+    heads[0, 0, 700] = 0.9
+    heads[1:, 0, 40] = 0.5
+    assert attended_samples(heads, 1, [1], n_samples=480_000) == [41 * N_SAMPLES_PER_TOKEN]
+
+
+def test_no_words_are_nowhere() -> None:
+    assert attended_samples(diagonal([0, 20]), 2, [], n_samples=16_000) == []

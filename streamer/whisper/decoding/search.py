@@ -1,9 +1,11 @@
 """How the tokens of a window are searched for: greedily, by sampling, or along several beams.
 
 Source: openai-whisper's `decoding.py` (`GreedyDecoder`, `BeamSearchDecoder`, `MaximumLikelihoodRanker`); patience is
-Kasai et al. (2022), arXiv:2204.05424, the length penalty Wu et al. (2016), arXiv:1609.08144.
+Kasai et al. (2022), arXiv:2204.05424, the length penalty Wu et al. (2016), arXiv:1609.08144; to check a draft in one
+call is Stern et al. (2018), arXiv:1811.03115.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -77,6 +79,9 @@ class Found:
     # Of these and of the end of text, where it came.
     sum_logprob: float = 0.0
 
+    # Tokens that were sampled, with the end of text, and with those of a loop that are not kept.
+    n_sampled: int = 0
+
     # Alignment heads' attention after each token that was fed, shape (n_heads, n, n_audio_ctx).
     attention: list[FloatArray] = field(default_factory=list)
     looped: bool = False
@@ -109,6 +114,19 @@ class Search:
         return logits
 
 
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A token that was fed before it was known to come, and what the decoder said behind it."""
+
+    token: int
+
+    # Shape (n_vocab,).
+    logits: FloatArray
+
+    # Shape (n_heads, 1, n_audio_ctx).
+    attention: FloatArray
+
+
 def greedy(logits: FloatArray) -> int:
     """Choose the likeliest token."""
     return int(logits.argmax())
@@ -134,21 +152,32 @@ def drawer(seed: int) -> Draw:
     return draw
 
 
-def follow(decoder: TokenDecoder, logits: FloatArray, search: Search, choose: Callable[[FloatArray], int]) -> Found:
+def follow(
+    decoder: TokenDecoder,
+    logits: FloatArray,
+    search: Search,
+    choose: Callable[[FloatArray], int],
+    guesses: Sequence[Guess] = (),
+) -> Found:
     """Continue the fed sequence by one token after another.
 
     logits : shape = (n_vocab,)
-        Those of the last token fed.
+        Those of the last token fed, guesses apart.
+    guesses
+        Tokens that were fed behind it on trial: fewer than the limit. As long as what is chosen is what was guessed,
+        nothing needs to be fed; the first wrong guess and those behind it are taken back.
     """
     found = Found()
     tokens = list(search.begins_with)
     n_before = len(tokens)
+    ahead = deque(guesses)
     for left in range(search.limit, 0, -1):
         if search.cancelled():
             break
         token = choose(search.filtered(logits, tokens))
         probability = log_prob(logits, token)
         found.sum_logprob += probability
+        found.n_sampled += 1
         if token == search.end_of_text:
             break
         tokens.append(token)
@@ -161,7 +190,13 @@ def follow(decoder: TokenDecoder, logits: FloatArray, search: Search, choose: Ca
             found.sum_logprob = sum(found.log_probs)
             break
         if left > 1:
-            (logits, *_), attention = decoder.feed([token])
+            if ahead and ahead[0].token == token:
+                guess = ahead.popleft()
+                logits, attention = guess.logits, guess.attention
+            else:
+                decoder.rewind(decoder.n_fed - len(ahead))
+                ahead.clear()
+                (logits, *_), attention = decoder.feed([token])
             found.attention.append(attention)
     found.tokens = tokens[n_before:]
     return found
@@ -236,6 +271,7 @@ class _Beam:
             tokens=list(self.tokens[:n_tokens]),
             log_probs=list(self.log_probs[:n_tokens]),
             sum_logprob=self.sum_logprob,
+            n_sampled=len(self.tokens),
         )
 
 

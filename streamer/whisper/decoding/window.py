@@ -4,7 +4,7 @@ Source: openai-whisper's `decoding.py`; generation settings from the model's own
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,7 @@ from streamer.whisper.decoding.probabilities import log_prob, log_softmax
 from streamer.whisper.decoding.search import (
     Draw,
     Found,
+    Guess,
     Search,
     TokenDecoder,
     best_of,
@@ -47,6 +48,10 @@ class WindowOptions:
 
     # Text that the result begins with, as if it had been sampled.
     begins_with: tuple[int, ...] = ()
+
+    # What may well follow, such as what was said of this audio before. It changes no result: it saves calls where it is
+    # right. Only heeded where the likeliest token is taken, along one beam.
+    draft: tuple[int, ...] = ()
 
     # Most tokens to sample.
     max_tokens: int = 10_000
@@ -97,6 +102,12 @@ class DecodedWindow:
     n_start: int
     looped: bool = False
 
+    # Tokens that were sampled (see `Found`), those that were given before (prompt, start and beginning), and with how
+    # many of the latter the result begins.
+    n_sampled: int = 0
+    n_given: int = 0
+    n_begins_with: int = 0
+
     # Temperature that it was decoded at.
     temperature: float = 0.0
 
@@ -126,8 +137,14 @@ def decode_window(
     n_prompt = max(0, min(len(options.prompt), room))
     prompt = [special.start_of_previous, *options.prompt[len(options.prompt) - n_prompt :]] if n_prompt else []
 
+    given = [*prompt, *start, *options.begins_with]
+    limit = min(options.max_tokens, decoder.capacity + 1 - len(given))
+    is_greedy = options.temperature == 0 and options.n_beams == 1
+    # The last token is not fed: nothing comes after it.
+    draft = options.draft[: max(0, limit - 1)] if is_greedy else ()
+
     decoder.begin()
-    logits, attention = decoder.feed([*prompt, *start, *options.begins_with])
+    logits, attention = decoder.feed([*given, *draft])
     no_speech_prob = math.exp(log_prob(logits[len(prompt)], special.no_speech))
 
     suppress, *others = _filters(tokenizer, config, options, logits.shape[-1])
@@ -137,21 +154,22 @@ def decode_window(
         scored = row.copy()
         suppress.apply(scored, ())
         log_probs.append(log_prob(scored, token))
-    n_fed = decoder.n_fed
     search = Search(
         rules=(suppress, *others),
         end_of_text=special.end_of_text,
-        limit=min(options.max_tokens, decoder.capacity + 1 - n_fed),
+        limit=limit,
         begins_with=options.begins_with,
         stop_at_loop=options.stop_at_loop,
         cancelled=cancelled,
     )
-    found = _search(decoder, logits[-1], search, options, draw)
-    rows = [attention[:, len(prompt) :], *found.attention] if options.keep_attention else [attention[:, :0]]
+    n_given = len(given)
+    guesses = [Guess(token, logits[i], attention[:, i : i + 1]) for i, token in enumerate(draft, n_given)]
+    found = _search(decoder, logits[n_given - 1], guesses, search, options, draw)
+    rows = [attention[:, len(prompt) : n_given], *found.attention] if options.keep_attention else [attention[:, :0]]
     if options.keep_attention and len(found.attention) < len(found.tokens) - 1:
         # Several texts were tried: this one is fed once more, a block at a time.
-        decoder.rewind(n_fed)
-        rows.append(decoder.feed(found.tokens[: decoder.capacity - n_fed])[1])
+        decoder.rewind(n_given)
+        rows.append(decoder.feed(found.tokens[: decoder.capacity - n_given])[1])
     return DecodedWindow(
         tokens=[*options.begins_with, *found.tokens],
         log_probs=[*log_probs, *found.log_probs],
@@ -160,12 +178,20 @@ def decode_window(
         attention=np.concatenate(rows, axis=1),
         n_start=len(start),
         looped=found.looped,
+        n_sampled=found.n_sampled,
+        n_given=n_given,
+        n_begins_with=len(options.begins_with),
         temperature=options.temperature,
     )
 
 
 def _search(
-    decoder: TokenDecoder, logits: FloatArray, search: Search, options: WindowOptions, draw: Draw | None
+    decoder: TokenDecoder,
+    logits: FloatArray,
+    guesses: Sequence[Guess],
+    search: Search,
+    options: WindowOptions,
+    draw: Draw | None,
 ) -> Found:
     if options.temperature > 0:
         choose = sampler(options.temperature, draw or drawer(0))
@@ -178,7 +204,7 @@ def _search(
     if options.n_beams > 1 and search.limit > 0:
         beams = follow_beams(decoder, logits, search, n_beams=options.n_beams, patience=options.patience)
         return best_of(beams, options.length_penalty)
-    return follow(decoder, logits, search, greedy)
+    return follow(decoder, logits, search, greedy, guesses)
 
 
 def detect_language(decoder: TokenDecoder, tokenizer: Tokenizer) -> tuple[str, Mapping[str, float]]:

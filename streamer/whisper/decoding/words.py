@@ -1,13 +1,12 @@
 """Decoded tokens as words with times."""
 
+import math
 from collections.abc import Sequence
-
-import numpy as np
 
 from streamer.whisper.decoding.loops import compression_ratio
 from streamer.whisper.decoding.window import DecodedWindow
 from streamer.whisper.result import Hypothesis, TimedWord
-from streamer.whisper.timing import word_spans
+from streamer.whisper.timing import attended_samples, word_spans
 from streamer.whisper.tokenizer import Tokenizer
 
 # A word and the tokens that spell it.
@@ -21,18 +20,30 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
         del spellings[-1]  # the beginning of a word that has not come
     words = time_words(window, spellings, n_samples)
     ratio = compression_ratio("".join(word.text for word in words))
-    return Hypothesis(tuple(words), language, window.no_speech_prob, window.avg_logprob, ratio, window.looped)
+    return Hypothesis(
+        tuple(words),
+        language,
+        window.no_speech_prob,
+        window.avg_logprob,
+        ratio,
+        window.looped,
+        n_sampled=window.n_sampled,
+        n_given=window.n_given,
+        n_begins_with=window.n_begins_with,
+    )
 
 
 def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int) -> list[TimedWord]:
     """Give the words that a window decoded without timestamps their times and probabilities."""
     n_text = sum(len(tokens) for _, tokens in words)
     attention = window.attention[:, : window.n_start + n_text]
-    spans = word_spans(attention, window.n_start, [len(tokens) for _, tokens in words], n_samples)
+    lengths = [len(tokens) for _, tokens in words]
+    spans = word_spans(attention, window.n_start, lengths, n_samples)
+    attended = attended_samples(attention, window.n_start, lengths, n_samples)
     timed: list[TimedWord] = []
     position = 0
-    for (text, tokens), (start, end) in zip(words, spans, strict=True):
+    for (text, tokens), (start, end), furthest in zip(words, spans, attended, strict=True):
         log_probs = window.log_probs[position : position + len(tokens)]
         position += len(tokens)
-        timed.append(TimedWord(text, tokens, start, end, float(np.exp(np.mean(log_probs)))))
+        timed.append(TimedWord(text, tokens, start, end, math.exp(sum(log_probs) / len(log_probs)), furthest))
     return timed

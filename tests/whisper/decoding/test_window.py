@@ -406,8 +406,12 @@ def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
         position += len(word.tokens)
         assert word.probability == pytest.approx(float(np.exp(np.mean(log_probs))))
         assert 0 <= word.start_samples <= word.end_samples <= n_samples
+        assert 0 < word.attended_samples <= n_samples
     starts = [word.start_samples for word in hypothesis.words]
     assert starts == sorted(starts)
+    # Two measures of one thing: mostly they agree.
+    apart = [abs(word.attended_samples - word.end_samples) for word in hypothesis.words]
+    assert np.median(apart) < SAMPLE_RATE // 10
     assert starts[-1] - starts[0] > SAMPLE_RATE
 
 

@@ -1,0 +1,209 @@
+"""The figures of a system over recordings (docs/metrics.md): accuracy, delay, stability, cost, loss."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from streamer.bench.stability import Stability
+from streamer.bench.text import Errors
+
+# Percentiles of delays that are told.
+QUANTILES = (50, 90, 99)
+
+
+@dataclass(slots=True)
+class Delays:
+    """Seconds from the end of each word to a revision: by a wall clock, and by the audio that had been heard."""
+
+    aware: list[float] = field(default_factory=list)
+    unaware: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Joins:
+    """What happened near the places where two finals meet in the middle of speech."""
+
+    n_joins: int = 0
+
+    # Words of the reference near a join, those of them that were left out, and words that were said twice there.
+    n_words: int = 0
+    dropped: int = 0
+    doubled: int = 0
+
+
+@dataclass(slots=True)
+class Figures:
+    """What one system did over recordings; `pool` puts several together."""
+
+    system: str
+    recordings: list[str]
+    audio_s: float
+
+    # Of the finals, and of the same model's offline transcript.
+    streamed: Errors = field(default_factory=Errors)
+    offline: Errors = field(default_factory=Errors)
+
+    # Of recordings in which nothing is said: their length, words of the finals, and all words that were shown.
+    silent_s: float = 0.0
+    hallucinated: int = 0
+    hallucinated_shown: int = 0
+
+    # Words were seen first, were promised for good, and were not changed any more, as it turned out.
+    first_seen: Delays = field(default_factory=Delays)
+    stable: Delays = field(default_factory=Delays)
+    settled: Delays = field(default_factory=Delays)
+
+    # Words that were never promised: the end of the stream made them stable.
+    n_never_stable: int = 0
+
+    # For each stretch of speech, in seconds by the wall clock: from its onset to the first text of it, from its end to
+    # its last word being stable, and the same without the deliberate wait for silence.
+    first_partial_s: list[float] = field(default_factory=list)
+    finalisation_s: list[float] = field(default_factory=list)
+    finalisation_computed_s: list[float] = field(default_factory=list)
+
+    # Average lagging of each recording in seconds, by stable words: AL, LAAL, and by the wall clock AL_CA, LAAL_CA.
+    lagging_s: dict[str, list[float]] = field(default_factory=dict)
+
+    stability: Stability = field(default_factory=Stability)
+
+    # None: the system does not tell where its finals are.
+    joins: Joins | None = None
+
+    # Seconds of words that are in neither a final nor a gap (None as above), and of audio announced as lost.
+    lost_s: float | None = None
+    gap_s: float = 0.0
+
+    # Words of the reference whose times are known, and of the final transcript.
+    n_said: int = 0
+    n_final_words: int = 0
+    cpu_s: float = 0.0
+    peak_rss_mb: float = 0.0
+    encoder_calls: int | None = None
+    decoder_calls: int | None = None
+    decoder_tokens: int | None = None
+    settled_tokens: int | None = None
+
+    def summary(self) -> dict[str, float | None]:
+        """Return every figure as one number; None where it is not known or does not apply."""
+        figures: dict[str, float | None] = {
+            "recordings": len(self.recordings),
+            "audio_s": self.audio_s,
+            "wer_offline": self.offline.rate,
+            "wer_streamed": self.streamed.rate,
+            "wer_streaming_costs": _difference(self.streamed.rate, self.offline.rate),
+            "substitutions": self.streamed.substitutions,
+            "deletions": self.streamed.deletions,
+            "insertions": self.streamed.insertions,
+            "doubled_words": self.streamed.doubled,
+            "dropped_words": self.streamed.dropped,
+            "doubled_words_offline": self.offline.doubled if self.offline.n_reference else None,
+            "dropped_words_offline": self.offline.dropped if self.offline.n_reference else None,
+            "joins": self.joins.n_joins if self.joins else None,
+            "doubled_at_joins": self.joins.doubled if self.joins else None,
+            "dropped_at_joins": self.joins.dropped if self.joins else None,
+            "words_at_joins": self.joins.n_words if self.joins else None,
+            "hallucinated_per_min": _ratio(60 * self.hallucinated, self.silent_s),
+            "hallucinated_shown_per_min": _ratio(60 * self.hallucinated_shown, self.silent_s),
+            "words_measured": len(self.stable.aware),
+            "share_measured": _ratio(len(self.stable.aware), self.n_said),
+            "words_never_stable": self.n_never_stable,
+        }
+        for name, delays in (("first_seen", self.first_seen), ("stable", self.stable), ("settled", self.settled)):
+            for clock, values in (("", delays.aware), ("_unaware", delays.unaware)):
+                figures |= {f"{name}{clock}_p{q}_s": quantile(values, q) for q in QUANTILES}
+        for name, values in (
+            ("first_partial", self.first_partial_s),
+            ("finalisation", self.finalisation_s),
+            ("finalisation_computed", self.finalisation_computed_s),
+        ):
+            figures |= {f"{name}_p{q}_s": quantile(values, q) for q in QUANTILES}
+            figures[f"{name}_worst_s"] = max(values, default=None)
+        for name in ("AL", "LAAL", "AL_CA", "LAAL_CA"):
+            values = self.lagging_s.get(name, [])
+            figures[f"{name}_s"] = sum(values) / len(values) if values else None
+        figures |= {
+            "normalised_erasure": self.stability.normalised_erasure,
+            "normalised_erasure_of_normalised": self.stability.normalised_erasure_of_normalised,
+            "upwr": self.stability.upwr,
+            "broken_promises": self.stability.broken_promises,
+            "cpu_per_audio": _ratio(self.cpu_s, self.audio_s),
+            "encoder_calls_per_audio_s": _ratio(self.encoder_calls, self.audio_s),
+            "decoder_calls_per_audio_s": _ratio(self.decoder_calls, self.audio_s),
+            "decoder_calls_per_token": _ratio(self.decoder_calls, self.decoder_tokens),
+            "decoder_calls_per_found_token": _ratio(
+                self.decoder_calls, _difference(self.decoder_tokens, self.settled_tokens)
+            ),
+            "decoder_calls_per_final_word": _ratio(self.decoder_calls, self.n_final_words),
+            "peak_rss_mb": self.peak_rss_mb,
+            "lost_s": self.lost_s,
+            "gap_s": self.gap_s,
+        }
+        return figures
+
+
+def pool(figures: Sequence[Figures]) -> Figures:
+    """Put the figures of a system's recordings together; raises ValueError where there are none."""
+    if not figures:
+        raise ValueError("no figures to put together: expected those of at least one recording")
+    total = Figures(figures[0].system, [name for f in figures for name in f.recordings], 0.0)
+    for f in figures:
+        total.audio_s += f.audio_s
+        total.streamed += f.streamed
+        total.offline += f.offline
+        total.silent_s += f.silent_s
+        total.hallucinated += f.hallucinated
+        total.hallucinated_shown += f.hallucinated_shown
+        for into, more in (
+            (total.first_seen, f.first_seen),
+            (total.stable, f.stable),
+            (total.settled, f.settled),
+        ):
+            into.aware += more.aware
+            into.unaware += more.unaware
+        total.n_never_stable += f.n_never_stable
+        total.first_partial_s += f.first_partial_s
+        total.finalisation_s += f.finalisation_s
+        total.finalisation_computed_s += f.finalisation_computed_s
+        for name, values in f.lagging_s.items():
+            total.lagging_s.setdefault(name, []).extend(values)
+        total.stability += f.stability
+        total.gap_s += f.gap_s
+        total.n_said += f.n_said
+        total.n_final_words += f.n_final_words
+        total.cpu_s += f.cpu_s
+        total.peak_rss_mb = max(total.peak_rss_mb, f.peak_rss_mb)
+    joins = [f.joins for f in figures if f.joins is not None]
+    if joins:
+        total.joins = Joins(
+            n_joins=sum(j.n_joins for j in joins),
+            n_words=sum(j.n_words for j in joins),
+            dropped=sum(j.dropped for j in joins),
+            doubled=sum(j.doubled for j in joins),
+        )
+    lost = [f.lost_s for f in figures if f.lost_s is not None]
+    total.lost_s = sum(lost) if lost else None
+    total.encoder_calls = _sum_known(f.encoder_calls for f in figures)
+    total.decoder_calls = _sum_known(f.decoder_calls for f in figures)
+    total.decoder_tokens = _sum_known(f.decoder_tokens for f in figures)
+    total.settled_tokens = _sum_known(f.settled_tokens for f in figures)
+    return total
+
+
+def quantile(values: Sequence[float], percent: float) -> float | None:
+    """Return a percentile, None where there are no values."""
+    return float(np.percentile(values, percent)) if values else None
+
+
+def _sum_known(values: Iterable[int | None]) -> int | None:
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
+
+
+def _ratio(a: float | None, b: float | None) -> float | None:
+    return None if a is None or not b else a / b
+
+
+def _difference(a: float | None, b: float | None) -> float | None:
+    return None if a is None or b is None else a - b

@@ -1,0 +1,275 @@
+"""What `streamer bench` shows: delay, flicker and cost of live captions on this machine, with this model."""
+
+import contextlib
+import dataclasses
+import logging
+import queue
+import statistics
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+import soundfile
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE
+from streamer.audio.sources import FileReplay, read_audio
+from streamer.bench.figures import Figures, pool
+from streamer.bench.measure import Reference, measure
+from streamer.bench.recorder import Recorder
+from streamer.bench.report import as_json, print_figures
+from streamer.bench.text import plain
+from streamer.config import Settings
+from streamer.errors import InferenceError, TruncatedAudioError, UsageError
+from streamer.events import End, Error, Event
+from streamer.live import make_engine, open_session
+from streamer.loading import load
+from streamer.options import check_options, check_options_of_model
+from streamer.stream.eventlog import EventLog
+from streamer.stream.worker import Engine
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.runtime import EncodedWindow
+from streamer.whisper.shipped import SAMPLE_OF, shipped
+
+logger = logging.getLogger(__name__)
+
+# Times that each call is measured; the median counts.
+N_CALLS = 9
+
+# Samples that a session is given at a time: 20 ms, as a browser or a sound card delivers them.
+N_FED = SAMPLE_RATE // 50
+
+# Tokens that go through the decoder at once, as a guess that is checked.
+N_BLOCK = 16
+
+# Told how many samples are done, and of how many, where that is known.
+OnProgress = Callable[[int, int | None], None]
+
+
+def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, console: Console) -> int:
+    """Play files at real-time pace through the engine of the daemon and print what came of it.
+
+    Without files the sample of the shipped model is played. Returns the exit code. Raises StreamerError.
+    """
+    check_options(settings, streaming=True)
+    paths = list(paths) or [_sample()]
+    for path in paths:  # now: a model may take minutes to compile for nothing
+        if str(path) == "-":
+            raise UsageError("standard input cannot be played at its own pace: expected the name of a file")
+        FileReplay(path).stop()
+    texts = {path: _text_beside(path) for path in paths}
+    _check_writable(json_path)
+    model = load(settings.model, n_beams=settings.decoding.beam_size or 1)
+    check_options_of_model(settings.decoding, model)
+    calls = measure_calls(model)
+    _print_calls(model, calls, console)
+    engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
+    engine.start()
+    try:
+        columns: dict[str, Figures] = {}
+        for path in paths:
+            with _progress(path) as on_progress:
+                figures = _play(path, texts[path], settings, model, engine, on_progress)
+            columns[_unlike(path.name, columns)] = figures
+        capacity = engine.load.capacity
+    finally:
+        engine.stop()
+    every = pool(list(columns.values()))
+    if len(columns) > 1:
+        columns["all"] = every
+    print_figures(columns, console, title="Live captions; a word ends where the model's own alignment puts it")
+    _print_sessions(settings, every, capacity, console)
+    if json_path is not None:
+        more = {"model": model.name, "devices": dict(model.runtime.devices), "calls_s": calls, "sessions": capacity}
+        _write(json_path, as_json(columns, **more))
+    return 0
+
+
+def measure_calls(model: WhisperModel) -> dict[str, float]:
+    """Return what each call of the model takes, in seconds: the median of some, the device warm."""
+    runtime = model.runtime
+    noise = np.random.default_rng(0)
+    calls = {}
+    for window_s in runtime.windows_s:
+        mel = noise.standard_normal((model.dims.n_mels, window_s * FRAMES_PER_SECOND), dtype=np.float32)
+        encoded = runtime.encode(mel, 0)
+        calls[f"encoder and cross-KV, {window_s} s of audio"] = _median_s(lambda mel=mel: runtime.encode(mel, 0))  # type: ignore[misc]
+        runtime.decoder.use(encoded)
+    token = model.tokenizer.special.start_of_transcript
+    for n in (1, N_BLOCK):
+        name = "decoder, one token" if n == 1 else f"decoder, {n} tokens at once"
+        calls[name] = _median_s(lambda n=n: runtime.decoder.feed([token] * n), before=runtime.decoder.begin)  # type: ignore[misc]
+    runtime.decoder.begin()
+    return calls
+
+
+def _median_s(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+    times_s = []
+    for _ in range(N_CALLS + 1):
+        before()
+        begin = time.perf_counter()
+        call()
+        times_s.append(time.perf_counter() - begin)
+    return statistics.median(times_s[1:])  # the first one warms up
+
+
+def _play(
+    path: Path,
+    text: str | None,
+    settings: Settings,
+    model: WhisperModel,
+    engine: Engine[EncodedWindow],
+    on_progress: OnProgress,
+) -> Figures:
+    """Play a file at real-time pace and return its figures. Raises StreamerError."""
+    wait_s = settings.speech.min_silence_s
+    recorder = Recorder(wait_s)
+    log = EventLog(path.name, settings.server.history_events)
+    live = open_session(settings, model, log, patient=False, can_wait=False, on_finished=log.close)
+    events: queue.SimpleQueue[tuple[float, Event]] = queue.SimpleQueue()
+    log.subscribe(lambda event: events.put((time.monotonic(), event)))
+    me = psutil.Process()
+    peak_bytes = me.memory_info().rss
+    n_total = _n_samples(path)
+    before = dataclasses.replace(engine.stats)
+    cpu_s = time.process_time()
+    engine.add(live)
+    begin_s = time.monotonic()
+    n_samples = 0
+    ended = False
+
+    def take(wait_until_s: float) -> None:
+        """Take events until a moment, or until the last of them."""
+        nonlocal ended
+        while not ended:
+            try:
+                when_s, event = events.get(timeout=max(0.0, wait_until_s - time.monotonic()))
+            except queue.Empty:
+                return
+            recorder.take(event, when_s - begin_s)
+            if isinstance(event, Error) and event.fatal:
+                raise InferenceError(f"{path}: {event.message}")
+            ended = isinstance(event, End)
+
+    try:
+        with contextlib.suppress(TruncatedAudioError):  # what it holds is measured
+            for block in read_audio(path, on_error=lambda error: logger.warning("%s", error)):
+                for first in range(0, len(block), N_FED):
+                    piece = block[first : first + N_FED]
+                    n_samples += len(piece)
+                    # It can be heard when its last sample has been spoken.
+                    take(begin_s + n_samples / SAMPLE_RATE)
+                    live.ring.write(piece)
+                on_progress(n_samples, n_total)
+                peak_bytes = max(peak_bytes, me.memory_info().rss)
+        engine.end_audio(live)
+        while not ended:
+            take(time.monotonic() + 0.2)  # in steps, so that Ctrl-C gets through on every system
+    finally:
+        engine.remove(live)
+    settled_tokens = engine.stats.settled_tokens - before.settled_tokens
+    timeline = recorder.timeline(
+        "streamer",
+        path.name,
+        n_samples / SAMPLE_RATE,
+        cpu_s=time.process_time() - cpu_s,
+        peak_rss_mb=peak_bytes / 2**20,
+        encoder_calls=engine.stats.encodes - before.encodes,
+        decoder_calls=engine.stats.decoder_calls - before.decoder_calls,
+        decoder_tokens=engine.stats.decoder_tokens - before.decoder_tokens + settled_tokens,
+        settled_tokens=settled_tokens,
+    )
+    figures = measure(timeline, Reference(text, recorder.final_words), plain, wait_s=wait_s)
+    # Beside the words of the finals themselves nothing is missing.
+    figures.joins, figures.lost_s = None, None
+    return figures
+
+
+def _print_calls(model: WhisperModel, calls: Mapping[str, float], console: Console) -> None:
+    devices = model.runtime.devices
+    table = Table("One call", "Device", "ms", title=f"{model.name}", title_justify="left")
+    for name, time_s in calls.items():
+        stages = ("encoder", "cross_kv") if name.startswith("encoder") else ("decoder",)
+        table.add_row(name, " and ".join(dict.fromkeys(devices[stage] for stage in stages)), f"{1000 * time_s:.1f}")
+    console.print(table, markup=False)
+
+
+def _print_sessions(settings: Settings, figures: Figures, capacity: int | None, console: Console) -> None:
+    if capacity is None:
+        return
+    some = "one session" if capacity == 1 else f"{capacity} sessions"
+    console.print(
+        f"This machine would keep about {some} of unbroken speech in real time, with a pass every"
+        f" {settings.stream.max_pace_s:g} s; one takes {figures.cpu_s / figures.audio_s:.2f} of a processor core.",
+        highlight=False,
+    )
+
+
+def _sample() -> Path:
+    """Return the shipped model's sample. Raises UsageError where it is not there."""
+    sample = shipped().get(SAMPLE_OF, Path()) / "sample.flac"
+    if not sample.is_file():
+        raise UsageError(f"the sample that comes with {SAMPLE_OF} is missing: name a file of speech to measure with")
+    return sample
+
+
+def _text_beside(path: Path) -> str | None:
+    """Return the text of a recording, from the file beside it; None where there is none. Raises UsageError."""
+    beside = path.with_suffix(".txt")
+    if beside == path or not beside.is_file():
+        return None
+    try:
+        return beside.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{beside} cannot be read ({error}): expected the text of {path.name} in UTF-8; mend it or take it away"
+        ) from None
+
+
+def _n_samples(path: Path) -> int | None:
+    """Return how many samples a file will have, where its header says it."""
+    try:
+        info = soundfile.info(path)
+    except (soundfile.SoundFileError, OSError):
+        return None
+    return round(info.duration * SAMPLE_RATE) if 0 < info.duration < 1e6 else None
+
+
+def _check_writable(path: Path | None) -> None:
+    """Raise UsageError where the figures could not be written when all is done."""
+    if path is not None and not path.absolute().parent.is_dir():
+        raise UsageError(f"{path.absolute().parent} is no directory: expected one for {path.name}; make it first")
+    if path is not None and path.is_dir():
+        raise UsageError(f"{path} is a directory: name a file in it with --json")
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(
+            f"{path} cannot be written ({error.strerror or error}): name another file with --json"
+        ) from None
+
+
+def _unlike(name: str, names: Mapping[str, object]) -> str:
+    """Return a name that is not among others: files of different folders may be called the same."""
+    return name if name not in names else _unlike(f"{name}'", names)
+
+
+@contextlib.contextmanager
+def _progress(path: Path) -> Iterator[OnProgress]:
+    """Show on a terminal how far a file has been played."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        logger.info("%s is played at real-time pace", path)
+        yield lambda done, total: None
+        return
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(f"{path.name}, at real-time pace", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -1,0 +1,124 @@
+"""What `streamer bench` prints, and what it says of slips."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+from rich.console import Console
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.commands import bench as command_of_bench
+from streamer.commands.bench import bench
+from streamer.config import ModelSettings, Settings
+from streamer.errors import AudioFileError, UsageError
+from tests.daemon import SAMPLE, WAIT_S, command, environment, recording
+
+# The first sentence of the sample begins in it.
+LENGTH_S = 3.0
+
+
+@pytest.fixture(scope="module")
+def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str, object]]:
+    """Two files, one with its text, through the engine: exit code, what was printed, and the JSON."""
+    folder = tmp_path_factory.mktemp("bench")
+    for name in ("with", "without"):
+        soundfile.write(folder / f"{name}.wav", recording(SAMPLE, 0.0, LENGTH_S), SAMPLE_RATE, subtype="PCM_16")
+    (folder / "with.txt").write_text("The Commission regards such impromptu stops", encoding="utf-8")
+    (folder / "more").mkdir()
+    soundfile.write(folder / "more" / "with.wav", np.zeros(SAMPLE_RATE // 2, dtype=np.float32), SAMPLE_RATE)
+    console = Console(file=io.StringIO(), width=200)
+    settings = Settings(model=ModelSettings(device="CPU"))
+    files = [folder / "with.wav", folder / "without.wav", folder / "more" / "with.wav"]
+    exit_code = bench(settings, files, json_path=folder / "figures.json", console=console)
+    assert isinstance(console.file, io.StringIO)
+    return exit_code, console.file.getvalue(), json.loads((folder / "figures.json").read_text(encoding="utf-8"))
+
+
+def test_each_file_has_a_column_and_all_of_them_one(played: tuple[int, str, dict[str, object]]) -> None:
+    exit_code, printed, _ = played
+    assert exit_code == 0
+    (row,) = (line for line in printed.splitlines() if "CPU s for each s of audio" in line)
+    assert len(row.strip("│").split("│")) == 5
+    (names,) = (line for line in printed.splitlines() if "without.wav" in line)
+    assert "with.wav'" in names
+    assert "all" in names
+
+
+def test_words_are_timed_and_where_the_text_is_known_counted(played: tuple[int, str, dict[str, object]]) -> None:
+    figures = played[2]["figures"]
+    assert isinstance(figures, dict)
+    assert figures["without.wav"]["words_measured"] > 0
+    assert figures["without.wav"]["stable_p50_s"] > 0
+    assert figures["without.wav"]["wer_streamed"] is None
+    assert figures["with.wav"]["wer_streamed"] is not None
+    assert figures["all"]["audio_s"] == pytest.approx(2 * LENGTH_S + 0.5)
+    assert figures["all"]["encoder_calls_per_audio_s"] > 0
+    assert 0 < figures["all"]["decoder_calls_per_token"] <= figures["all"]["decoder_calls_per_found_token"]
+
+
+def test_each_call_is_timed_on_its_device(played: tuple[int, str, dict[str, object]]) -> None:
+    _, printed, data = played
+    assert isinstance(data["calls_s"], dict)
+    assert data["calls_s"]["decoder, one token"] > 0
+    assert "encoder and cross-KV, 30 s of audio" in printed
+    assert isinstance(data["devices"], dict)
+    assert data["devices"]["encoder"] == "CPU"
+
+
+def refused(*files: Path, json_path: Path | None = None) -> None:
+    bench(Settings(), files, json_path=json_path, console=Console(file=io.StringIO()))
+
+
+def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_of_bench, "load", lambda *_, **__: pytest.fail("the model was loaded"))
+    for missing in (tmp_path / "nothing.wav", tmp_path, Path()):
+        with pytest.raises(AudioFileError):
+            refused(missing)
+    with pytest.raises(UsageError, match="standard input"):
+        refused(Path("-"))
+    clip = tmp_path / "clip.wav"
+    soundfile.write(clip, np.zeros(800, dtype=np.float32), SAMPLE_RATE)
+    with pytest.raises(UsageError, match="is no directory"):
+        refused(clip, json_path=tmp_path / "nowhere" / "figures.json")
+    with pytest.raises(UsageError, match="is a directory"):
+        refused(clip, json_path=tmp_path)
+    clip.with_suffix(".txt").write_bytes(b"\xff\xfe\xff")
+    with pytest.raises(UsageError, match="in UTF-8"):
+        refused(clip)
+    monkeypatch.setattr(command_of_bench, "shipped", dict)
+    with pytest.raises(UsageError, match="name a file of speech"):
+        refused()
+
+
+def test_a_slip_is_one_line_with_its_exit_code(tmp_path: Path) -> None:
+    outcome = command("bench", tmp_path / "nothing.wav")
+    assert outcome.exit_code == 2
+    assert "nothing.wav" in outcome.error()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="no SIGINT can be sent to one process there")
+def test_an_interruption_ends_it_in_one_line() -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamer", "bench", "--device", "CPU"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        env=environment(),
+    )
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "is played at real-time pace" in line:
+            process.send_signal(signal.SIGINT)
+    process.communicate(timeout=WAIT_S)
+    assert process.returncode == 1
+    assert said[-1] == "streamer: error: interrupted\n"
+    assert "Traceback" not in "".join(said)

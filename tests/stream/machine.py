@@ -1,0 +1,156 @@
+"""A machine of known speed: the engine on a clock that passes only make go on, while its sessions' audio comes."""
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.events import Event, Final, Gap
+from streamer.stream.worker import Engine, LiveSession
+from tests.fakes import (
+    LOUDNESS_STEP,
+    Clock,
+    FakeDecoder,
+    FakeDetector,
+    FakeEncoded,
+    FakeEncoder,
+    FakeMel,
+    Speaker,
+    SpokenWord,
+    spoken,
+)
+from tests.stream.test_session import SETTINGS, Promises
+
+# Audio comes in pieces of this length.
+PIECE_S = 0.25
+PIECE_SAMPLES = round(PIECE_S * SAMPLE_RATE)
+
+CAPACITY_SAMPLES = 90 * SAMPLE_RATE
+
+
+@dataclass
+class Talker:
+    """A session, what is said in it, and what became of that."""
+
+    voice: int
+    words: list[SpokenWord]
+    live: LiveSession = field(init=False)
+    promises: Promises = field(default_factory=Promises)
+    finals: list[Final] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+    # Clock times at which a pass of its was done, and how long the oldest speech without text had waited then.
+    passes: list[tuple[float, float]] = field(default_factory=list)
+    # Audio that is sent ahead of the clock.
+    ahead_s: float = 0.0
+    # The first word that does not end before the audio sent so far.
+    _next: int = 0
+
+    def take(self, event: Event) -> None:
+        """Take an event of the session, holding it against the promises."""
+        self.promises.take([event])
+        if isinstance(event, Final):
+            self.finals.append(event)
+        if isinstance(event, Gap):
+            self.gaps.append(event)
+
+    def send_until(self, time_s: float) -> None:
+        """Send what has been said by a time, as far as there is room where it can wait."""
+        ring = self.live.ring
+        while ring.head + PIECE_SAMPLES <= round((time_s + self.ahead_s) * SAMPLE_RATE):
+            if self.live.can_wait and ring.free < PIECE_SAMPLES:
+                return
+            ring.write(self.piece(ring.head))
+
+    def piece(self, start: int) -> NDArray[np.float32]:
+        """Return the piece of what is said that begins at a sample; pieces are asked for in order."""
+        piece = np.zeros(PIECE_SAMPLES, dtype=np.float32)
+        while self._next < len(self.words) and self.words[self._next].end <= start:
+            self._next += 1
+        for word in self.words[self._next :]:
+            if word.start >= start + PIECE_SAMPLES:
+                break
+            piece[max(0, word.start - start) : max(0, word.end - start)] = (self.voice + 1) * LOUDNESS_STEP
+        return piece
+
+
+class Machine:
+    """An engine that encodes and decodes one window after the other, each in a known time."""
+
+    def __init__(self, *, encode_s: float, decode_s: float, max_pace_s: float = 2.0) -> None:
+        self.clock = Clock()
+        self.encoder = FakeEncoder()
+        self.decoder = FakeDecoder(self.encoder, [])
+        self.encoder.before = lambda encoded: self.pass_time(encode_s)
+        self.decoder.before = lambda encoded: self.pass_time(decode_s * self.slowness.get(encoded.voice, 1.0))
+        # How much longer the decoder takes for a voice.
+        self.slowness: dict[int, float] = {}
+        self.engine: Engine[FakeEncoded] = Engine(self.encoder, self.decoder, max_pace_s=max_pace_s, clock=self.clock)
+        self.talkers: list[Talker] = []
+
+    def talker(
+        self,
+        duration_s: float,
+        *,
+        pause: float = 0.05,
+        max_delay_s: float = 30.0,
+        can_wait: bool = False,
+        patient: bool = False,
+        reserved: bool = False,
+    ) -> Talker:
+        """Open a session in which somebody begins to speak at the start of the clock."""
+        voice = len(self.talkers)
+        words = spoken(random.Random(voice), duration_s, pause=pause) if duration_s > 0 else []
+        talker = Talker(voice, words)
+        talker.live = LiveSession(
+            SETTINGS,
+            capacity_samples=CAPACITY_SAMPLES,
+            n_mels=1,
+            patient=patient,
+            max_delay_s=max_delay_s,
+            can_wait=can_wait,
+            reserved=reserved,
+            on_event=talker.take,
+        )
+        talker.live.detector = FakeDetector()
+        talker.live.mel = FakeMel()
+        self.decoder.speakers.append(Speaker(words, seed=voice))
+        self.engine.add(talker.live)
+        self.talkers.append(talker)
+        return talker
+
+    def run_until(self, time_s: float) -> None:
+        """Let the clock go on, and the engine do what is to be done."""
+        while self.clock.now_s < time_s:
+            if not self._turn():
+                self.pass_time(PIECE_S)
+
+    def finish(self) -> None:
+        """End the audio of all sessions, and hold what was told against the promises."""
+        for talker in self.talkers:
+            self.engine.end_audio(talker.live)
+        while self.engine.n_sessions:
+            assert self._turn(), "it stands still"
+        for talker in self.talkers:
+            talker.promises.check_all_told()
+
+    def _turn(self) -> bool:
+        busy = self.engine._encode_next()
+        n_decodes = self.engine.stats.decodes
+        busy |= self.engine._decode_next()
+        if self.engine.stats.decodes > n_decodes:
+            talker = self.talkers[self.decoder.decoded[-1].voice]
+            waiting = talker.live.session.waiting_from
+            waited_s = 0.0 if waiting is None else self.clock.now_s - waiting / SAMPLE_RATE
+            talker.passes.append((self.clock.now_s, waited_s))
+        return busy
+
+    def pass_time(self, duration_s: float) -> None:
+        """Let time pass while audio comes."""
+        end_s = self.clock.now_s + duration_s
+        while self.clock.now_s < end_s:
+            self.clock.now_s = min(self.clock.now_s + PIECE_S, end_s)
+            for talker in self.talkers:
+                if not talker.live.over and talker.live.end is None:
+                    talker.send_until(self.clock.now_s)
