@@ -28,8 +28,8 @@ from streamer.whisper.generation import default_generation
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokenizer import Tokenizer
 from tests.whisper.sizes import SIZES
-from tests.whisper.standard import RANKS
 from tests.whisper.support import Untyped
+from tools.benchmarks.peers.weights import RANKS
 
 DIMS = SIZES["tiny"]
 TOKENIZER = Tokenizer.load(RANKS, n_vocab=DIMS.n_vocab)

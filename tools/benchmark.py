@@ -1,380 +1,328 @@
-"""Measures the daemon as its clients see it: words, delay, flicker, cost and memory (docs/metrics.md).
+"""Measures live captions, beside other programs where they can be had (docs/metrics.md).
 
-    python tools/benchmark.py stream [FILE...]   real-time pace, one client, a wall clock
-    python tools/benchmark.py soak [--hours H]   one long file as fast as it can be transcribed, memory over time
-    python tools/benchmark.py beams [--beams N]  beam search against greedy decoding, the same windows in turn
+    python tools/benchmark.py corpus DIR         make recordings with exact word times
+    python tools/benchmark.py stream             delay, flicker, accuracy and cost at real-time pace
+    python tools/benchmark.py hallucination      the same where nobody speaks
+    python tools/benchmark.py report DIR         the figures of timelines that were kept, once more
+    python tools/benchmark.py simulate           the same in simulated time, to compare settings
+    python tools/benchmark.py sessions           how many clients are served in real time at once
+    python tools/benchmark.py soak [--hours H]   memory and delay of a long session
+    python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
 
-`stream` starts `streamer run --input none` as a process of its own and sends it audio over `/v1/stream` at the pace at
-which it was recorded; all delays are from the moment the audio was sent to the moment the event arrived. A word's end
-is where the model's own alignment in the final puts it.
+What is measured is the daemon as its clients see it: a process of its own, with audio at the pace at which it was
+spoken. Without a corpus the sample that comes with nano.en is played.
 """
 
 import argparse
-import asyncio
-import itertools
 import json
-import re
-import signal
-import statistics
-import subprocess
+import math
+import shlex
 import sys
 import tempfile
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from urllib.parse import urlsplit
-
-import jiwer
-import numpy as np
-import psutil
-import soundfile
-import soxr
-from rich.console import Console
-from rich.table import Table
-from websockets.asyncio.client import connect
-from whisper.normalizers import EnglishTextNormalizer
-
-from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.mel import log_mel
-from streamer.events import Event, Final, Partial, Speech, Word, from_json
-from streamer.whisper.decoding.window import WindowOptions, decode_window
-from streamer.whisper.devices import DeviceSettings
-from streamer.whisper.model import load_model
+from typing import TYPE_CHECKING
 
 ROOT = Path(__file__).resolve().parent.parent
-RECORDINGS = ROOT.parent / "shared" / "audio"
+sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
 
-CHUNK_SAMPLES = SAMPLE_RATE // 50  # 20 ms, what a browser or a sound card delivers at a time
-READY_TIMEOUT_S = 300.0  # an NPU may compile for minutes
+try:
+    from rich.console import Console
 
-normalise = EnglishTextNormalizer()
+    from streamer.errors import StreamerError, UsageError
+    from tools.benchmarks import corpus
+    from tools.benchmarks.corpus import Recording
+    from tools.benchmarks.peers.environment import default_folder
+    from tools.benchmarks.peers.whisper_live import WhisperLive
+    from tools.benchmarks.peers.whisperlivekit import WhisperLiveKit
+    from tools.benchmarks.sounds_of_rooms import SOUNDS
+    from tools.benchmarks.systems import Streamer, StreamingSystem
+except ModuleNotFoundError as error:
+    if __name__ != "__main__":
+        raise
+    sys.exit(f"benchmark: error: {error.name} is not installed: `make bench` installs what is needed")
 
+if TYPE_CHECKING:
+    from tools.benchmarks.results import Folder
 
-@dataclass
-class StreamFigures:
-    """What one recording gave."""
+# By the name that --peers takes.
+PEERS: dict[str, Callable[[Path], StreamingSystem]] = {
+    "whisper-live": WhisperLive,
+    "whisperlivekit-agreement": lambda folder: WhisperLiveKit(folder, "localagreement"),
+    "whisperlivekit-alignatt": lambda folder: WhisperLiveKit(folder, "simulstreaming"),
+}
 
-    name: str
-    audio_s: float
-    wer_offline: float | None = None
-    wer_streamed: float | None = None
-    substitutions: int = 0
-    deletions: int = 0
-    insertions: int = 0
-
-    # Seconds from the end of each word to the event that first shows it, and to the one after which it cannot change.
-    first_seen_s: list[float] = field(default_factory=list)
-    stable_s: list[float] = field(default_factory=list)
-
-    # Seconds from where speech starts to the first partial with a word, and from where it ends to the final.
-    first_partial_s: list[float] = field(default_factory=list)
-    finalisation_s: list[float] = field(default_factory=list)
-
-    # Words taken back over all revisions, and words in the finals.
-    n_erased: int = 0
-    n_words: int = 0
-    cpu_per_audio: float = 0.0
-    peak_rss_mb: float = 0.0
-
-    # The finals, joined.
-    streamed_text: str = ""
+SAMPLE = ROOT / "models" / "nano.en" / "sample.flac"
 
 
-def main() -> int:
+def main(argv: Sequence[str] | None = None) -> int:
     """Run what the command line asks for; return the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file as well")
-    commands = parser.add_subparsers(dest="command")
-    stream = commands.add_parser("stream", help="delay, flicker, accuracy and cost at real-time pace")
-    stream.add_argument("files", nargs="*", type=Path, help="recordings, each with its text beside it as .txt")
-    stream.add_argument("--flags", default="", help="further flags of `streamer run`, in one word")
-    soak = commands.add_parser("soak", help="memory over hours of audio")
-    soak.add_argument("--hours", type=float, default=1.0, help="hours of audio (default 1)")
-    soak.add_argument("files", nargs="*", type=Path, help="recordings to repeat")
-    beams = commands.add_parser("beams", help="time of beam search over that of greedy decoding")
-    beams.add_argument("--beams", type=int, default=5, help="beams that are followed (default 5)")
-    beams.add_argument("files", nargs="*", type=Path, help="recordings, of which the first 30 s are decoded")
-    args = parser.parse_args()
-    files = getattr(args, "files", None) or _default_files()
-    console = Console()
-    if args.command == "soak":
-        figures: object = measure_soak(files, args.hours, console)
-    elif args.command == "beams":
-        figures = measure_beams(files, args.beams, console)
-    else:
-        figures = [asdict(f) for f in measure_streams(files, getattr(args, "flags", "").split(), console)]
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=1), encoding="utf-8")
+    args = _parser().parse_args(argv)
+    measure: Callable[[argparse.Namespace, Console], object] = args.measure
+    # A pipe has no width; 80 columns would fold what a table says.
+    console = Console() if sys.stdout.isatty() else Console(width=160)
+    try:
+        if args.json and not args.json.absolute().parent.is_dir():  # now, and not when all is measured
+            raise UsageError(f"{args.json.absolute().parent} is no directory: expected one for --json; make it first")
+        figures = measure(args, console)
+        if args.json and figures is not None:
+            text = figures if isinstance(figures, str) else json.dumps(figures, indent=1) + "\n"
+            args.json.write_text(text, encoding="utf-8")
+    except StreamerError as error:
+        print(f"benchmark: error: {error}", file=sys.stderr)
+        return error.exit_code
+    except OSError as error:
+        print(f"benchmark: error: {error}: expected to read or write there; name another place", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("benchmark: interrupted", file=sys.stderr)
+        return 1
     return 0
 
 
-def measure_streams(files: Sequence[Path], flags: Sequence[str], console: Console) -> list[StreamFigures]:
-    """Send each file to a daemon in real time and print what came of it."""
-    results = []
-    for path in files:
-        with _daemon(["--input", "none", "--port", "0", *flags]) as (process, url):
-            console.print(f"{path.name}: {soundfile.info(path).duration:.0f} s at real-time pace …")
-            results.append(asyncio.run(_stream(path, url, psutil.Process(process.pid))))
-        _add_wer(results[-1], path)
-    _print_streams(results, console)
-    return results
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.set_defaults(json=None)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    def add(name: str, help: str, measure: Callable[[argparse.Namespace, Console], object]) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=help, description=help)
+        command.set_defaults(measure=measure)
+        command.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file as well")
+        return command
+
+    make = add("corpus", "make recordings with exact word times", _corpus)
+    make.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
+    make.add_argument("--minutes", type=float, default=6.0, help="of speech in each half (default: %(default)s)")
+    make.add_argument("--sounds-minutes", type=float, default=10.0, help="of each sound (default: %(default)s)")
+    make.add_argument("--seed", type=int, default=1, help="what the choice of voices and sentences begins with")
+
+    for name, help, measure in (
+        ("stream", "delay, flicker, accuracy and cost at real-time pace", _stream),
+        ("hallucination", "what is made up where nobody speaks, at real-time pace", _hallucination),
+    ):
+        command = add(name, help, measure)
+        _recordings_arguments(command)
+        _systems_arguments(command)
+        command.add_argument("--timelines", type=Path, metavar="DIR", help="keep what was shown, for `report`")
+        command.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures into a folder")
+        command.add_argument("--no-offline", action="store_true", help="do not ask the offline decoder")
+
+    report = add("report", "the figures of timelines that were kept, once more", _report)
+    report.add_argument("timelines", type=Path, metavar="DIR", help="what `stream --timelines DIR` has filled")
+    _recordings_arguments(report)
+    report.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures into a folder")
+    report.add_argument("--format", choices=("png", "svg"), default="png", help="of pictures (default: %(default)s)")
+
+    simulate = add("simulate", "delay and flicker in simulated time, to compare settings", _simulate)
+    _recordings_arguments(simulate)
+    simulate.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting")
+    simulate.add_argument(
+        "--pass-s", type=_seconds, default=0.1, help="what a pass costs, in seconds (default: %(default)s)"
+    )
+    simulate.add_argument("--timelines", type=Path, metavar="DIR", help="keep what was shown, for `report`")
+
+    sessions = add("sessions", "how many clients are served in real time at once", _sessions)
+    _recordings_arguments(sessions)
+    _systems_arguments(sessions)
+    sessions.add_argument("--most", type=_count, default=64, help="clients to try at most (default: %(default)s)")
+
+    soak = add("soak", "memory and delay of a long session", _soak)
+    _recordings_arguments(soak)
+    _systems_arguments(soak)
+    soak.add_argument("--hours", type=_positive, default=1.0, help="of audio, at real-time pace (default: %(default)s)")
+
+    beams = add("beams", "time of beam search over that of greedy decoding", _beams)
+    _recordings_arguments(beams)
+    beams.add_argument("--beams", type=_count, default=5, help="beams that are followed (default: %(default)s)")
+    return parser
 
 
-def measure_beams(files: Sequence[Path], n_beams: int, console: Console, n_rounds: int = 3) -> dict[str, float]:
-    """Encode and decode each recording's first window greedily and along beams in turn; print the ratio of times.
-
-    Of each window the fastest round counts: whatever else the machine does only adds.
-    """
-    model = load_model("nano.en", DeviceSettings("CPU"), n_beams=n_beams)
-    decoder = model.runtime.decoder
-    totals = {1: 0.0, n_beams: 0.0}
-    for path in files:
-        samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-        audio = soxr.resample(samples.mean(axis=1), rate, SAMPLE_RATE)[: 30 * SAMPLE_RATE]
-        mel = log_mel(audio.astype(np.float32), model.dims.n_mels)
-        fastest = dict.fromkeys(totals, float("inf"))
-        for _ in range(n_rounds):
-            for n in totals:
-                options = WindowOptions(
-                    language="en", timestamps=True, n_beams=n, max_tokens=224, text_only=False, keep_attention=False
-                )
-                begin = time.perf_counter()
-                decoder.use(model.runtime.encode(mel, 0))
-                decode_window(decoder, model.tokenizer, model.generation, options)
-                fastest[n] = min(fastest[n], time.perf_counter() - begin)
-        for n, time_s in fastest.items():
-            totals[n] += time_s
-        console.print(f"{path.name}: {fastest[n_beams] / fastest[1]:.2f} times as long with {n_beams} beams")
-    ratio = totals[n_beams] / totals[1]
-    console.print(f"all recordings: {ratio:.2f} times as long with {n_beams} beams as greedily")
-    return {"n_beams": n_beams, "ratio": ratio}
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and value >= 0):
+        raise argparse.ArgumentTypeError(f"{text} is no length of time: expected 0 or more")
+    return value
 
 
-def measure_soak(files: Sequence[Path], hours: float, console: Console) -> dict[str, float]:
-    """Play hours of audio as fast as the daemon takes it; print how its memory went."""
-    with tempfile.TemporaryDirectory() as folder:
-        long = Path(folder) / "long.flac"
-        audio_s = _concatenate(files, round(hours * 3600), long)
-        command = [*_STREAMER, "run", "--input", str(long), "--speed", "0", "--exit-at-end", "--port", "0"]
-        samples: list[tuple[float, float]] = []
-        begin = time.monotonic()
-        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            watched = psutil.Process(process.pid)
-            while process.poll() is None:
-                try:
-                    samples.append((time.monotonic() - begin, watched.memory_info().rss / 2**20))
-                except psutil.NoSuchProcess:
-                    break
-                time.sleep(1.0)
-            errors = process.stderr.read() if process.stderr else ""
-        if process.returncode != 0:
-            raise SystemExit(f"the daemon ended with {process.returncode}: {errors.strip().splitlines()[-1:]}")
-    wall_s = time.monotonic() - begin
-    # The first quarter is the start: graphs are compiled, buffers fill, allocators find their size.
-    t, m = np.array(samples).T
-    settled = t > wall_s / 4
-    slope = float(np.polyfit(t[settled] * audio_s / wall_s / 3600, m[settled], 1)[0])
-    figures = {
-        "audio_s": audio_s,
-        "wall_s": wall_s,
-        "real_time_factor": wall_s / audio_s,
-        **{
-            f"rss_at_{q}%_mb": float(np.quantile(m[np.abs(t / wall_s - q / 100) < 0.05], 0.5))
-            for q in range(5, 100, 15)
-        },
-        "rss_peak_mb": float(max(m)),
-        "slope_mb_per_audio_hour, behind the first quarter": slope,
-    }
-    table = Table("figure", "value", title="soak")
-    for name, value in figures.items():
-        table.add_row(name, f"{value:.3f}")
-    console.print(table)
+def _positive(text: str) -> float:
+    value = _seconds(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("0 is too little: expected more")
+    return value
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too few: expected 1 or more")
+    return value
+
+
+def _recordings_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--corpus", type=Path, metavar="DIR", help="recordings that `corpus` made")
+    parser.add_argument("--half", choices=corpus.HALVES, help="half of the corpus (default: both)")
+    parser.add_argument("--kinds", default="", metavar="K,K", help="kinds of recordings (default: all that apply)")
+    parser.add_argument("--only", default="", metavar="NAME,NAME", help="names of recordings (default: all)")
+
+
+def _systems_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--flags", default="", help="more flags of `streamer run`: --flags='--model base.en'")
+    parser.add_argument("--peers", default="", metavar="P,P", help=f"others: {', '.join(PEERS)}")
+    parser.add_argument("--peers-folder", type=Path, metavar="DIR", help="where they are installed")
+    parser.add_argument("--without-ours", action="store_true", help="measure the others only")
+
+
+def _corpus(args: argparse.Namespace, console: Console) -> None:
+    corpus.make(
+        args.folder,
+        minutes=args.minutes,
+        sounds_minutes=args.sounds_minutes,
+        seed=args.seed,
+        tell=lambda line: console.print(line, markup=False, highlight=False),
+    )
+
+
+def _stream(args: argparse.Namespace, console: Console) -> str:
+    return _play(args, _recordings(args, spoken=True), console)
+
+
+def _hallucination(args: argparse.Namespace, console: Console) -> str:
+    return _play(args, _recordings(args, spoken=False), console)
+
+
+def _play(args: argparse.Namespace, recordings: Sequence[Recording], console: Console) -> str:
+    from tools.benchmarks.results import Folder
+    from tools.benchmarks.stream import OFFLINE_FLAGS, play, transcribe_offline
+
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Folder(args.timelines or Path(temporary))
+        systems = _systems(args)
+        if not args.no_offline:
+            transcribe_offline(recordings, folder, (*OFFLINE_FLAGS, *_model_flags(_flags(args))))
+        play(systems, recordings, folder, console)
+        return _tell(args, folder, recordings, console)
+
+
+def _report(args: argparse.Namespace, console: Console) -> str:
+    from tools.benchmarks.results import Folder
+
+    folder = Folder(args.timelines)
+    recordings = _recordings(args)
+    return _tell(args, folder, recordings, console)
+
+
+def _tell(args: argparse.Namespace, folder: "Folder", recordings: Sequence[Recording], console: Console) -> str:
+    from tools.benchmarks.results import compute, draw, show, to_json
+
+    results = compute(folder, recordings)
+    show(results, console)
+    if args.plots:
+        draw(results, folder, recordings, args.plots, getattr(args, "format", "png"))
+    return to_json(results)
+
+
+def _simulate(args: argparse.Namespace, console: Console) -> str:
+    from streamer.config import load_settings
+    from streamer.live import session_settings
+    from streamer.loading import load
+    from tools.benchmarks.results import Folder
+    from tools.benchmarks.simulate import Simulator
+
+    overrides = dict(item.partition("=")[::2] for item in args.set)
+    settings = load_settings(None, {}, overrides)
+    model = load(settings.model)
+    simulator = Simulator(model, settings.decoding, pass_s=args.pass_s)
+    recordings = _recordings(args)
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Folder(args.timelines or Path(temporary))
+        for recording in recordings:
+            folder.save(simulator.play(recording.name, recording.samples, session_settings(settings, model)))
+        args.plots = None
+        return _tell(args, folder, recordings, console)
+
+
+def _sessions(args: argparse.Namespace, console: Console) -> list[object]:
+    from whisper.normalizers import EnglishTextNormalizer
+
+    from tools.benchmarks.sessions import measure_sessions
+
+    recordings = [recording for recording in _recordings(args, spoken=True) if recording.words]
+    if not recordings:
+        raise UsageError("when words are said is not known of these recordings: name a corpus with --corpus DIR")
+    normalise = EnglishTextNormalizer()
+    return _each(args, console, lambda system: measure_sessions(system, recordings, normalise, console, args.most))
+
+
+def _soak(args: argparse.Namespace, console: Console) -> list[object]:
+    from tools.benchmarks.soak import measure_soak
+
+    recordings = _recordings(args, spoken=True)
+    return _each(args, console, lambda system: measure_soak(system, recordings, args.hours, console))
+
+
+def _each(
+    args: argparse.Namespace, console: Console, measure: Callable[[StreamingSystem], Mapping[str, object]]
+) -> list[object]:
+    """Measure one system after the other; of one that fails the reason is told, and the others go on."""
+    figures: list[object] = []
+    for system in _systems(args):
+        try:
+            figures.append({"system": system.name, **measure(system)})
+        except StreamerError as error:
+            console.print(f"{system.name}: {error}", markup=False, highlight=False)
+            figures.append({"system": system.name, "error": str(error)})
     return figures
 
 
-_STREAMER = [sys.executable, "-m", "streamer"]
+def _beams(args: argparse.Namespace, console: Console) -> dict[str, float]:
+    from tools.benchmarks.beams import measure_beams
+
+    return measure_beams(_recordings(args, spoken=True), args.beams, console)
 
 
-@contextmanager
-def _daemon(flags: Sequence[str]) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    process = subprocess.Popen([*_STREAMER, "run", *flags], stderr=subprocess.PIPE, text=True, encoding="utf-8")
+def _recordings(args: argparse.Namespace, *, spoken: bool | None = None) -> list[Recording]:
+    """Return the recordings that were asked for; with `spoken` only those in which somebody, or nobody, speaks."""
+    kinds = [kind for kind in args.kinds.split(",") if kind]
+    paths = [SAMPLE] if args.corpus is None else corpus.find(args.corpus, args.half, kinds)
+    names = [name for name in args.only.split(",") if name]
+    recordings = [corpus.read(path) for path in paths if not names or path.stem in names]
+    recordings = [r for r in recordings if spoken is None or (r.kind not in SOUNDS) == spoken]
+    if not recordings:
+        raise UsageError(
+            f"{args.corpus or SAMPLE} has no such recording: name a folder that `corpus` has made, and kinds or names"
+            " that it has"
+        )
+    return recordings
+
+
+def _systems(args: argparse.Namespace) -> list[StreamingSystem]:
+    """Return ours and the others that were asked for."""
+    names = [name for name in args.peers.split(",") if name]
+    if unknown := [name for name in names if name not in PEERS]:
+        raise UsageError(f"no peer is called {unknown[0]}: expected some of {', '.join(PEERS)}")
+    folder = args.peers_folder or default_folder()
+    ours: list[StreamingSystem] = [] if args.without_ours else [Streamer(_flags(args))]
+    return [*ours, *(PEERS[name](folder) for name in names)]
+
+
+def _flags(args: argparse.Namespace) -> list[str]:
     try:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if url := re.search(r"http://\S+", line):
-                break
-        else:
-            raise SystemExit("the daemon did not start")
-        yield process, url[0]
-    finally:
-        process.send_signal(getattr(signal, "CTRL_BREAK_EVENT", signal.SIGTERM))  # on Windows, elsewhere
-        process.communicate(timeout=60)
+        return shlex.split(args.flags)
+    except ValueError as error:
+        raise UsageError(f"--flags {args.flags!r:.80} is not written as in a shell ({error}): mend it") from None
 
 
-async def _stream(path: Path, url: str, process: psutil.Process) -> StreamFigures:
-    samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-    audio = soxr.resample(samples.mean(axis=1), rate, SAMPLE_RATE)
-    figures = StreamFigures(path.name, len(audio) / SAMPLE_RATE)
-    events: list[tuple[float, Event]] = []
-    before = process.cpu_times()
-    async with connect(f"ws://{urlsplit(url).netloc}/v1/stream", open_timeout=READY_TIMEOUT_S) as socket:
-        await socket.send('{"type":"start","format":"f32le","sample_rate":16000}')
-        begin = time.monotonic()
-
-        async def receive() -> None:
-            async for message in socket:
-                events.append((time.monotonic() - begin, from_json(message)))
-
-        receiver = asyncio.create_task(receive())
-        for first in range(0, len(audio), CHUNK_SAMPLES):
-            chunk = audio[first : first + CHUNK_SAMPLES]
-            # A chunk can be sent when its last sample has been spoken.
-            await asyncio.sleep(max(0.0, begin + (first + len(chunk)) / SAMPLE_RATE - time.monotonic()))
-            await socket.send(chunk.astype("<f4").tobytes())
-            figures.peak_rss_mb = max(figures.peak_rss_mb, process.memory_info().rss / 2**20)
-        await socket.send('{"type":"finish"}')
-        await receiver
-    after = process.cpu_times()
-    figures.cpu_per_audio = (after.user + after.system - before.user - before.system) / figures.audio_s
-    _add_delays(figures, events)
-    figures.name = path.stem
-    figures.streamed_text = " ".join(event.text for _, event in events if isinstance(event, Final))
-    return figures
-
-
-def _add_delays(figures: StreamFigures, events: Sequence[tuple[float, Event]]) -> None:
-    revisions: list[tuple[float, tuple[Word, ...], int]] = []  # when, words, how many of them were stable
-    onset: float | None = None
-    ended: float | None = None
-    for when, event in events:
-        match event:
-            case Speech(state="start"):
-                onset = event.time
-            case Speech(state="end"):
-                ended = event.time
-            case Partial():
-                if onset is not None and event.words:
-                    figures.first_partial_s.append(when - onset)
-                    onset = None
-                revisions.append((when, event.words, sum(word.stable for word in event.words)))
-            case Final():
-                revisions.append((when, event.words, len(event.words)))
-                if ended is not None and event.end >= ended:
-                    figures.finalisation_s.append(when - ended)
-                    ended = None
-                _add_words(figures, event.words, revisions)
-                # Words behind a cut go on in the next segment, where they are seen again at once.
-                revisions = []
-    assert figures.n_words == len(figures.stable_s)
-
-
-def _add_words(
-    figures: StreamFigures, words: Sequence[Word], revisions: Sequence[tuple[float, tuple[Word, ...], int]]
-) -> None:
-    figures.n_words += len(words)
-    for i, word in enumerate(words):
-        seen = next(when for when, shown, _ in revisions if i < len(shown) and shown[i].word == word.word)
-        stable = next(when for when, _, n_stable in revisions if i < n_stable)
-        figures.first_seen_s.append(seen - word.end)
-        figures.stable_s.append(stable - word.end)
-    for (_, earlier, _), (_, later, _) in itertools.pairwise(revisions):
-        kept = 0
-        for a, b in zip(earlier, later, strict=False):
-            if a.word != b.word:
-                break
-            kept += 1
-        # A final after a cut is shorter than the partial before it: what is behind the cut was not taken back.
-        figures.n_erased += max(0, min(len(earlier), len(later)) - kept)
-
-
-def _add_wer(figures: StreamFigures, path: Path) -> None:
-    reference_path = path.with_suffix(".txt")
-    if not reference_path.is_file():
-        return
-    reference = normalise(reference_path.read_text(encoding="utf-8"))
-    measured = jiwer.process_words(reference, normalise(figures.streamed_text) or "-")
-    figures.wer_streamed = 100 * measured.wer
-    figures.substitutions, figures.deletions, figures.insertions = (
-        measured.substitutions,
-        measured.deletions,
-        measured.insertions,
-    )
-    command = [*_STREAMER, "transcribe", str(path)]
-    offline = subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True).stdout
-    figures.wer_offline = 100 * jiwer.wer(reference, normalise(offline) or "-")
-
-
-def _print_streams(results: Sequence[StreamFigures], console: Console) -> None:
-    delays = Table(
-        "recording",
-        "first partial, worst",
-        "seen p50",
-        "seen p90",
-        "stable p50",
-        "stable p90",
-        "final after speech p50",
-        title="delay in seconds, by a wall clock (speech onset: the speech gate's)",
-    )
-    quality = Table(
-        "recording",
-        "WER offline",
-        "WER streamed",
-        "S/D/I",
-        "erased/word",
-        "CPU s/audio s",
-        "peak MB",
-        title="text, flicker and cost",
-    )
-    for f in results:
-        delays.add_row(
-            f.name,
-            f"{max(f.first_partial_s, default=float('nan')):.2f}",
-            *(f"{_quantile(d, q):.2f}" for d in (f.first_seen_s, f.stable_s) for q in (0.5, 0.9)),
-            f"{_quantile(f.finalisation_s, 0.5):.2f}",
-        )
-        quality.add_row(
-            f.name,
-            "-" if f.wer_offline is None else f"{f.wer_offline:.1f} %",
-            "-" if f.wer_streamed is None else f"{f.wer_streamed:.1f} %",
-            f"{f.substitutions}/{f.deletions}/{f.insertions}",
-            f"{f.n_erased / max(1, f.n_words):.2f}",
-            f"{f.cpu_per_audio:.2f}",
-            f"{f.peak_rss_mb:.0f}",
-        )
-    console.print(delays)
-    console.print(quality)
-    stable = [delay for f in results for delay in f.stable_s]
-    first = [delay for f in results for delay in f.first_partial_s]
-    console.print(
-        f"all recordings: first partial p50 {_quantile(first, 0.5):.2f} s, worst {max(first, default=0):.2f} s;"
-        f" stable p50 {_quantile(stable, 0.5):.2f} s, p90 {_quantile(stable, 0.9):.2f} s"
-    )
-
-
-def _quantile(values: Sequence[float], q: float) -> float:
-    if len(values) < 2:
-        return statistics.fmean(values) if values else float("nan")
-    return float(np.quantile(values, q))
-
-
-def _concatenate(files: Sequence[Path], length_s: int, target: Path) -> float:
-    """Repeat recordings until there is enough; return the length in seconds."""
-    written = 0
-    with soundfile.SoundFile(target, "w", SAMPLE_RATE, 1) as out:
-        while written < length_s * SAMPLE_RATE:
-            for path in files:
-                samples, rate = soundfile.read(path, dtype="float32", always_2d=True)
-                audio = soxr.resample(samples.mean(axis=1), rate, SAMPLE_RATE)
-                out.write(audio)
-                written += len(audio)
-    return written / SAMPLE_RATE
-
-
-def _default_files() -> list[Path]:
-    shared = sorted(RECORDINGS.glob("*.flac")) if RECORDINGS.is_dir() else []
-    return [ROOT / "models" / "nano.en" / "sample.flac", *shared]
+def _model_flags(flags: Sequence[str]) -> list[str]:
+    """Return those of the daemon's flags that say which model it is."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--model")
+    parser.add_argument("--tokenizer")
+    try:
+        known, _ = parser.parse_known_args(list(flags))
+    except argparse.ArgumentError:  # the daemon says what is wrong
+        return []
+    return [part for name, value in vars(known).items() if value is not None for part in (f"--{name}", value)]
 
 
 if __name__ == "__main__":

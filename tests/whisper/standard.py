@@ -1,16 +1,10 @@
-"""Weights that openai-whisper runs as well as we do: nano.en in the standard vocabulary, random ones of tiny's size.
-
-openai-whisper's special tokens are hard-wired to the multilingual vocabulary of 51865 tokens. So each of nano.en's
-tokens is put where that vocabulary spells the same bytes, or has the special token of the same name.
-"""
+"""Files and models of weights in the standard vocabulary, which openai-whisper runs as well as we do."""
 
 import json
 import shutil
-from dataclasses import asdict, replace
-from functools import cache
+from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import torch
 import whisper
 import whisper.model
@@ -18,54 +12,14 @@ import whisper.tokenizer
 
 from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.vocabularies.bpe import BYTE_CHARACTERS
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import Checkpoint
 from streamer.whisper.weights.names import openai_name
-from tests.whisper.sizes import N_MULTILINGUAL, SIZES, lively_checkpoint
-from tests.whisper.support import NANO, Untyped, tensor, write_openai
-
-RANKS = Path(whisper.__file__).parent / "assets" / "multilingual.tiktoken"
-
-EMBEDDING = "decoder.embed_tokens.weight"
-
-# Part of every Whisper's vocabulary, and of no text that nano.en was trained on.
-NEVER_PREDICTED = "<|startoflm|>"
+from tests.whisper.sizes import SIZES, lively_checkpoint
+from tests.whisper.support import Untyped, tensor, write_openai
+from tools.benchmarks.peers.weights import RANKS
 
 # The heads that nano.en's generation_config.json names.
 NANO_HEADS = ((2, 0), (2, 1))
-
-
-@cache
-def standard_numbers() -> dict[int, int]:
-    """Return the number in the standard vocabulary of each of nano.en's tokens."""
-    spelled = json.loads((NANO / "vocab.json").read_text(encoding="utf-8"))
-    special = json.loads((NANO / "tokenizer.json").read_text(encoding="utf-8"))["added_tokens"]
-    standard = whisper.tokenizer.get_tokenizer(True).encoding
-    byte_of = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
-    numbers = {token["id"]: standard.encode_single_token(token["content"]) for token in special}
-    others = []
-    for text, number in spelled.items():
-        try:
-            numbers[number] = standard.encode_single_token(bytes(byte_of[character] for character in text))
-        except KeyError:
-            others.append(number)
-    # What no standard token spells takes the place of another word: a different text, but a text.
-    used = set(numbers.values())
-    words = (n for n in range(standard.eot_token) if n not in used and standard.decode([n]).isalpha())
-    return numbers | dict(zip(others, words, strict=False))
-
-
-def standard_nano() -> Checkpoint:
-    """Return nano.en's weights with the embedding of 51865 tokens; those it lacks have the row of one it never says."""
-    checkpoint = huggingface.load(NANO)
-    numbers = standard_numbers()
-    small = np.asarray(checkpoint.tensors[EMBEDDING], dtype=np.float32)
-    unused = whisper.tokenizer.get_tokenizer(True).encoding.encode_single_token(NEVER_PREDICTED)
-    never = next(number for number, standard in numbers.items() if standard == unused)
-    embedding = np.tile(small[never], (N_MULTILINGUAL, 1))
-    embedding[list(numbers.values())] = small[list(numbers)]
-    tensors = {name: np.asarray(value, dtype=np.float32) for name, value in checkpoint.tensors.items()}
-    return Checkpoint(replace(checkpoint.dims, n_vocab=N_MULTILINGUAL), {**tensors, EMBEDDING: embedding})
 
 
 def random_tiny() -> Checkpoint:

@@ -22,8 +22,9 @@ from streamer.whisper.decoding.window import decode_window, detect_language
 from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.runtime import EncodedWindow
-from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, standard_nano, write_standard
+from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, write_standard
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
+from tools.benchmarks.peers.weights import standard_nano
 
 FloatArray = NDArray[np.floating]
 

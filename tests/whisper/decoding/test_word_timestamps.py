@@ -29,10 +29,11 @@ from streamer.whisper.decoding.word_timestamps import (
 )
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import TimedWord
-from tests.whisper.standard import NANO_HEADS, load_ours, openai_whisper, standard_nano, write_standard
+from tests.whisper.standard import NANO_HEADS, load_ours, openai_whisper, write_standard
 from tests.whisper.support import ROOT, SAMPLE, Samples, Untyped, noise, read
 from tests.whisper.vocabularies import published
 from tests.whisper.vocabularies.published import CASES, TEXTS, Case
+from tools.benchmarks.peers.weights import standard_nano
 
 RECORDINGS = [SAMPLE, ROOT.parent / "shared" / "audio" / "pauses.flac"]
 

@@ -1,0 +1,1 @@
+"""Tests of what tools/benchmark.py runs."""

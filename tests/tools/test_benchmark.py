@@ -1,0 +1,134 @@
+"""The command line of tools/benchmark.py."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.tools.benchmarks.played import Shows, write_corpus
+from tools import benchmark
+from tools.benchmarks import corpus, stream
+
+ROOT = Path(benchmark.__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def _played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(benchmark, "Streamer", lambda flags: Shows("streamer"))
+    write_corpus(tmp_path / "corpus")
+
+
+def test_a_corpus_is_streamed_and_reported_once_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--corpus", str(tmp_path / "corpus"), "--json", str(tmp_path / "figures.json")]
+    timelines = str(tmp_path / "timelines")
+    assert benchmark.main(["stream", *command, "--timelines", timelines, "--no-offline"]) == 0
+    first = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    assert first["figures"]["streamer"]["stable_p50_s"] == pytest.approx(1.0)
+    assert first["sounds"] == {}
+    assert "first seen p50" in capsys.readouterr().out
+    assert benchmark.main(["report", timelines, *command]) == 0
+    assert json.loads((tmp_path / "figures.json").read_text(encoding="utf-8")) == first
+
+
+def test_hallucination_plays_what_nobody_says(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmark.main(["hallucination", "--corpus", str(tmp_path / "corpus")]) == 0
+    printed = capsys.readouterr().out
+    assert "held-silence" in printed
+    assert "held-clean-1" not in printed
+
+
+def test_a_corpus_is_made_as_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: dict[str, object] = {}
+    monkeypatch.setattr(corpus, "make", lambda folder, **options: asked.update(options, folder=folder))
+    assert benchmark.main(["corpus", str(tmp_path / "new"), "--minutes", "2", "--seed", "7"]) == 0
+    del asked["tell"]
+    assert asked == {"folder": tmp_path / "new", "minutes": 2.0, "sounds_minutes": 10.0, "seed": 7}
+
+
+def test_peers_are_measured_beside_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folders = []
+
+    def peer(folder: Path) -> Shows:
+        folders.append(folder)
+        return Shows("whisper-live", 2.0)
+
+    monkeypatch.setitem(benchmark.PEERS, "whisper-live", peer)
+    command = ["stream", "--corpus", str(tmp_path / "corpus"), "--no-offline", "--peers", "whisper-live"]
+    assert benchmark.main([*command, "--peers-folder", str(tmp_path / "peers")]) == 0
+    assert folders == [tmp_path / "peers"]
+    assert "streamer / best other" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (["stream", "--corpus", "nowhere"], "nowhere has no such recording"),
+        (["stream", "--peers", "whisper-life"], "no peer is called whisper-life"),
+        (["report", "nowhere"], "nowhere has no timelines"),
+        (["stream", "--flags", "'"], "No closing quotation"),
+        (["sessions"], "name a corpus with --corpus"),
+        (["beams", "--json", "nowhere/figures.json"], "nowhere is no directory"),
+    ],
+)
+def test_a_slip_is_told_in_one_line(command: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert benchmark.main(command) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1
+    assert said in lines[0]
+
+
+@pytest.mark.parametrize(
+    "command",
+    [["soak", "--hours", "0"], ["soak", "--hours", "nan"], ["simulate", "--pass-s", "-1"], ["beams", "--beams", "0"]],
+)
+def test_numbers_out_of_range_are_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        benchmark.main(command)
+    assert "expected" in capsys.readouterr().err
+
+
+def test_what_cannot_be_written_is_told_in_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "file"
+    file.write_text("", encoding="utf-8")
+    command = ["hallucination", "--corpus", str(tmp_path / "corpus"), "--timelines", str(file)]
+    assert benchmark.main(command) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert str(file) in line
+
+
+def test_the_offline_decoder_has_the_model_of_the_stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Sequence[str]] = []
+    monkeypatch.setattr(stream, "transcribe_offline", lambda recordings, folder, flags: asked.append(flags))
+    command = ["stream", "--corpus", str(tmp_path / "corpus"), "--flags"]
+    assert benchmark.main([*command, "--device CPU --model=tiny.en --beam-size 2"]) == 0
+    assert benchmark.main([*command, "--device CPU"]) == 0
+    assert asked == [(*stream.OFFLINE_FLAGS, "--model", "tiny.en"), stream.OFFLINE_FLAGS]
+
+
+def test_a_system_that_fails_does_not_keep_others_from_being_soaked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(benchmark.PEERS, "whisper-live", lambda folder: Shows("whisper-live", fails_to_start=True))
+    figures = tmp_path / "figures.json"
+    command = ["soak", "--corpus", str(tmp_path / "corpus"), "--hours", "0.001", "--peers", "whisper-live"]
+    assert benchmark.main([*command, "--json", str(figures)]) == 0
+    ours, peer = json.loads(figures.read_text(encoding="utf-8"))
+    assert ours["audio_s"] == pytest.approx(3.6)
+    assert peer == {"system": "whisper-live", "error": "whisper-live cannot be had here"}
+
+
+def test_it_runs_as_a_script(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "tools" / "benchmark.py"), "report", "--help"],
+        capture_output=True,
+        encoding="utf-8",
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--plots" in done.stdout

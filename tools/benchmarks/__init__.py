@@ -1,0 +1,1 @@
+"""What tools/benchmark.py runs: the corpus, the systems under test and their figures."""

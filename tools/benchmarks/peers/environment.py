@@ -1,0 +1,142 @@
+"""A virtual environment for each peer: what it needs never meets what we need."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+import psutil
+
+from streamer.errors import StreamerError
+
+# The build for CPUs; a later or an unpinned one brings gigabytes for graphics cards.
+TORCH = "torch==2.13.0"
+
+INSTALL_TIMEOUT_S = 1800.0  # for one call of pip
+RUN_TIMEOUT_S = 600.0  # for one program of a peer's
+
+# What was installed, in the environment's folder.
+_RECORD = "installed.json"
+
+
+class PeerUnavailable(StreamerError):  # noqa: N818 - a state of the world, not a fault of ours
+    """A peer that cannot be installed or started; the message says why."""
+
+    code = "peer_unavailable"
+
+
+def default_folder() -> Path:
+    """Return the folder of the environments where none is named."""
+    return platformdirs.user_cache_path("streamer") / "peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """What is installed for a peer: pinned, by one call of `pip install` after the other."""
+
+    name: str
+
+    # The arguments of each call.
+    installs: tuple[tuple[str, ...], ...]
+
+    def python(self, folder: Path) -> Path:
+        """Return the environment's interpreter; the environment is made where `folder` does not hold it yet.
+
+        Raises PeerUnavailable where it cannot be made.
+        """
+        place = folder / self.name
+        interpreter = place / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
+        record = place / _RECORD
+        if interpreter.is_file() and record.is_file() and record.read_text(encoding="utf-8") == self._written():
+            return interpreter
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if place.exists():
+                shutil.rmtree(place)
+        except OSError as error:
+            raise PeerUnavailable(
+                f"{self.name}: {place} cannot be written ({error.strerror});"
+                " name another folder with --peers-folder DIR"
+            ) from None
+        self._run([sys.executable, "-m", "venv", str(place)], "no virtual environment could be made")
+        for packages in self.installs:
+            command = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *packages]
+            self._run(command, f"pip could not install {' '.join(packages)}")
+        record.write_text(self._written(), encoding="utf-8")
+        return interpreter
+
+    def fingerprint(self) -> str:
+        """Return a short name of exactly what is installed."""
+        return hashlib.sha256(self._written().encode("utf-8")).hexdigest()[:12]
+
+    def _written(self) -> str:
+        return json.dumps({"python": sys.version.split()[0], "installs": self.installs})
+
+    def _run(self, command: Sequence[str], failure: str) -> None:
+        try:
+            done = subprocess.run(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                timeout=INSTALL_TIMEOUT_S,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise PeerUnavailable(f"{self.name}: {failure}: {error}") from None
+        if done.returncode != 0:
+            raise PeerUnavailable(f"{self.name}: {failure}: {last_line(done.stdout.decode('utf-8', 'replace'))}")
+
+
+def run(peer: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
+    """Run one of a peer's programs to its end; return what it printed.
+
+    Raises PeerUnavailable where it fails.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            env=variables_of_peer(variables),
+            timeout=RUN_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise PeerUnavailable(f"{peer}: {error}") from None
+    if done.returncode != 0:
+        raise PeerUnavailable(f"{peer}: {last_line(done.stderr.decode('utf-8', 'replace'))}")
+    return done.stdout.decode("utf-8", "replace")
+
+
+def variables_of_peer(more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the environment variables that a peer runs with: all the cores we have, and no downloads."""
+    return {
+        **{name: value for name, value in os.environ.items() if not name.startswith(("STREAMER_", "PYTHONPATH"))},
+        "OMP_NUM_THREADS": str(n_cores()),
+        "HF_HUB_OFFLINE": "1",
+        "PYTHONUTF8": "1",
+        "PYTHONUNBUFFERED": "1",
+        **(more or {}),
+    }
+
+
+def n_cores() -> int:
+    """Return how many processor cores this process, and what it starts, may use."""
+    process = psutil.Process()
+    if hasattr(process, "cpu_affinity"):  # not on macOS
+        return len(process.cpu_affinity())
+    return os.cpu_count() or 1
+
+
+def last_line(text: str) -> str:
+    """Return the last line of a program's output that says something; of pip's, the last error."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("ERROR:")]
+    return (errors or lines or ["it said nothing"])[-1][:300]

@@ -1,0 +1,117 @@
+"""How many sessions a system keeps in real time on this machine."""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from streamer.bench.figures import quantile
+from streamer.bench.measure import measure
+from streamer.bench.text import Normaliser
+from streamer.errors import StreamerError
+from tools.benchmarks.corpus import Recording
+from tools.benchmarks.results import reference
+from tools.benchmarks.systems import StreamingSystem
+
+# A session is kept while nine of ten words of its last third are seen within this.
+MOST_DELAY_S = 3.0
+
+# And while it shows at least this share of the words that it shows alone.
+LEAST_SHARE = 0.8
+
+# Clients do not begin all at once.
+APART_S = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """How one session went."""
+
+    # Delay of nine of ten words of its last third, in seconds; None: none was seen.
+    delay_s: float | None
+
+    # Share of the words said that it has.
+    share: float
+
+    # What it ended with, where it failed or was refused.
+    failure: str = ""
+
+    def kept(self, share_alone: float) -> bool:
+        """Return whether it was kept in real time."""
+        if self.failure or self.delay_s is None:
+            return False
+        return self.delay_s <= MOST_DELAY_S and self.share >= LEAST_SHARE * share_alone
+
+
+def measure_sessions(
+    system: StreamingSystem, recordings: Sequence[Recording], normalise: Normaliser, console: Console, most: int = 64
+) -> dict[str, object]:
+    """Find the largest number of sessions at once of which each is kept, at most `most`; print each step.
+
+    Raises StreamerError where the system cannot be started.
+    """
+    steps: dict[int, list[Session]] = {}
+    try:
+        system.start()
+
+        def keeps(n: int) -> bool:
+            steps[n] = _run(system, recordings, normalise, n)
+            share_alone = steps[1][0].share
+            failures = {session.failure for session in steps[n] if session.failure}
+            worst = max((session.delay_s for session in steps[n] if session.delay_s is not None), default=None)
+            n_kept = sum(session.kept(share_alone) for session in steps[n])
+            console.print(
+                f"{system.name}: {n} at once, {n_kept} kept;"
+                f" nine of ten words within {'–' if worst is None else f'{worst:.2f}'} s in the slowest"
+                + "".join(f"; {failure}" for failure in sorted(failures)),
+                markup=False,
+                highlight=False,
+            )
+            return n_kept == n
+
+        kept = largest(keeps, most)
+    finally:
+        system.stop()
+    console.print(f"{system.name}: {kept} session{'' if kept == 1 else 's'} in real time")
+    return {
+        "system": system.name,
+        "sessions": kept,
+        "steps": {
+            n: [{"delay_s": s.delay_s, "share": s.share, "failure": s.failure} for s in sessions]
+            for n, sessions in sorted(steps.items())
+        },
+    }
+
+
+def largest(keeps: Callable[[int], bool], most: int) -> int:
+    """Return the largest number up to `most` that is kept, 0 where not even one is: doubled, then halved between."""
+    kept, too_many = 0, most + 1
+    n = 1
+    while n < too_many:
+        if keeps(n):
+            kept = n
+        else:
+            too_many = n
+        n = min(2 * kept, most) if too_many > most and kept < most else (kept + too_many) // 2
+        if n <= kept:
+            break
+    return kept
+
+
+def _run(system: StreamingSystem, recordings: Sequence[Recording], normalise: Normaliser, n: int) -> list[Session]:
+    def client(i: int) -> Session:
+        time.sleep(i * APART_S)
+        recording = recordings[i % len(recordings)]
+        try:
+            timeline = system.stream(f"{recording.name}, client {i}", recording.samples)
+        except StreamerError as error:
+            return Session(None, 0.0, str(error))
+        figures = measure(timeline, reference(recording), normalise)
+        delays = figures.first_seen.aware
+        n_said = max(1, len(recording.words))
+        return Session(quantile(delays[-(len(delays) // 3) :], 90) if delays else None, len(delays) / n_said)
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(client, range(n)))
