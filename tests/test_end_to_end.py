@@ -92,7 +92,7 @@ async def test_audio_at_the_pace_of_speech_is_told_while_it_is_said(daemon: Daem
         await connection.send('{"type":"finish"}')
         await received.wait_closed()
     check_sample(received, *FIRST_S)
-    assert any(0 < partial.stable < len(partial.text) for partial in received.of(Partial))
+    assert any(partial.stable for partial in received.of(Partial)), "no word settled before the end"
 
 
 async def test_all_of_audio_that_comes_much_faster_than_real_time_is_transcribed(daemon: Daemon) -> None:
