@@ -7,6 +7,7 @@
     python tools/benchmark.py simulate           the same in simulated time, to compare settings
     python tools/benchmark.py sessions           how many clients are served in real time at once
     python tools/benchmark.py soak [--hours H]   memory and delay of a long session
+    python tools/benchmark.py raw                speed of the offline decoder
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
 
 What is measured is the daemon as its clients see it: a process of its own, with audio at the pace at which it was
@@ -131,6 +132,13 @@ def _parser() -> argparse.ArgumentParser:
     _recordings_arguments(soak)
     _systems_arguments(soak)
     soak.add_argument("--hours", type=_positive, default=1.0, help="of audio, at real-time pace (default: %(default)s)")
+
+    raw = add("raw", "speed of the offline decoder, with weights of 8 bits", _raw)
+    raw.add_argument("--models", default="nano.en,tiny,base,small", metavar="M,M", help="default: %(default)s")
+    raw.add_argument("--rounds", type=_count, default=5, help="in which all take turns (default: %(default)s)")
+    raw.add_argument("--tokens", type=_count, default=100, help="to sample for each window (default: %(default)s)")
+    raw.add_argument("--threads", type=_count, default=2, help="of each system (default: %(default)s)")
+    raw.add_argument("--peers-folder", type=Path, metavar="DIR", help="where the others are installed")
 
     beams = add("beams", "time of beam search over that of greedy decoding", _beams)
     _recordings_arguments(beams)
@@ -273,6 +281,24 @@ def _each(
             console.print(f"{system.name}: {error}", markup=False, highlight=False)
             figures.append({"system": system.name, "error": str(error)})
     return figures
+
+
+def _raw(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
+    from tools.benchmarks.raw import measure_raw
+    from tools.benchmarks.raw_weights import NAMES
+
+    models = args.models.split(",")
+    if unknown := [name for name in models if name not in NAMES]:
+        raise UsageError(f"--models has {unknown[0]!r:.40}: expected some of {','.join(NAMES)}")
+    return measure_raw(
+        models,
+        corpus.read(SAMPLE).samples,
+        args.peers_folder or default_folder(),
+        console,
+        n_rounds=args.rounds,
+        n_tokens=args.tokens,
+        n_threads=args.threads,
+    )
 
 
 def _beams(args: argparse.Namespace, console: Console) -> dict[str, float]:

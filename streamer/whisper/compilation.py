@@ -3,13 +3,13 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
 import openvino as ov
-from openvino.preprocess import PrePostProcessor
+from openvino import opset13
 
 from streamer.audio.constants import CHUNK_LENGTH_S, TOKENS_PER_SECOND
 from streamer.errors import ConfigError, InferenceError
@@ -32,6 +32,10 @@ logger = logging.getLogger(__name__)
 # Tokens of one call of the block decoder: the prompt and a known prefix go through in blocks. On a two-core machine
 # a block of 16 costs 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
+
+# Up to this width a decoder's step is too short to be shared: on a two-core machine a second thread takes nano.en a
+# quarter more processor time, and no less time.
+NARROW = 256
 
 # Windows that there are graphs for, in seconds, where nothing else is asked for.
 WHOLE_WINDOW = (CHUNK_LENGTH_S,)
@@ -114,9 +118,9 @@ class Compilation:
             tasks: dict[str, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self._plans if stage not in {stage_of(name) for name in self.compiled}]
             models = {stage: self._models(stage) for stage in missing}
-            if self._hands_bfloat16_on(models):
+            if self._keeps_bfloat16(models):
                 for model in (*models["cross_kv"].values(), *models["decoder"].values()):
-                    hand_on(model, ov.Type.bf16)
+                    keep_in_bfloat16(model)
             for stage, graphs in models.items():
                 tasks |= {name: pool.submit(self._compile, stage, name, model) for name, model in graphs.items()}
             self._on_progress(0, len(tasks))
@@ -188,10 +192,11 @@ class Compilation:
             models["beam_decoder"] = fix_sizes(whole, self._n_beams, beam_slots(dims, self._n_beams), shorter)
         return models
 
-    def _hands_bfloat16_on(self, models: Mapping[str, Mapping[str, ov.Model]]) -> bool:
-        """Tell whether the decoder computes in bfloat16, and so is spared to convert keys and values at every call.
+    def _keeps_bfloat16(self, models: Mapping[str, Mapping[str, ov.Model]]) -> bool:
+        """Tell whether keys and values, which are read at every call, are to take half of the memory.
 
-        Only in graphs of ours, and where no other device will ever have to do with them.
+        Only where weights are rounded more than that, in graphs of ours, on a processor that multiplies in bfloat16,
+        and where no other device will ever have to do with them.
         """
         decoders = models.get("decoder", {})
         ours = "cross_kv" in models and "block_decoder" in decoders
@@ -207,6 +212,8 @@ class Compilation:
         device = self.devices[stage]
         group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
         properties = properties_for(device, self._plans[stage], group_size)
+        if stage == "decoder" and device == "CPU" and self.graphs.dims.n_text_state <= NARROW:
+            properties = {"INFERENCE_NUM_THREADS": 1, **properties}
         begin = time.monotonic()
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
         cache_dir = None if self._plans[stage].npu_through_cpu else self._cache_dir
@@ -263,16 +270,40 @@ def has_integer_weights(model: ov.Model) -> bool:
     return any(node.get_type_name() == "Constant" and node.get_element_type() in integers for node in model.get_ops())
 
 
-def hand_on(model: ov.Model, element_type: ov.Type) -> None:
-    """Have a graph take and give all keys and values in another float type."""
-    steps = PrePostProcessor(model)
-    for port in model.inputs:
-        if "key_values." in port.any_name:
-            steps.input(port.any_name).tensor().set_element_type(element_type)
-    for port in model.outputs:
-        if "key_values." in port.any_name:
-            steps.output(port.any_name).tensor().set_element_type(element_type)
-    steps.build()
+def keep_in_bfloat16(model: ov.Model) -> None:
+    """Have a cross-KV graph or a decoder hold keys and values in bfloat16, and multiply with them in it.
+
+    All else stays in float32. A key has the same bits in the call that computes it and in those that find it cached, so
+    that tokens in a block get the logits that they get one by one.
+    """
+    for parameter in model.get_parameters():
+        old = parameter.output(0)
+        if "key_values." in old.get_any_name():
+            new = opset13.parameter(parameter.get_output_shape(0), ov.Type.bf16)
+            new.output(0).set_names(old.get_names())
+            new.set_friendly_name(parameter.get_friendly_name())
+            _multiply_with(new.output(0), old)
+            model.replace_parameter(model.get_parameter_index(parameter), new)
+    for result in model.get_results():
+        if "key_values." in result.output(0).get_any_name():
+            old = result.input(0).get_source_output()
+            users = old.get_target_inputs()
+            _multiply_with(opset13.convert(old, "bf16").output(0), old, users)
+    model.validate_nodes_and_infer_types()
+
+
+def _multiply_with(new: ov.Output, old: ov.Output, users: Iterable[ov.Input] | None = None) -> None:
+    """Put a bfloat16 output in the place of a float32 one that is the second factor of products."""
+    for user in users or old.get_target_inputs():
+        node = user.get_node()
+        if node.get_type_name() != "MatMul":
+            user.replace_source_output(new)
+            continue
+        query = opset13.convert(node.input(0).get_source_output(), "bf16")
+        how = node.get_attributes()
+        product = opset13.matmul(query, new, how["transpose_a"], how["transpose_b"])
+        for target in node.output(0).get_target_inputs():
+            target.replace_source_output(opset13.convert(product, "f32").output(0))
 
 
 def mark_half_weights(model: ov.Model) -> None:

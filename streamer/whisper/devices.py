@@ -175,13 +175,16 @@ def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str,
 def properties_for(device: str, plan: StagePlan, group_size: int | None = None) -> dict[str, object]:
     """Return the properties to compile a stage with: ours, and the user's, which win.
 
-    group_size : activations that share a scale where they meet weights of 8 or 4 bits; None: the weights are whole
+    group_size : activations that may share a scale where they meet weights of 8 or 4 bits; None: the weights are whole
     """
     ours = _our_properties(device, plan)
     if group_size is not None and device == "CPU":
-        # Such weights are not exact: the processor may compute as it does fastest, on some in bfloat16. Groups of
+        # Such weights are not exact: the processor may encode as it does fastest, on some in bfloat16. Groups of
         # OpenVINO's own size, 32, cost a tenth of the encoder's time more.
         ours = {**_LATENCY, "DYNAMIC_QUANTIZATION_GROUP_SIZE": group_size}
+        if plan.stage == "decoder":
+            # Rounded activations would give a token other logits in a block than alone.
+            ours |= {**_FULL_PRECISION, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     return {**ours, **own_properties(device, plan)}
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.tools.benchmarks.played import Shows, write_corpus
 from tools import benchmark
-from tools.benchmarks import corpus, stream
+from tools.benchmarks import corpus, raw, stream
 
 ROOT = Path(benchmark.__file__).parent.parent
 
@@ -120,6 +120,27 @@ def test_a_system_that_fails_does_not_keep_others_from_being_soaked(
     ours, peer = json.loads(figures.read_text(encoding="utf-8"))
     assert ours["audio_s"] == pytest.approx(3.6)
     assert peer == {"system": "whisper-live", "error": "whisper-live cannot be had here"}
+
+
+def test_raw_speed_is_measured_as_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+
+    def measure(
+        models: list[str], samples: object, folder: Path, console: object, **options: int
+    ) -> list[dict[str, int]]:
+        asked.append((models, folder, options))
+        return [{"a": 1}]
+
+    monkeypatch.setattr(raw, "measure_raw", measure)
+    figures = tmp_path / "figures.json"
+    command = ["raw", "--models", "tiny,base", "--rounds", "2", "--peers-folder", str(tmp_path), "--threads", "1"]
+    assert benchmark.main([*command, "--json", str(figures)]) == 0
+    assert asked == [(["tiny", "base"], tmp_path, {"n_rounds": 2, "n_tokens": 100, "n_threads": 1})]
+    assert json.loads(figures.read_text(encoding="utf-8")) == [{"a": 1}]
+    assert benchmark.main(["raw", "--models", "tiny,huge"]) == 2
+    assert "--models has 'huge': expected some of nano.en,tiny,base,small" in capsys.readouterr().err
 
 
 def test_it_runs_as_a_script(tmp_path: Path) -> None:

@@ -1,5 +1,9 @@
 """Graphs compiled for devices, and what is said of their weights."""
 
+import os
+from collections.abc import Callable
+
+import numpy as np
 import openvino as ov
 import pytest
 
@@ -9,14 +13,15 @@ from streamer.whisper.compilation import (
     BLOCK_TOKENS,
     Compilation,
     ModelGraphs,
-    hand_on,
     has_integer_weights,
+    keep_in_bfloat16,
     mark_half_weights,
 )
 from streamer.whisper.compress import compress
 from streamer.whisper.devices import DeviceSettings, plan_stages
 from streamer.whisper.graphs import build_decoder
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.runtime import as_type
+from streamer.whisper.weights import Checkpoint, FloatArray, huggingface
 from tests.whisper.support import NANO
 
 HEADS = [(1, 0)]
@@ -77,9 +82,11 @@ def test_keys_and_values_are_kept_as_the_decoder_computes(checkpoint: Checkpoint
         plans = plan_stages(DeviceSettings("CPU", properties=properties), ["CPU"])
         compilation = Compilation(compressed(checkpoint, precision), plans)
         compilation.compile()
-        assert key_types(compilation) == {"bf16" if able and precision == "int8" and not properties else "f32"}
-        hints = {graph.get_property("INFERENCE_PRECISION_HINT") for graph in compilation.compiled.values()}
-        assert hints == {ov.Type.bf16 if able and precision == "int8" and not properties else ov.Type.f32}
+        halved = able and precision == "int8" and not properties
+        assert key_types(compilation) == {"bf16" if halved else "f32"}
+        hints = {name: graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compilation.compiled.items()}
+        assert hints["decoder"] == hints["block_decoder"] == ov.Type.f32
+        assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
 
 
 def test_keys_and_values_stay_as_they_are_where_another_device_may_come(checkpoint: Checkpoint) -> None:
@@ -92,11 +99,73 @@ def test_keys_and_values_stay_as_they_are_where_another_device_may_come(checkpoi
     assert key_types(compilation) == {"f32"}
 
 
-def test_keys_and_values_are_handed_on_in_another_type(checkpoint: Checkpoint) -> None:
-    decoder = graphs.fix_sizes(build_decoder(checkpoint.dims, checkpoint.tensors, HEADS), 1, checkpoint.dims.cache_size)
-    hand_on(decoder, ov.Type.bf16)
-    for port in (*decoder.inputs, *decoder.outputs):
-        assert (port.element_type == ov.Type.bf16) == ("key_values." in port.any_name), port.any_name
+def test_with_keys_in_bfloat16_a_block_still_equals_single_steps(checkpoint: Checkpoint) -> None:
+    dims = checkpoint.dims
+    whole = build_decoder(dims, checkpoint.tensors, HEADS)
+    exact, halved = (_Stepped(whole, dims.cache_size, keep=keep) for keep in (lambda model: None, keep_in_bfloat16))
+    tokens = [5, 300, 17, 4]
+    expected, alone = exact.feed([[token] for token in tokens]), halved.feed([[token] for token in tokens])
+    block = halved.feed([tokens])
+    scale = np.abs(expected).max()
+    assert 1e-5 * scale < np.abs(alone - expected).max() < 0.02 * scale
+    np.testing.assert_allclose(block, alone, rtol=0, atol=5e-3 * scale)
+
+
+class _Stepped:
+    """A decoder with cross-attention to noise, fed in calls of one or of four tokens."""
+
+    def __init__(self, whole: ov.Model, n_slots: int, keep: Callable[[ov.Model], None]) -> None:
+        core = ov.Core()
+        self._n_slots = n_slots
+        self._requests = {}
+        for n_tokens in (1, 4):
+            model = graphs.fix_sizes(whole, n_tokens, n_slots)
+            keep(model)
+            for port in (*model.inputs, *model.outputs):
+                expected = ov.Type.bf16 if keep is keep_in_bfloat16 and "key_values." in port.any_name else None
+                assert expected in (None, port.element_type), port.any_name
+            compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+            self._requests[n_tokens] = (compiled, compiled.create_infer_request())
+        noise = np.random.default_rng(0)
+        self._cross: dict[str, ov.Tensor] = {}
+        for port in self._requests[1][0].inputs:
+            if "key_values." in port.any_name:
+                tensor = self._cross[port.any_name] = ov.Tensor(port.element_type, port.shape)
+                values = noise.standard_normal(tuple(port.shape), dtype=np.float32)
+                tensor.data[:] = as_type(values * np.float32(".encoder." in port.any_name), port.element_type)
+
+    def feed(self, calls: list[list[int]]) -> FloatArray:
+        rows = []
+        n_fed = 0
+        for tokens in calls:
+            _, request = self._requests[len(tokens)]
+            mask = np.zeros((len(tokens), self._n_slots + len(tokens)), dtype=np.float32)
+            mask[:, :n_fed] = 1
+            mask[:, self._n_slots :] = np.tri(len(tokens))
+            request.set_tensor("input_ids", ov.Tensor(np.array([tokens], dtype=np.int64)))
+            request.set_tensor("position_ids", ov.Tensor(np.arange(n_fed, n_fed + len(tokens), dtype=np.int64)))
+            request.set_tensor("attention_mask", ov.Tensor(mask))
+            for name, tensor in self._cross.items():
+                request.set_tensor(name, tensor)
+            request.infer(share_outputs=True)
+            for name, tensor in self._cross.items():
+                if ".decoder." in name:
+                    present = request.get_tensor(name.replace("past_", "present_", 1)).data
+                    tensor.data[:, :, n_fed : n_fed + len(tokens)] = present
+            rows.append(request.get_tensor("logits").data[0].copy())
+            n_fed += len(tokens)
+        return np.concatenate(rows)
+
+
+@pytest.mark.parametrize(("properties", "expected"), [((), 1), (("INFERENCE_NUM_THREADS=2",), 2)])
+def test_a_narrow_decoder_computes_alone(checkpoint: Checkpoint, properties: tuple[str, ...], expected: int) -> None:
+    plans = plan_stages(DeviceSettings("CPU", properties=properties), ["CPU"])
+    compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans)
+    compilation.compile()
+    threads = {name: graph.get_property("INFERENCE_NUM_THREADS") for name, graph in compilation.compiled.items()}
+    assert threads["decoder"] == threads["block_decoder"] == expected
+    if (os.cpu_count() or 1) > 1:
+        assert threads["encoder"] > 1
 
 
 def test_the_decoder_is_compiled_for_one_token_and_for_a_block(checkpoint: Checkpoint) -> None:

@@ -143,7 +143,10 @@ def test_all_devices_get_latency_and_all_but_an_npu_full_precision() -> None:
 
 
 def test_with_integer_weights_a_processor_chooses_its_own_precision() -> None:
-    assert properties_for("CPU", plan(), 512) == LATENCY | {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 512}
+    groups = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 512}
+    assert properties_for("CPU", StagePlan("encoder", ("CPU",), {}), 512) == LATENCY | groups
+    never = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    assert properties_for("CPU", StagePlan("decoder", ("CPU",), {}), 512) == LATENCY | never | FULL_PRECISION
     assert properties_for("GPU", plan(), 512) == LATENCY | FULL_PRECISION
     assert properties_for("NPU", plan(), 512) == LATENCY
     through = StagePlan("decoder", ("NPU",), {}, npu_through_cpu=True)
@@ -152,9 +155,8 @@ def test_with_integer_weights_a_processor_chooses_its_own_precision() -> None:
 
 def test_the_users_properties_win_over_ours() -> None:
     assert properties_for("GPU", plan("INFERENCE_PRECISION_HINT=f16")) == LATENCY | {"INFERENCE_PRECISION_HINT": "f16"}
-    assert properties_for("CPU", plan("DYNAMIC_QUANTIZATION_GROUP_SIZE=0"), 512) == LATENCY | {
-        "DYNAMIC_QUANTIZATION_GROUP_SIZE": "0"
-    }
+    own = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
+    assert properties_for("CPU", plan("DYNAMIC_QUANTIZATION_GROUP_SIZE=64"), 512).items() >= own.items()
 
 
 def test_a_property_goes_to_the_kind_of_device_that_it_names() -> None:
