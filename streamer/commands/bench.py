@@ -43,9 +43,6 @@ N_CALLS = 9
 # Samples that a session is given at a time: 20 ms, as a browser or a sound card delivers them.
 N_FED = SAMPLE_RATE // 50
 
-# Tokens that go through the decoder at once, as a guess that is checked.
-N_BLOCK = 16
-
 # Told how many samples are done, and of how many, where that is known.
 OnProgress = Callable[[int, int | None], None]
 
@@ -100,7 +97,7 @@ def measure_calls(model: WhisperModel) -> dict[str, float]:
         calls[f"encoder and cross-KV, {window_s} s of audio"] = _median_s(lambda mel=mel: runtime.encode(mel, 0))  # type: ignore[misc]
         runtime.decoder.use(encoded)
     token = model.tokenizer.special.start_of_transcript
-    for n in (1, N_BLOCK):
+    for n in dict.fromkeys((1, runtime.decoder.block_tokens)):
         name = "decoder, one token" if n == 1 else f"decoder, {n} tokens at once"
         calls[name] = _median_s(lambda n=n: runtime.decoder.feed([token] * n), before=runtime.decoder.begin)  # type: ignore[misc]
     runtime.decoder.begin()

@@ -342,7 +342,7 @@ class Session:
             # What was said last may have led the decoder into the loop: it is not shown it again.
             self._said = ""
 
-        closing = region.end is not None and (window.last or window.end >= region.heard_from)
+        closing = region.end is not None and window.end >= region.heard_from
         if led_astray and (closing or window.pause):
             # Once more, without a prompt: no window may follow that would mend it.
             region.issued_end, region.last_issued = 0, False

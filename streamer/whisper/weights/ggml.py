@@ -26,7 +26,7 @@ from streamer.whisper.weights.names import openai_name
 MAGIC = b"lmgg"  # 0x67676d6c, "ggml" in a number
 
 # The header's numbers, in the order of the file; then comes the type of the tensors.
-_DIMENSIONS = (
+DIMENSIONS = (
     "n_vocab",
     "n_audio_ctx",
     "n_audio_state",
@@ -153,8 +153,8 @@ def _read_header(file: _File) -> tuple[ModelDimensions, int]:
     magic = file.read(4, "its header")
     if magic != MAGIC:
         raise ModelError(f"{file.path} begins with {magic!r}: expected {MAGIC!r}; use a ggml-*.bin of whisper.cpp")
-    *sizes, tensor_type = file.read_numbers(len(_DIMENSIONS) + 1, "its header")
-    dims = ModelDimensions.from_openai(dict(zip(_DIMENSIONS, sizes, strict=True)), file.path)
+    *sizes, tensor_type = file.read_numbers(len(DIMENSIONS) + 1, "its header")
+    dims = ModelDimensions.from_openai(dict(zip(DIMENSIONS, sizes, strict=True)), file.path)
 
     n_mels, n_bins = file.read_numbers(2, "its mel filters")
     if (n_mels, n_bins) != (dims.n_mels, N_FFT // 2 + 1):

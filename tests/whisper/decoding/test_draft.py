@@ -14,24 +14,12 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.whisper.decoding.filters import N_TIMESTAMPS
 from streamer.whisper.decoding.window import DecodedWindow, WindowOptions, decode_window
-from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.tokenizer import Tokenizer
-from tests.whisper.support import NANO, SAMPLE, read
+from tests.whisper.decoding.test_window import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER
+from tests.whisper.support import SAMPLE, read
 
 FloatArray = NDArray[np.floating]
 
-TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
-SPECIAL = TOKENIZER.special
-EOT = SPECIAL.end_of_text
-BEGIN = SPECIAL.timestamp_begin
-CONFIG = GenerationConfig(
-    suppress_tokens=(),
-    begin_suppress_tokens=(EOT,),
-    max_initial_timestamp_index=50,
-    alignment_heads=((0, 0),),
-    multilingual=True,
-)
 # So few that a text has loops, and that a guess is sometimes right by chance.
 TEXT_TOKENS = (300, 301, 302)
 CONTROLS = (EOT, *SPECIAL.controls, SPECIAL.no_timestamps, BEGIN, BEGIN + 7, BEGIN + N_TIMESTAMPS - 1)

@@ -12,6 +12,7 @@ import numpy as np
 
 from streamer.audio.mel import mel_filters
 from streamer.whisper.weights import Checkpoint, FloatArray
+from streamer.whisper.weights.ggml import DIMENSIONS
 from streamer.whisper.weights.names import openai_name
 
 MAGIC = 0x67676D6C  # "ggml"
@@ -22,20 +23,6 @@ _FILE_TYPES = {_F16: 1, _Q8_0: 2007}
 
 # Numbers of a block that share a scale.
 _BLOCK = 32
-
-# The header's numbers, in the order of the file; then comes the type of the tensors.
-_DIMENSIONS = (
-    "n_vocab",
-    "n_audio_ctx",
-    "n_audio_state",
-    "n_audio_head",
-    "n_audio_layer",
-    "n_text_ctx",
-    "n_text_state",
-    "n_text_head",
-    "n_text_layer",
-    "n_mels",
-)
 
 # Vectors that the file holds as matrices of one column.
 _CONVOLUTION_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
@@ -54,7 +41,7 @@ def write(path: Path, checkpoint: Checkpoint, ranks: Sequence[bytes], *, blocks:
     dims = checkpoint.dims
     with path.open("wb") as file:
         file.write(struct.pack("<I", MAGIC))
-        file.write(struct.pack("<11i", *(getattr(dims, name) for name in _DIMENSIONS), _FILE_TYPES[stored]))
+        file.write(struct.pack("<11i", *(getattr(dims, name) for name in DIMENSIONS), _FILE_TYPES[stored]))
         filters = np.ascontiguousarray(mel_filters(dims.n_mels), dtype="<f4")
         file.write(struct.pack("<2i", *filters.shape) + filters.tobytes())
         file.write(struct.pack("<i", len(ranks)))
