@@ -48,12 +48,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         exit_code = command(args)
         sys.stdout.flush()
-    except StreamerError as error:
-        return _failed(str(error), error.exit_code, debug=args.debug)
-    except KeyboardInterrupt:
-        # What runs until it is stopped has done its work; a file that was not transcribed has not.
-        return 0 if args.command in _ENDLESS_COMMANDS else _failed("interrupted", 1, debug=args.debug)
     except BaseException as error:
+        if _is_interrupt(error):
+            # What runs until it is stopped has done its work; a file that was not transcribed has not.
+            return 0 if args.command in _ENDLESS_COMMANDS else _failed("interrupted", 1, debug=args.debug)
+        if isinstance(error, StreamerError):
+            return _failed(str(error), error.exit_code, debug=args.debug)
         if _is_broken_pipe(error):
             return _leave_pipe()
         if not isinstance(error, Exception):
@@ -589,6 +589,13 @@ def _failed(message: str, exit_code: int, *, debug: bool) -> int:
         # The name of somebody else's file may hold what a terminal would obey.
         _notice(f"error: {''.join(char if char.isprintable() else '?' for char in line)}")
     return exit_code
+
+
+def _is_interrupt(error: BaseException | None) -> bool:
+    """Whether Ctrl-C is what ended the command: also where a library's C code made another error of it."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _is_broken_pipe(error: BaseException) -> bool:

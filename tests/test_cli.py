@@ -16,6 +16,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 import streamer
 from streamer.cli import LISTEN_FORMATS, TRANSCRIPT_FORMATS, main
+from streamer.errors import ModelError
 from streamer.events import End, Error, Event, Final, Gap, Ready, Word
 from streamer.sinks.subtitles import FORMATS
 from tests.chat_endpoint import Reply, chat_endpoint, message, saying
@@ -229,6 +230,21 @@ def test_an_unexpected_exception_is_one_line_that_names_it(
     )
     assert main(["devices", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("made_of_it", [SystemError("returned a result with an exception set"), ModelError("broken")])
+def test_ctrl_c_is_what_is_told_even_where_a_library_made_another_error_of_it(
+    made_of_it: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted_inside_a_library(*_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        except KeyboardInterrupt as interrupt:
+            raise made_of_it from interrupt
+
+    monkeypatch.setattr("streamer.commands.devices.show_devices", interrupted_inside_a_library)
+    assert main(["devices"]) == 1
+    assert capsys.readouterr().err == "streamer: error: interrupted\n"
 
 
 def test_devices_lists_what_computes_and_what_hears() -> None:
