@@ -25,7 +25,6 @@ class _EngineCollector(Collector):
         for name, text, value in (
             ("streamer_encodes", "Windows encoded.", stats.encodes),
             ("streamer_decodes", "Windows decoded.", stats.decodes),
-            ("streamer_encoder_calls", "Calls of the encoder.", stats.encodes),
             ("streamer_decoder_calls", "Calls of the decoder, for whatever number of tokens.", stats.decoder_calls),
             (
                 "streamer_decoder_tokens",
