@@ -1,7 +1,7 @@
 """What the server needs from the rest of the program, and the message that opens a client's stream."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Protocol, Self, get_args
 
@@ -20,7 +20,7 @@ class Subscription(Protocol):
     """What a new subscriber missed, oldest first, and how it leaves (`cancel` may be called again)."""
 
     @property
-    def backlog(self) -> tuple[Event, ...]: ...
+    def backlog(self) -> Sequence[Event]: ...
 
     @property
     def cancel(self) -> Callable[[], None]: ...
