@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import logging
+import math
 import queue
 import sys
 import time
@@ -30,6 +31,7 @@ FIRST_AUDIO_S = 5.0  # a sound server may take seconds before the first block
 REOPEN_S = 1.0  # between two attempts to open a device that went away
 SILENCE_BLOCK_SAMPLES = SAMPLE_RATE // 10  # silence delivered at a time
 
+CLOCK_DRIFT = 1e-3  # by which the time stamps' clock and the converter's may differ; crystals do by a tenth of it
 CLOCK_JUMP_S = 0.2  # the time stamps of blocks scatter by some 20 ms where a sound server makes them
 MAX_HOLE_S = 60.0  # a longer jump is a clock that was set or a computer that slept: nobody lost that much speech
 
@@ -193,7 +195,9 @@ class Microphone(ThreadedSource):
 class LossEstimator:
     """How many frames were lost before a block, from PortAudio's overflow flag and the time stamps of the blocks.
 
-    The flag says that something was lost, not how much; the clock of the converter tells it, where there is one.
+    The flag says that something was lost, not how much; the clock of the converter tells it, where there is one. What a
+    sound server held back while nobody read comes with stamps that first go back and then come forward again: where
+    they were before, nothing is missing.
     """
 
     def __init__(self, sample_rate: int) -> None:
@@ -204,7 +208,10 @@ class LossEstimator:
 
     def lost_frames(self, adc_time_s: float, n_frames: int, *, overflowed: bool) -> int:
         """Return the frames lost before a block of `n_frames` whose first was heard at `adc_time_s` (0: unknown)."""
-        expected_s, self._expected_s = self._expected_s, adc_time_s + n_frames / self._sample_rate
+        duration_s = n_frames / self._sample_rate
+        expected_s = self._expected_s
+        earliest_s = -math.inf if expected_s is None else expected_s - CLOCK_DRIFT * duration_s
+        self._expected_s = max(adc_time_s, earliest_s) + duration_s
         if expected_s is None:
             # The flag of the first block is about what came before the stream was open.
             return 0
