@@ -64,10 +64,11 @@ class Environment:
                 f"{self.name}: {place} cannot be written ({error.strerror});"
                 " name another folder with --peers-folder DIR"
             ) from None
-        self._run([sys.executable, "-m", "venv", str(place)], "no virtual environment could be made")
+        command = [sys.executable, "-m", "venv", str(place)]
+        run(f"{self.name}: no virtual environment could be made", command, timeout_s=INSTALL_TIMEOUT_S)
         for packages in self.installs:
             command = [str(interpreter), "-m", "pip", "install", "--disable-pip-version-check", "--quiet", *packages]
-            self._run(command, f"pip could not install {' '.join(packages)}")
+            run(f"{self.name}: pip could not install {' '.join(packages)}", command, timeout_s=INSTALL_TIMEOUT_S)
         record.write_text(self._written(), encoding="utf-8")
         return interpreter
 
@@ -78,26 +79,13 @@ class Environment:
     def _written(self) -> str:
         return json.dumps({"python": sys.version.split()[0], "installs": self.installs})
 
-    def _run(self, command: Sequence[str], failure: str) -> None:
-        try:
-            done = subprocess.run(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                timeout=INSTALL_TIMEOUT_S,
-                check=False,
-            )
-        except (OSError, subprocess.TimeoutExpired) as error:
-            raise PeerUnavailable(f"{self.name}: {failure}: {error}") from None
-        if done.returncode != 0:
-            raise PeerUnavailable(f"{self.name}: {failure}: {last_line(done.stdout.decode('utf-8', 'replace'))}")
 
+def run(
+    what: str, command: Sequence[str], variables: Mapping[str, str] | None = None, timeout_s: float = RUN_TIMEOUT_S
+) -> str:
+    """Run a program of a peer's, or one that installs it, to its end; return what it printed.
 
-def run(peer: str, command: Sequence[str], variables: Mapping[str, str] | None = None) -> str:
-    """Run one of a peer's programs to its end; return what it printed.
-
-    Raises PeerUnavailable where it fails.
+    Raises PeerUnavailable where it fails, which begins with `what` it was.
     """
     try:
         done = subprocess.run(
@@ -105,13 +93,14 @@ def run(peer: str, command: Sequence[str], variables: Mapping[str, str] | None =
             stdin=subprocess.DEVNULL,
             capture_output=True,
             env=variables_of_peer(variables),
-            timeout=RUN_TIMEOUT_S,
+            timeout=timeout_s,
             check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise PeerUnavailable(f"{peer}: {error}") from None
+        raise PeerUnavailable(f"{what}: {error}") from None
     if done.returncode != 0:
-        raise PeerUnavailable(f"{peer}: {last_line(done.stderr.decode('utf-8', 'replace'))}")
+        said = (done.stderr or done.stdout).decode("utf-8", "replace")
+        raise PeerUnavailable(f"{what}: {last_line(said)}")
     return done.stdout.decode("utf-8", "replace")
 
 

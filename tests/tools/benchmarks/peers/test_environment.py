@@ -26,8 +26,8 @@ class Installer:
                 (self._place / folder).mkdir(parents=True)
                 (self._place / folder / name).touch()
         if self._failing and self._failing in call:
-            return subprocess.CompletedProcess(command, 1, b"Looking\nERROR: no wheel\n\nnotice: a new pip\n")
-        return subprocess.CompletedProcess(command, 0, b"")
+            return subprocess.CompletedProcess(command, 1, b"", b"Looking\nERROR: no wheel\n\nnotice: a new pip\n")
+        return subprocess.CompletedProcess(command, 0, b"", b"")
 
 
 def test_an_environment_is_made_once_and_again_when_it_should_hold_something_else(
