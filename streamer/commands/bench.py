@@ -201,8 +201,8 @@ def _print_sessions(settings: Settings, figures: Figures, capacity: int | None, 
     some = "one session" if capacity == 1 else f"{capacity} sessions"
     console.print(
         f"This machine would keep at most {some} of unbroken speech in real time, with a pass every"
-        f" {settings.stream.max_pace_s:g} s; one takes {figures.cpu_s / figures.audio_s:.2f} of a processor core. With many"
-        " at once a pass takes longer than it took here.",
+        f" {settings.stream.max_pace_s:g} s; one takes {figures.cpu_s / figures.audio_s:.2f} of a processor core."
+        " With many at once a pass takes longer than it took here.",
         highlight=False,
     )
 

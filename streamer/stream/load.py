@@ -13,9 +13,8 @@ N_PASSES = 32
 MIN_PASSES = 3
 
 # How much audio of a session shows what it needs. With many sessions a pass costs more than with few, since passes get
-# rarer and each hears more; until the newcomers among them show in what is measured, each counts as so many.
+# rarer and each hears more; until the newcomers among them show in what is measured, each counts twice.
 NEWCOMER_S = 10.0
-NEWCOMER_WEIGHT = 1.6
 
 # Time in which it shows that a session is silent: what was heard longer ago weighs less than a third.
 ACTIVITY_S = 30.0
@@ -96,6 +95,6 @@ class LoadMeter:
         return Load(
             ratio(len(activities), n_speaking),
             max(1, int(MAX_LOAD / one)) if one > 0 else None,
-            room=has_room(1.0 + (NEWCOMER_WEIGHT - 1.0) * n_newcomers),
+            room=has_room(1.0 + n_newcomers),
             room_soon=has_room(1.0),
         )

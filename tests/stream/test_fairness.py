@@ -108,7 +108,7 @@ def test_a_crowd_gets_in_as_far_as_its_cost_is_known() -> None:
     machine.run_until(2.0 * NEWCOMER_S)
     while machine.engine.load.room:
         machine.talker(MINUTES_S, pause=0.0)
-    assert len(machine.talkers) == 6
+    assert len(machine.talkers) == 5
     assert machine.engine.load.room_soon
     machine.run_until(3.0 * NEWCOMER_S + 1.0)
     assert machine.engine.load.room

@@ -60,9 +60,9 @@ def test_who_is_alone_has_the_machine_however_slow_it_is() -> None:
 def test_who_has_just_come_may_need_more_than_is_seen_yet() -> None:
     measured = meter(0.2, 0.1)  # nine in all
     assert measured.load([1.0] * 8, n_newcomers=0).room
-    # Five with four newcomers may need as much as seven and a bit; a sixth has room, and with one more it has not.
-    assert measured.load([1.0] * 5, n_newcomers=4).room
-    crowded = measured.load([1.0] * 6, n_newcomers=5)
+    # Five with three newcomers may need as much as eight; a sixth has room, and with a fourth newcomer it has not.
+    assert measured.load([1.0] * 5, n_newcomers=3).room
+    crowded = measured.load([1.0] * 5, n_newcomers=4)
     assert (crowded.room, crowded.room_soon) == (False, True)
     full = measured.load([1.0] * 9, n_newcomers=5)
     assert (full.room, full.room_soon) == (False, False)
