@@ -43,7 +43,7 @@ types: $(VENV)/.test ## Static types
 	$(BIN)/mypy
 
 tests: $(VENV)/.test $(VENV)/.portaudio ## Tests; some of them with ARGS='tests/audio -k mel'
-	$(BIN)/pytest --numprocesses logical --dist worksteal $(ARGS)
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(ARGS)
 
 bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
