@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import logging
-import math
 import queue
 import sys
 import time
@@ -31,7 +30,8 @@ FIRST_AUDIO_S = 5.0  # a sound server may take seconds before the first block
 REOPEN_S = 1.0  # between two attempts to open a device that went away
 SILENCE_BLOCK_SAMPLES = SAMPLE_RATE // 10  # silence delivered at a time
 
-CLOCK_DRIFT = 1e-3  # by which the time stamps' clock and the converter's may differ; crystals do by a tenth of it
+CLOCK_RETURN_S = 2.0  # stamps that go back by no more come forward again; by more: the clock was set
+CLOCK_PATIENCE = 0.05  # seconds that are given up in each second of waiting for that
 CLOCK_JUMP_S = 0.2  # the time stamps of blocks scatter by some 20 ms where a sound server makes them
 MAX_HOLE_S = 60.0  # a longer jump is a clock that was set or a computer that slept: nobody lost that much speech
 
@@ -210,8 +210,10 @@ class LossEstimator:
         """Return the frames lost before a block of `n_frames` whose first was heard at `adc_time_s` (0: unknown)."""
         duration_s = n_frames / self._sample_rate
         expected_s = self._expected_s
-        earliest_s = -math.inf if expected_s is None else expected_s - CLOCK_DRIFT * duration_s
-        self._expected_s = max(adc_time_s, earliest_s) + duration_s
+        if expected_s is None or adc_time_s < expected_s - CLOCK_RETURN_S:
+            self._expected_s = adc_time_s + duration_s
+        else:
+            self._expected_s = max(adc_time_s, expected_s - CLOCK_PATIENCE * duration_s) + duration_s
         if expected_s is None:
             # The flag of the first block is about what came before the stream was open.
             return 0

@@ -478,6 +478,16 @@ def test_a_clock_that_goes_back_and_comes_forward_again_has_lost_nothing() -> No
     assert losses.lost_frames(10.56, 480, overflowed=False) == 24_000
 
 
+@pytest.mark.parametrize(("back_s", "later_s"), [(1.0, 30.0), (3600.0, 0.02)])
+def test_a_clock_that_stays_back_hides_no_later_loss(back_s: float, later_s: float) -> None:
+    losses = LossEstimator(48_000)
+    assert losses.lost_frames(9000.0, 480, overflowed=False) == 0
+    n_blocks = round(later_s / 0.01)
+    for i in range(n_blocks):
+        assert losses.lost_frames(9000.0 - back_s + i * 0.01, 480, overflowed=False) == 0
+    assert losses.lost_frames(9000.5 - back_s + n_blocks * 0.01, 480, overflowed=False) == pytest.approx(24_000)
+
+
 def test_a_slow_clock_hides_no_loss() -> None:
     losses = LossEstimator(48_000)
     for i in range(100_000):
