@@ -592,9 +592,12 @@ def _failed(message: str, exit_code: int, *, debug: bool) -> int:
 
 
 def _is_interrupt(error: BaseException | None) -> bool:
-    """Whether Ctrl-C is what ended the command: also where a library's C code made another error of it."""
+    """Whether Ctrl-C is what ended the command: also where a library's C code made another error of it.
+
+    An error that comes while the command cleans up has it for its context, not its cause, and is told as itself.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
+        error = error.__cause__
     return error is not None
 
 

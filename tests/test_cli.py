@@ -16,7 +16,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 import streamer
 from streamer.cli import LISTEN_FORMATS, TRANSCRIPT_FORMATS, main
-from streamer.errors import ModelError
+from streamer.errors import InferenceError, ModelError
 from streamer.events import End, Error, Event, Final, Gap, Ready, Word
 from streamer.sinks.subtitles import FORMATS
 from tests.chat_endpoint import Reply, chat_endpoint, message, saying
@@ -245,6 +245,18 @@ def test_ctrl_c_is_what_is_told_even_where_a_library_made_another_error_of_it(
     monkeypatch.setattr("streamer.commands.devices.show_devices", interrupted_inside_a_library)
     assert main(["devices"]) == 1
     assert capsys.readouterr().err == "streamer: error: interrupted\n"
+
+
+def test_what_fails_after_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted_and_not_written(*_: object) -> None:
+        try:
+            raise KeyboardInterrupt
+        finally:
+            raise InferenceError("the device is gone")
+
+    monkeypatch.setattr("streamer.commands.devices.show_devices", interrupted_and_not_written)
+    assert main(["devices"]) == 1
+    assert capsys.readouterr().err == "streamer: error: the device is gone\n"
 
 
 def test_devices_lists_what_computes_and_what_hears() -> None:
