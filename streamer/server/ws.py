@@ -110,6 +110,8 @@ class Sender:
         # From here on events come in, by way of the loop's queue: none before this method has returned.
         self._subscription = feed.subscribe(self._on_event, after=after, session=session)
         self._outbox = Outbox(context.queue_events, self._subscription.backlog)
+        # Of its dropped partials, how many the metrics have.
+        self._n_superseded = 0
 
     @property
     def overflow(self) -> Close:
@@ -120,6 +122,7 @@ class Sender:
         """Send until `end` was sent. Raises ConnectionClosed where the client left first."""
         while True:
             event = self._outbox.take()
+            self._count_superseded()
             if event is None:
                 self.idle.set()
                 self._wakeup.clear()
@@ -141,13 +144,17 @@ class Sender:
             self._loop.call_soon_threadsafe(self._put, event)
 
     def _put(self, event: Event) -> None:
-        n_superseded = self._outbox.n_superseded
         self._outbox.put(event)
-        self._context.metrics.partials_superseded.inc(self._outbox.n_superseded - n_superseded)
+        self._count_superseded()
         if self._outbox.overflowed:
             self.overflowed.set()
         self.idle.clear()
         self._wakeup.set()
+
+    def _count_superseded(self) -> None:
+        """Count the partials that the outbox has dropped since the last time."""
+        self._context.metrics.partials_superseded.inc(self._outbox.n_superseded - self._n_superseded)
+        self._n_superseded = self._outbox.n_superseded
 
 
 async def serve_captions(
