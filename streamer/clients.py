@@ -15,7 +15,6 @@ from streamer.events import Error
 from streamer.live import open_session
 from streamer.server.interfaces import StreamStart
 from streamer.stream.eventlog import EventLog
-from streamer.stream.load import NEWCOMER_S
 from streamer.stream.worker import Engine, LiveSession
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.runtime import EncodedWindow
@@ -58,11 +57,6 @@ class ClientStreams:
                 f"all {most} places for clients' audio are taken: try again later, or raise server.max_streams"
             )
         load = engine.load
-        if not load.room and load.room_soon:
-            raise BusyError(
-                "others have just begun, and what they need has not been seen yet: try again in"
-                f" {NEWCOMER_S:.0f} seconds"
-            )
         if not load.room:
             raise BusyError(
                 f"this machine keeps {_sessions(load.capacity)} in real time, and they are taken: try again later,"

@@ -9,7 +9,6 @@ from streamer.clients import ClientStreams
 from streamer.config import ServerSettings, Settings
 from streamer.errors import BusyError
 from streamer.server.interfaces import StreamStart
-from streamer.stream.load import NEWCOMER_S
 from streamer.stream.worker import Engine
 from streamer.whisper.model import WhisperModel
 from tests.stream.machine import Machine
@@ -45,26 +44,17 @@ def test_nobody_is_let_in_before_the_model_is_there() -> None:
 
 
 def test_a_client_that_could_not_be_kept_in_real_time_is_refused_until_another_leaves(machine: Machine) -> None:
-    talkers = [machine.talker(60.0, pause=0.0) for _ in range(4)]
-    machine.run_until(NEWCOMER_S + 1.0)
+    machine.talker(60.0, pause=0.0)
+    machine.run_until(5.0)
     streams = streams_of(machine)
+    clients = [streams.open(StreamStart()) for _ in range(3)]
     with pytest.raises(BusyError) as refusal:
         streams.open(StreamStart())
     assert str(refusal.value) == (
         "this machine keeps 4 sessions in real time, and they are taken: try again later, or raise stream.max_pace_s"
     )
-    machine.engine.remove(talkers[0].live)
+    clients[0].abandon()
     streams.open(StreamStart())
-
-
-def test_clients_that_come_at_once_are_told_when_to_come_again(machine: Machine) -> None:
-    machine.talker(60.0, pause=0.0)
-    machine.run_until(NEWCOMER_S + 1.0)
-    streams = streams_of(machine)
-    for _ in range(2):
-        streams.open(StreamStart())
-    with pytest.raises(BusyError, match=r"others have just begun, .*: try again in 10 seconds"):
-        streams.open(StreamStart())
 
 
 def test_the_number_of_clients_has_a_limit_also_where_there_is_time(machine: Machine) -> None:

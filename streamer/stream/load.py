@@ -12,10 +12,6 @@ MAX_LOAD = 0.9
 N_PASSES = 32
 MIN_PASSES = 3
 
-# How much audio of a session shows what it needs. With many sessions a pass costs more than with few, since passes get
-# rarer and each hears more; until the newcomers among them show in what is measured, each counts twice.
-NEWCOMER_S = 10.0
-
 # Time in which it shows that a session is silent: what was heard longer ago weighs less than a third.
 ACTIVITY_S = 30.0
 
@@ -44,9 +40,6 @@ class Load:
     # Whether there is time for one more. A session that would be alone has all there is, however slow.
     room: bool
 
-    # Whether there may be when newcomers have shown what they need.
-    room_soon: bool = True
-
 
 class LoadMeter:
     """Measures what a pass costs: by the clock, so that what else the machine is busy with counts."""
@@ -72,11 +65,8 @@ class LoadMeter:
         """Take what it cost to decode a window."""
         self._decode_s.append(cost_s)
 
-    def load(self, activities: Collection[float], n_newcomers: int = 0) -> Load:
-        """Return the load of sessions, each with the share of its time in which there is something to transcribe.
-
-        n_newcomers : those of them that have not shown yet what they need
-        """
+    def load(self, activities: Collection[float]) -> Load:
+        """Return the load of sessions, each with the share of its time in which there is something to transcribe."""
         if min(len(self._encode_s), len(self._decode_s)) < MIN_PASSES:
             return Load(0.0, None, room=True)
         # Of a few passes one may stand out, the first above all: the median is what to expect.
@@ -88,13 +78,9 @@ class LoadMeter:
         def ratio(n_sessions: int, n_speaking: float) -> float:
             return max(n_sessions * listen + n_speaking * encode, n_speaking * decode)
 
-        def has_room(n_more: float) -> bool:
-            return not activities or ratio(len(activities) + 1, n_speaking + n_more) <= MAX_LOAD
-
         one = ratio(1, 1.0)
         return Load(
             ratio(len(activities), n_speaking),
             max(1, int(MAX_LOAD / one)) if one > 0 else None,
-            room=has_room(1.0 + n_newcomers),
-            room_soon=has_room(1.0),
+            room=not activities or ratio(len(activities) + 1, n_speaking + 1.0) <= MAX_LOAD,
         )

@@ -23,7 +23,7 @@ from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Gap, GapReason, seconds
 from streamer.stream.arrivals import Arrivals
-from streamer.stream.load import NEWCOMER_S, Activity, Load, LoadMeter
+from streamer.stream.load import Activity, Load, LoadMeter
 from streamer.stream.session import Request, Session, SessionSettings, Window
 from streamer.whisper.result import Hypothesis
 
@@ -243,10 +243,7 @@ class Engine(Generic[Encoded]):
         """How much of the machine the sessions take."""
         with self._changed:
             lives = list(self._lives)
-        return self._meter.load(
-            [1.0 if live.reserved or live.recorded else live.activity.share for live in lives],
-            sum(live.position < NEWCOMER_S * SAMPLE_RATE for live in lives),
-        )
+        return self._meter.load([1.0 if live.reserved or live.recorded else live.activity.share for live in lives])
 
     def start(self) -> None:
         """Start the threads."""

@@ -57,17 +57,6 @@ def test_who_is_alone_has_the_machine_however_slow_it_is() -> None:
     assert not slow.load([1.0]).room
 
 
-def test_who_has_just_come_may_need_more_than_is_seen_yet() -> None:
-    measured = meter(0.2, 0.1)  # nine in all
-    assert measured.load([1.0] * 8, n_newcomers=0).room
-    # Five with three newcomers may need as much as eight; a sixth has room, and with a fourth newcomer it has not.
-    assert measured.load([1.0] * 5, n_newcomers=3).room
-    crowded = measured.load([1.0] * 5, n_newcomers=4)
-    assert (crowded.room, crowded.room_soon) == (False, True)
-    full = measured.load([1.0] * 9, n_newcomers=5)
-    assert (full.room, full.room_soon) == (False, False)
-
-
 def test_a_session_counts_by_how_much_of_its_recent_audio_is_speech() -> None:
     activity = Activity()
     assert activity.share == 1.0
