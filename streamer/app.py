@@ -23,15 +23,16 @@ from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbac
 from streamer.clients import ClientStreams
 from streamer.config import Settings
 from streamer.errors import AudioDeviceError, StreamerError
-from streamer.events import Error, Event, GapReason
+from streamer.events import Error, Event
 from streamer.live import make_engine, open_session, write_all
 from streamer.loading import load
 from streamer.metrics import register_engine
 from streamer.options import check_options, check_options_of_model
 from streamer.server.front import Server
 from streamer.sinks.terminal import TerminalSink
+from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
-from streamer.stream.worker import Engine, LiveSession
+from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.runtime import EncodedWindow
 
@@ -132,7 +133,7 @@ class _Daemon:
                 await self._stop.wait()
                 self._status = "stopping"
                 if live is not None:
-                    await self._flush(engine, live)
+                    await self._flush(live)
         finally:
             await server.stop()
             if engine is not None:
@@ -174,7 +175,7 @@ class _Daemon:
 
     def _start_input(
         self, engine: Engine[EncodedWindow], model: WhisperModel, loop: asyncio.AbstractEventLoop
-    ) -> LiveSession:
+    ) -> SessionRunner:
         """Start the source, or what stands in for it, and its session. Raises StreamerError."""
         settings, log, source = self._settings, self._log, self._source
         assert log is not None
@@ -185,13 +186,11 @@ class _Daemon:
             if settings.input.exit_at_end:
                 loop.call_soon_threadsafe(self._stop.set)
 
-        patient = isinstance(source, FileReplay) and not source.realtime
         live = open_session(
             settings,
             model,
             log,
-            patient=patient,
-            can_wait=not source.realtime,
+            kind=_kind(source),
             reserved=True,
             on_finished=finished,
         )
@@ -204,14 +203,14 @@ class _Daemon:
                     self._failure = error  # reported when the daemon ends
                 else:
                     logger.error("%s", error)
-            engine.end_audio(live)
+            live.end()
 
         def callbacks(source: Source) -> SourceCallbacks:
             return SourceCallbacks(
-                on_audio=live.ring.write
+                on_audio=live.write
                 if source.realtime
                 else lambda samples: write_all(live, samples, self._source_stopped.is_set),
-                on_gap=lambda n_samples, reason: _tell_gap(engine, live, n_samples, reason),
+                on_gap=live.write_gap,
                 on_error=lambda error: _tell_error(log, error),
                 on_end=ended,
             )
@@ -224,25 +223,25 @@ class _Daemon:
             logger.warning("%s", error)
             logger.warning("playing %s instead", settings.input.fallback)
             self._source = source = FileReplay(Path(settings.input.fallback), settings.input.speed)
-            live.patient = live.can_wait = not source.realtime
+            live.kind = _kind(source)
             source.start(callbacks(source))
         return live
 
-    async def _flush(self, engine: Engine[EncodedWindow], live: LiveSession) -> None:
+    async def _flush(self, live: SessionRunner) -> None:
         """Stop listening and make final what was said."""
         assert self._log is not None
         assert self._source is not None
         self._source_stopped.set()
         live.ring.wake()
         await asyncio.to_thread(self._source.stop)
-        engine.end_audio(live)
+        live.end()
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
                 while not self._log.closed:
                     await asyncio.sleep(0.02)
         except TimeoutError:
             logger.error("what was said last did not become final within %d s; the rest is a gap", FLUSH_TIMEOUT_S)
-            engine.cut_short(live, "overload")
+            live.cut_short("overload")
             self._log.close()
 
     def _health(self) -> Mapping[str, object]:
@@ -323,8 +322,10 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Itera
             signal.signal(getattr(signal, name), handler)
 
 
-def _tell_gap(engine: Engine[EncodedWindow], live: LiveSession, n_samples: int, reason: GapReason) -> None:
-    engine.add_hole(live, max(0, live.ring.head - n_samples), live.ring.head, reason)
+def _kind(source: Source) -> AudioKind:
+    if isinstance(source, FileReplay) and not source.realtime:
+        return AudioKind.RECORDED
+    return AudioKind.LIVE if source.realtime else AudioKind.EITHER
 
 
 def _tell_error(log: EventLog, error: StreamerError) -> None:

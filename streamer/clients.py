@@ -14,8 +14,9 @@ from streamer.errors import BusyError
 from streamer.events import Error
 from streamer.live import open_session
 from streamer.server.interfaces import StreamStart
+from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
-from streamer.stream.worker import Engine, LiveSession
+from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.runtime import EncodedWindow
 
@@ -68,7 +69,7 @@ class ClientStreams:
             self._settings,
             model,
             log,
-            patient=False,
+            kind=AudioKind.EITHER,
             on_finished=log.close,
             language=start.language,
             task=start.task,
@@ -88,7 +89,7 @@ class ClientStream:
     def __init__(
         self,
         engine: Engine[EncodedWindow],
-        live: LiveSession,
+        live: SessionRunner,
         log: EventLog,
         pcm: PcmDecoder,
         on_leave: Callable[[], None],
@@ -120,7 +121,7 @@ class ClientStream:
             rest = self._pcm.finish()
             self._report_problems()
             await self._put(rest)
-            self._engine.end_audio(self._live)
+            self._live.end()
         while not self._log.closed:
             await asyncio.sleep(POLL_S)
         self._leave()
@@ -131,7 +132,7 @@ class ClientStream:
 
     def abandon(self) -> None:
         """The client is gone: transcribe no more of it."""
-        self._engine.remove(self._live)
+        self._live.close()
         self._log.close()
         self._leave()
 
@@ -141,7 +142,7 @@ class ClientStream:
             piece = samples[first : first + MAX_WRITE_SAMPLES]
             while self._live.ring.free < len(piece) and not self._live.over:
                 await asyncio.sleep(POLL_S)
-            self._live.ring.write(piece)
+            self._live.write(piece)
 
     def _report_problems(self) -> None:
         for code, message in self._pcm.take_problems():

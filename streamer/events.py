@@ -19,7 +19,7 @@ PROTOCOL_VERSION = 1
 MAX_NUMBER = 1e15
 
 SpeechState = Literal["start", "end"]
-GapReason = Literal["overrun", "overload", "device"]
+GapReason = Literal["overrun", "overload", "device", "paused", "cleared"]
 
 
 def seconds(position_samples: int) -> float:

@@ -33,8 +33,9 @@ from streamer.options import (
 )
 from streamer.sinks.base import Sink
 from streamer.sinks.subtitles import SubtitleOptions, open_writer
+from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
-from streamer.stream.worker import Engine
+from streamer.stream.runner import AudioKind
 from streamer.transcribe import transcribe
 from streamer.transcribe.options import TranscribeOptions
 from streamer.whisper.model import WhisperModel
@@ -174,7 +175,7 @@ class _Streaming:
     def transcribe(self, path: Path, writer: Sink, on_progress: OnProgress) -> None:
         """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
         log = EventLog(path.name, self._settings.server.history_events)
-        live = open_session(self._settings, self._model, log, patient=True, on_finished=log.close)
+        live = open_session(self._settings, self._model, log, kind=AudioKind.RECORDED, on_finished=log.close)
         # Events are written by this thread, so that an output that cannot be written to ends the command.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         for event in log.subscribe(events.put, after=0).backlog:
@@ -187,18 +188,17 @@ class _Streaming:
                 on_progress(live.position, None)
                 while not events.empty():
                     writer.handle(events.get())
-            self._engine.end_audio(live)
         except TruncatedAudioError as error:
             truncated = error
-            self._engine.end_audio(live)
-        finally:
-            if live.end is None:
-                self._engine.remove(live)  # interrupted
+        except BaseException:
+            live.close()
+            raise
+        live.end()
         while True:
             try:
                 event = events.get(timeout=0.2)  # in steps, so that Ctrl-C gets through on every system
             except queue.Empty:
-                on_progress(live.position, live.end)
+                on_progress(live.position, live.ring.head)
                 continue
             writer.handle(event)
             if isinstance(event, End):

@@ -12,10 +12,12 @@ from streamer.config import DecodingSettings, Settings
 from streamer.errors import InferenceError
 from streamer.events import Ready
 from streamer.options import text_tokens, transcribe_options
+from streamer.stream.engine import MAX_PACE_S, Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
-from streamer.stream.session import Request, SessionSettings
-from streamer.stream.worker import MAX_PACE_S, Engine, LiveSession
+from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.settings import SessionSettings
+from streamer.stream.window import Request
 from streamer.whisper.decoding.window import WindowOptions, decode_window, detect_language, max_tokens_for
 from streamer.whisper.decoding.words import to_hypothesis
 from streamer.whisper.model import WhisperModel
@@ -126,32 +128,30 @@ def open_session(
     model: WhisperModel,
     log: EventLog,
     *,
-    patient: bool,
-    can_wait: bool = True,
+    kind: AudioKind,
     reserved: bool = False,
     on_finished: Callable[[], None],
     language: str | None = None,
     task: str | None = None,
-) -> LiveSession:
+) -> SessionRunner:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
-    `language` and `task` are a client's own, None for what is set. See `LiveSession` for the rest.
+    `language` and `task` are a client's own, None for what is set. See `SessionRunner` for the rest.
     Raises ConfigError where the model does not know the language, or cannot translate.
     """
     chosen = session_settings(settings, model, language=language, task=task)
-    live = LiveSession(
+    runner = SessionRunner(
         chosen,
+        kind=kind,
         capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
         n_mels=model.dims.n_mels,
-        patient=patient,
         max_delay_s=settings.stream.max_delay_s,
-        can_wait=can_wait,
         reserved=reserved,
         on_event=log.append,
         on_finished=on_finished,
     )
     log.append(ready_event(model, chosen.language))
-    return live
+    return runner
 
 
 def ready_event(model: WhisperModel, language: str) -> Ready:
@@ -194,14 +194,16 @@ def session_settings(
     )
 
 
-def write_all(live: LiveSession, samples: NDArray[np.float32], cancelled: Callable[[], bool] = lambda: False) -> None:
+def write_all(
+    runner: SessionRunner, samples: NDArray[np.float32], cancelled: Callable[[], bool] = lambda: False
+) -> None:
     """Write to a session's buffer, waiting for room; what is left when the session is over or cancelled is dropped."""
     for first in range(0, len(samples), MAX_WRITE_SAMPLES):
         piece = samples[first : first + MAX_WRITE_SAMPLES]
-        while not live.ring.wait_for_room(len(piece), 0.5):
-            if live.over or cancelled():
+        while not runner.ring.wait_for_room(len(piece), 0.5):
+            if runner.over or cancelled():
                 return
-        live.ring.write(piece)
+        runner.write(piece)
 
 
 def _or(threshold: float | None, never: float) -> float:

@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from streamer.events import GapReason
-from streamer.stream.worker import Engine
+from streamer.stream.engine import Engine
 
 
 def register_engine(registry: CollectorRegistry, engine: Engine[Any]) -> None:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from streamer.audio.constants import N_FRAMES, SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from streamer.stream.session import Request
+from streamer.stream.window import Request
 from streamer.whisper.result import Hypothesis, TimedWord
 
 FloatArray = NDArray[np.float32]

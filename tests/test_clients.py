@@ -9,7 +9,7 @@ from streamer.clients import ClientStreams
 from streamer.config import ServerSettings, Settings
 from streamer.errors import BusyError
 from streamer.server.interfaces import StreamStart
-from streamer.stream.worker import Engine
+from streamer.stream.engine import Engine
 from streamer.whisper.model import WhisperModel
 from tests.stream.machine import Machine
 

@@ -8,7 +8,7 @@ import pytest
 from streamer.audio.mel import log_mel
 from streamer.config import DecodingSettings
 from streamer.live import WhisperDecoder, WhisperEncoder
-from streamer.stream.session import Request
+from streamer.stream.window import Request
 from streamer.whisper.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.runtime import DecoderRuntime, EncodedWindow

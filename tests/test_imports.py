@@ -69,16 +69,16 @@ def test_errors_events_and_audio_load_no_model_no_engine_and_no_server() -> None
     assert not within(loaded, "openvino", "streamer.whisper", "streamer.stream", "streamer.server")
 
 
-@pytest.mark.parametrize("module", ["streamer.stream.gate", "streamer.stream.agreement", "streamer.stream.session"])
+@pytest.mark.parametrize("module", ["streamer.stream.gate", "streamer.stream.schedule", "streamer.stream.session"])
 def test_the_decisions_are_pure(module: str) -> None:
     loaded = loaded_by([module])
-    assert not within(loaded, "asyncio", "openvino", "sounddevice", "streamer.server", "streamer.stream.worker")
+    assert not within(loaded, "asyncio", "openvino", "sounddevice", "streamer.server", "streamer.stream.engine")
     # The standard library may have loaded threading and time for itself.
     assert not within(set(imports_of(module)), "asyncio", "threading", "time", "datetime", "openvino")
 
 
 def test_the_worker_loads_no_openvino() -> None:
-    assert not within(loaded_by(["streamer.stream.worker"]), "openvino")
+    assert not within(loaded_by(["streamer.stream.engine"]), "openvino")
 
 
 @pytest.mark.parametrize("package", ["streamer.server", "streamer.sinks"])

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry
 
 from streamer.metrics import register_engine
-from streamer.stream.worker import Engine
+from streamer.stream.engine import Engine
 from tests.fakes import FakeDecoder, FakeEncoder
 
 

@@ -13,7 +13,7 @@ from streamer.config import DecodingSettings, load_settings
 from streamer.errors import InferenceError
 from streamer.files import transcribe_files
 from streamer.live import WhisperDecoder, WhisperEncoder
-from streamer.stream.session import Request
+from streamer.stream.window import Request
 from streamer.whisper import model as model_module
 from streamer.whisper import runtime as runtime_module
 from streamer.whisper.devices import DeviceSettings

@@ -29,8 +29,9 @@ from streamer.events import End, Error, Event
 from streamer.live import make_engine, open_session
 from streamer.loading import load
 from streamer.options import check_options, check_options_of_model
+from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
-from streamer.stream.worker import Engine
+from streamer.stream.runner import AudioKind
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.runtime import EncodedWindow
 from streamer.whisper.shipped import SAMPLE_OF, shipped
@@ -126,7 +127,7 @@ def _play(
     wait_s = settings.speech.min_silence_s
     recorder = Recorder(wait_s)
     log = EventLog(path.name, settings.server.history_events)
-    live = open_session(settings, model, log, patient=False, can_wait=False, on_finished=log.close)
+    live = open_session(settings, model, log, kind=AudioKind.LIVE, on_finished=log.close)
     events: queue.SimpleQueue[tuple[float, Event]] = queue.SimpleQueue()
     log.subscribe(lambda event: events.put((time.monotonic(), event)))
     me = psutil.Process()
@@ -160,14 +161,14 @@ def _play(
                     n_samples += len(piece)
                     # It can be heard when its last sample has been spoken.
                     take(begin_s + n_samples / SAMPLE_RATE)
-                    live.ring.write(piece)
+                    live.write(piece)
                 on_progress(n_samples, n_total)
                 peak_bytes = max(peak_bytes, me.memory_info().rss)
-        engine.end_audio(live)
+        live.end()
         while not ended:
             take(time.monotonic() + 0.2)  # in steps, so that Ctrl-C gets through on every system
     finally:
-        engine.remove(live)
+        live.close()
     settled_tokens = engine.stats.settled_tokens - before.settled_tokens
     timeline = recorder.timeline(
         "streamer",

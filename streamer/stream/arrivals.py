@@ -9,12 +9,19 @@ from streamer.audio.constants import SAMPLE_RATE
 STEP_S = 0.1
 
 # Audio this far ahead of the clock was not spoken while it was sent: it comes from a recording. Live audio is ahead by
-# what is sent at a time, and by a clock that is not quite ours.
+# what is sent at a time.
 RECORDED_AHEAD_S = 3.0
+
+# A lead that is not renewed is forgotten at this rate: clocks differ by a ten thousandth, which is seconds in a day.
+FORGOTTEN_S_PER_S = 0.005
+
+# Audio that comes late, after a while without any, makes up for no longer a while: who sends more at once than has been
+# said in it sends a recording.
+MOST_MADE_UP_FOR_S = 30.0
 
 
 class Arrivals:
-    """Notes at which time the audio of the last `keep_s` seconds came. One thread notes, another asks."""
+    """Notes at which time the audio of the last `keep_s` seconds came. One thread notes, others ask."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
@@ -25,26 +32,34 @@ class Arrivals:
         # Time of a step, and how much audio there was at its end; the oldest may be older than `keep_s`.
         self._steps: deque[tuple[float, int]] = deque()
 
-        # When the first audio came; None before.
-        self._begin_s: float | None = None
+        # How far the audio is ahead of the clock, below 0 behind it; when it came last, None before the first; and
+        # whether its sender had to wait for room then.
+        self._lead_s = 0.0
+        self._noted_s: float | None = None
+        self._held_back = False
 
-        # Whether the audio has ever been too far ahead of the clock to be live.
-        self.recorded = False
+        # Up to here the audio comes from a recording: when it came it was too far ahead of the clock to be live. -1
+        # where none does.
+        self._recorded_until = -1
 
-    def note(self, head: int, now_s: float) -> None:
-        """Note that there are `head` samples at a time; both only grow."""
+    def note(self, head: int, now_s: float, *, held_back: bool = False) -> None:
+        """Note that there are `head` samples at a time; both only grow.
+
+        held_back : whether the sender has to wait for room, so that it cannot be ahead of the clock
+        """
         with self._lock:
-            if self._begin_s is None:
-                self._begin_s = now_s
-            if head / SAMPLE_RATE - (now_s - self._begin_s) > RECORDED_AHEAD_S:
-                self.recorded = True
+            self._note_lead(head, now_s, held_back=held_back)
             if self._steps and now_s - self._steps[-1][0] < STEP_S:
                 # Said to have come at the step's beginning: up to a step too old.
                 self._steps[-1] = (self._steps[-1][0], head)
-                return
-            self._steps.append((now_s, head))
-            while len(self._steps) > 1 and self._steps[1][0] <= now_s - self._keep_s:
-                self._steps.popleft()
+            else:
+                self._steps.append((now_s, head))
+                while len(self._steps) > 1 and self._steps[1][0] <= now_s - self._keep_s:
+                    self._steps.popleft()
+
+    def recorded(self, position: int) -> bool:
+        """Say whether the audio at a position comes from a recording. Behind one, audio may be live again."""
+        return position <= self._recorded_until
 
     def position_at(self, time_s: float) -> int:
         """Return how much audio there was at a time, 0 where that is longer ago than is kept."""
@@ -55,3 +70,16 @@ class Arrivals:
                     break
                 position = head
             return position
+
+    def _note_lead(self, head: int, now_s: float, *, held_back: bool) -> None:
+        known = self._steps[-1][1] if self._steps else 0
+        elapsed_s = 0.0 if self._noted_s is None else now_s - self._noted_s
+        lead_s = self._lead_s - elapsed_s
+        lead_s -= min(max(lead_s, 0.0), elapsed_s * FORGOTTEN_S_PER_S)
+        if not self._held_back:
+            lead_s = max(lead_s, -MOST_MADE_UP_FOR_S)
+        self._lead_s = lead_s + (head - known) / SAMPLE_RATE
+        self._noted_s, self._held_back = now_s, held_back
+        # Who has to wait for room cannot be ahead of the clock.
+        if self._lead_s > RECORDED_AHEAD_S or (held_back and self._recorded_until >= 0):
+            self._recorded_until = head

@@ -35,19 +35,24 @@ class SpeechEnd:
 class SpeechGate:
     """Turns probabilities into starts and ends that alternate and never go back in time."""
 
-    def __init__(self, settings: GateSettings) -> None:
-        self._threshold = settings.threshold
-        self._min_speech = round(settings.min_speech_s * SAMPLE_RATE)
-        self._min_silence = round(settings.min_silence_s * SAMPLE_RATE)
-        self._pad = round(settings.pad_s * SAMPLE_RATE)
+    def __init__(self, settings: GateSettings, *, start: int = 0) -> None:
+        """Begin to listen at a position."""
+        self.change(settings)
         # Whether a start was given and no end yet.
         self.open = False
         # Where the run of speech began that may become a start; None in silence.
         self._run_start: int | None = None
         # End of the last chunk that held speech.
-        self.last_speech = 0
+        self.last_speech = start
         # Earliest position that a start may be given: the last end.
-        self._floor = 0
+        self._floor = start
+
+    def change(self, settings: GateSettings) -> None:
+        """Go on with other settings."""
+        self._threshold = settings.threshold
+        self._min_speech = round(settings.min_speech_s * SAMPLE_RATE)
+        self._min_silence = round(settings.min_silence_s * SAMPLE_RATE)
+        self._pad = round(settings.pad_s * SAMPLE_RATE)
 
     def feed(self, start: int, end: int, probability: float) -> SpeechStart | SpeechEnd | None:
         """Take the probability of speech of the samples from `start` to `end`, which follow those taken before."""

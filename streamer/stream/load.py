@@ -1,5 +1,6 @@
 """How much of the machine the sessions take: the basis on which a further one is accepted or refused."""
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Collection
@@ -15,16 +16,26 @@ MIN_PASSES = 3
 # Time in which it shows that a session is silent: what was heard longer ago weighs less than a third.
 ACTIVITY_S = 30.0
 
+# Who sends nothing for no longer than this is still sending.
+HESITATION_S = 2.0
+
 
 class Activity:
-    """How much of its recent audio a session has spoken, 0 to 1. A new session is taken to speak without a pause."""
+    """How much of its recent time a session has spoken, 0 to 1. A new session is taken to speak without a pause."""
 
-    def __init__(self) -> None:
-        self.share = 1.0
+    def __init__(self, now_s: float) -> None:
+        # The share at a moment, in seconds of the caller's clock.
+        self._share = 1.0
+        self._now_s = now_s
 
-    def hear(self, duration_s: float, *, speech: bool) -> None:
+    def hear(self, duration_s: float, now_s: float, *, speech: bool) -> None:
         """Take a stretch of audio, much shorter than ACTIVITY_S, with speech in it or without."""
-        self.share += (speech - self.share) * min(1.0, duration_s / ACTIVITY_S)
+        self._share += (speech - self._share) * min(1.0, duration_s / ACTIVITY_S)
+        self._now_s = now_s
+
+    def share(self, now_s: float) -> float:
+        """Return the share: of a session that has sent nothing for a while it falls with the clock."""
+        return self._share * math.exp(min(0.0, self._now_s + HESITATION_S - now_s) / ACTIVITY_S)
 
 
 @dataclass(frozen=True, slots=True)

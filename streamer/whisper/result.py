@@ -1,5 +1,6 @@
 """What a decoder has to say about one window of audio."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -24,10 +25,21 @@ class TimedWord:
     # where nobody has measured it, its end.
     attended_samples: int = -1
 
+    # Sum of its tokens' log-probabilities; where nobody has summed them up, that of tokens of its probability.
+    log_prob: float = math.nan
+
     def __post_init__(self) -> None:
-        """Take the end for what is not given."""
+        """Make up what is not given."""
+        if math.isnan(self.log_prob):
+            log_prob = len(self.tokens) * math.log(max(self.probability, 1e-10))
+            object.__setattr__(self, "log_prob", log_prob)
         if self.attended_samples < 0:
             object.__setattr__(self, "attended_samples", self.end_samples)
+
+    @property
+    def likelihood(self) -> float:
+        """Geometric mean of its tokens' probabilities: one unlikely token makes an unlikely word."""
+        return math.exp(self.log_prob / max(1, len(self.tokens)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +60,13 @@ class Hypothesis:
 
     # Whether decoding ran into a loop; the words are those before it.
     looped: bool = False
+
+    # Of a language that was detected, how probable it is.
+    language_probability: float = 1.0
+
+    # Temperature that it was decoded at, and whether it fails its thresholds after all attempts.
+    temperature: float = 0.0
+    failed: bool = False
 
     # What it took: calls of the decoder; tokens that were found, the end of text and what was cut off as a loop
     # included; tokens that were given before these; and how many of the given ones are the first of the hypothesis.

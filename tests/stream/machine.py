@@ -8,7 +8,8 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Event, Final, Gap
-from streamer.stream.worker import Engine, LiveSession
+from streamer.stream.engine import Engine
+from streamer.stream.runner import AudioKind, SessionRunner
 from tests.fakes import (
     LOUDNESS_STEP,
     Clock,
@@ -36,12 +37,14 @@ class Talker:
 
     voice: int
     words: list[SpokenWord]
-    live: LiveSession = field(init=False)
+    live: SessionRunner = field(init=False)
     promises: Promises = field(default_factory=Promises)
     finals: list[Final] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     # Clock times at which a pass of its was done, and how long the oldest speech without text had waited then.
     passes: list[tuple[float, float]] = field(default_factory=list)
+    # Whether its audio is complete.
+    ended: bool = False
     # Audio that is sent ahead of the clock.
     ahead_s: float = 0.0
     # The first word that does not end before the audio sent so far.
@@ -59,9 +62,9 @@ class Talker:
         """Send what has been said by a time, as far as there is room where it can wait."""
         ring = self.live.ring
         while ring.head + PIECE_SAMPLES <= round((time_s + self.ahead_s) * SAMPLE_RATE):
-            if self.live.can_wait and ring.free < PIECE_SAMPLES:
+            if self.live.kind is not AudioKind.LIVE and ring.free < PIECE_SAMPLES:
                 return
-            ring.write(self.piece(ring.head))
+            self.live.write(self.piece(ring.head))
 
     def piece(self, start: int) -> NDArray[np.float32]:
         """Return the piece of what is said that begins at a sample; pieces are asked for in order."""
@@ -95,25 +98,23 @@ class Machine:
         *,
         pause: float = 0.05,
         max_delay_s: float = 30.0,
-        can_wait: bool = False,
-        patient: bool = False,
+        kind: AudioKind = AudioKind.LIVE,
         reserved: bool = False,
     ) -> Talker:
         """Open a session in which somebody begins to speak at the start of the clock."""
         voice = len(self.talkers)
         words = spoken(random.Random(voice), duration_s, pause=pause) if duration_s > 0 else []
         talker = Talker(voice, words)
-        talker.live = LiveSession(
+        talker.live = SessionRunner(
             SETTINGS,
             capacity_samples=CAPACITY_SAMPLES,
             n_mels=1,
-            patient=patient,
+            kind=kind,
             max_delay_s=max_delay_s,
-            can_wait=can_wait,
             reserved=reserved,
+            new_detector=FakeDetector,
             on_event=talker.take,
         )
-        talker.live.detector = FakeDetector()
         talker.live.mel = FakeMel()
         self.decoder.speakers.append(Speaker(words, seed=voice))
         self.engine.add(talker.live)
@@ -129,19 +130,21 @@ class Machine:
     def finish(self) -> None:
         """End the audio of all sessions, and hold what was told against the promises."""
         for talker in self.talkers:
-            self.engine.end_audio(talker.live)
+            talker.live.end()
+            talker.ended = True
         while self.engine.n_sessions:
-            assert self._turn(), "it stands still"
+            assert self._turn() or not self.engine.n_sessions, "it stands still"
         for talker in self.talkers:
             talker.promises.check_all_told()
 
     def _turn(self) -> bool:
-        busy = self.engine._encode_next()
+        busy = self.engine.listen()
+        busy |= self.engine.encode()
         n_decodes = self.engine.stats.decodes
-        busy |= self.engine._decode_next()
+        busy |= self.engine.decode()
         if self.engine.stats.decodes > n_decodes:
             talker = self.talkers[self.decoder.decoded[-1].voice]
-            waiting = talker.live.session.waiting_from
+            waiting = talker.live._session.waiting_from
             waited_s = 0.0 if waiting is None else self.clock.now_s - waiting / SAMPLE_RATE
             talker.passes.append((self.clock.now_s, waited_s))
         return busy
@@ -152,5 +155,5 @@ class Machine:
         while self.clock.now_s < end_s:
             self.clock.now_s = min(self.clock.now_s + PIECE_S, end_s)
             for talker in self.talkers:
-                if not talker.live.over and talker.live.end is None:
+                if not talker.live.over and not talker.ended:
                     talker.send_until(self.clock.now_s)

@@ -1,7 +1,7 @@
 """When audio came."""
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.stream.arrivals import RECORDED_AHEAD_S, STEP_S, Arrivals
+from streamer.stream.arrivals import STEP_S, Arrivals
 
 
 def test_audio_is_as_old_as_it_came() -> None:
@@ -37,16 +37,49 @@ def test_live_audio_is_no_recording_also_after_an_interruption() -> None:
     arrivals = Arrivals(keep_s=30.0)
     for i in range(1, 11):
         arrivals.note(2 * SAMPLE_RATE * i, 2.0 * i)  # two seconds at a time
-    # The network was away for a minute.
-    arrivals.note(80 * SAMPLE_RATE, 80.0)
-    assert not arrivals.recorded
+    # The network was away for half a minute.
+    arrivals.note(50 * SAMPLE_RATE, 50.0)
+    assert not arrivals.recorded(50 * SAMPLE_RATE)
 
 
-def test_audio_ahead_of_the_clock_is_a_recording_and_stays_one() -> None:
+def test_audio_ahead_of_the_clock_is_a_recording_and_what_comes_later_may_be_live() -> None:
     arrivals = Arrivals(keep_s=30.0)
     arrivals.note(SAMPLE_RATE, 50.0)
-    assert not arrivals.recorded
-    arrivals.note(round((RECORDED_AHEAD_S + 1.1) * SAMPLE_RATE), 51.0)
-    assert arrivals.recorded
-    arrivals.note(10 * SAMPLE_RATE, 500.0)
-    assert arrivals.recorded
+    assert not arrivals.recorded(0)
+    arrivals.note(6 * SAMPLE_RATE, 51.0)
+    assert arrivals.recorded(0)
+    assert arrivals.recorded(6 * SAMPLE_RATE), "as long as nothing else has come"
+    arrivals.note(7 * SAMPLE_RATE, 60.0)
+    assert arrivals.recorded(6 * SAMPLE_RATE)
+    assert not arrivals.recorded(6 * SAMPLE_RATE + 1)
+
+
+def test_a_file_that_is_sent_after_an_hour_of_nothing_is_a_recording() -> None:
+    arrivals = Arrivals(keep_s=30.0)
+    arrivals.note(SAMPLE_RATE, 0.0)
+    arrivals.note(61 * SAMPLE_RATE, 3600.0)
+    assert arrivals.recorded(60 * SAMPLE_RATE)
+
+
+def test_a_clock_that_runs_fast_makes_no_recording_of_a_day_nor_does_a_backlog_at_the_beginning() -> None:
+    arrivals = Arrivals(keep_s=30.0)
+    begin = 2 * SAMPLE_RATE
+    for i in range(24 * 3600):
+        arrivals.note(begin + round(i * SAMPLE_RATE * 1.0003), float(i))
+    assert not arrivals.recorded(begin)
+
+
+def test_who_has_to_wait_for_room_stays_a_recording_however_slowly_it_is_taken() -> None:
+    arrivals = Arrivals(keep_s=30.0)
+    arrivals.note(90 * SAMPLE_RATE, 0.0, held_back=True)
+    for i in range(1, 100):
+        arrivals.note((90 + i) * SAMPLE_RATE, 10.0 * i, held_back=True)
+    assert arrivals.recorded(150 * SAMPLE_RATE)
+
+
+def test_who_is_live_and_had_to_wait_for_room_is_live_when_it_sends_what_was_said_meanwhile() -> None:
+    arrivals = Arrivals(keep_s=30.0)
+    for i in range(1, 90):
+        arrivals.note(i * SAMPLE_RATE, float(i), held_back=i > 85)
+    arrivals.note(180 * SAMPLE_RATE, 180.0)
+    assert not arrivals.recorded(0)

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 
+from streamer.stream.runner import AudioKind
 from tests.stream.machine import Machine, Talker
 
 MINUTES_S = 120.0
@@ -68,7 +69,7 @@ def test_a_final_that_is_awaited_comes_before_partials() -> None:
 
 def test_a_recording_does_not_keep_live_sessions_waiting_and_does_not_starve() -> None:
     machine = Machine(encode_s=0.2, decode_s=0.2)
-    uploads = [machine.talker(MINUTES_S, pause=0.0, can_wait=True) for _ in range(4)]
+    uploads = [machine.talker(MINUTES_S, pause=0.0, kind=AudioKind.EITHER) for _ in range(4)]
     for upload in uploads:
         upload.ahead_s = MINUTES_S
     live = machine.talker(MINUTES_S, pause=0.0)

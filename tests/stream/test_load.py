@@ -1,8 +1,10 @@
 """What sessions need of a machine whose passes cost what they cost."""
 
+from collections.abc import Callable
+
 import pytest
 
-from streamer.stream.load import ACTIVITY_S, MIN_PASSES, Activity, LoadMeter
+from streamer.stream.load import ACTIVITY_S, HESITATION_S, MIN_PASSES, Activity, LoadMeter
 
 
 def meter(encode_s: float, decode_s: float, max_pace_s: float = 2.0) -> LoadMeter:
@@ -58,14 +60,24 @@ def test_who_is_alone_has_the_machine_however_slow_it_is() -> None:
 
 
 def test_a_session_counts_by_how_much_of_its_recent_audio_is_speech() -> None:
-    activity = Activity()
-    assert activity.share == 1.0
-    for _ in range(round(ACTIVITY_S / 0.032)):
-        activity.hear(0.032, speech=False)
-    assert 0.3 < activity.share < 0.4
-    for _ in range(round(10 * ACTIVITY_S / 0.032)):
-        activity.hear(0.032, speech=False)
-    assert activity.share < 0.01
-    for i in range(round(10 * ACTIVITY_S / 0.032)):
-        activity.hear(0.032, speech=i % 2 == 0)
-    assert activity.share == pytest.approx(0.5, abs=0.01)
+    activity = Activity(0.0)
+    now_s = 0.0
+
+    def hear(duration_s: float, speech: Callable[[int], bool]) -> float:
+        nonlocal now_s
+        for i in range(round(duration_s / 0.032)):
+            now_s += 0.032
+            activity.hear(0.032, now_s, speech=speech(i))
+        return activity.share(now_s)
+
+    assert activity.share(now_s) == 1.0
+    assert 0.3 < hear(ACTIVITY_S, lambda i: False) < 0.4
+    assert hear(10 * ACTIVITY_S, lambda i: False) < 0.01
+    assert hear(10 * ACTIVITY_S, lambda i: i % 2 == 0) == pytest.approx(0.5, abs=0.01)
+
+
+def test_who_sends_nothing_does_not_keep_its_place() -> None:
+    activity = Activity(100.0)
+    assert activity.share(101.0) == 1.0
+    assert 0.3 < activity.share(100.0 + HESITATION_S + ACTIVITY_S) < 0.4
+    assert activity.share(500.0) < 0.01

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.stream.runner import AudioKind
 from tests.fakes import FakeEncoded
 from tests.stream.machine import PIECE_S, PIECE_SAMPLES, Machine, Talker
 
@@ -99,13 +100,15 @@ def test_nothing_is_given_up_before_the_text_that_is_on_its_way_has_come() -> No
     talker = machine.talker(120.0, pause=0.0)
     while not machine.encoder.encoded:
         machine.pass_time(PIECE_S)
-        machine.engine._encode_next()
+        machine.engine.listen()
+        machine.engine.encode()
     # The decoder is busy with something else.
     machine.pass_time(45.0)
     for _ in range(3):
-        machine.engine._encode_next()
+        machine.engine.listen()
+        machine.engine.encode()
     assert not talker.gaps
-    assert machine.engine._decode_next()
+    assert machine.engine.decode()
     machine.run_until(machine.clock.now_s + 1.0)
     (gap,) = talker.gaps
     assert talker.finals[0].end == gap.start < 1.5
@@ -115,7 +118,7 @@ def test_nothing_is_given_up_before_the_text_that_is_on_its_way_has_come() -> No
 @pytest.mark.parametrize("pass_s", [2.0, 20.0])
 def test_a_recording_that_is_sent_as_fast_as_it_is_taken_loses_nothing_however_long_it_takes(pass_s: float) -> None:
     machine = Machine(encode_s=pass_s / 2, decode_s=pass_s / 2)
-    talker = machine.talker(190.0, pause=0.0, can_wait=True)
+    talker = machine.talker(190.0, pause=0.0, kind=AudioKind.EITHER)
     talker.ahead_s = 200.0
     machine.run_until(100.0)
     assert talker.live.recorded
@@ -130,7 +133,7 @@ def test_a_recording_that_is_sent_as_fast_as_it_is_taken_loses_nothing_however_l
 
 def test_a_client_that_sends_what_is_being_said_is_live() -> None:
     machine = Machine(encode_s=20.0, decode_s=20.0)
-    talker = machine.talker(600.0, pause=0.0, can_wait=True)
+    talker = machine.talker(600.0, pause=0.0, kind=AudioKind.EITHER)
     # It sends two seconds at a time.
     talker.ahead_s = 2.0
     machine.run_until(600.0)
@@ -142,7 +145,7 @@ def test_a_client_that_sends_what_is_being_said_is_live() -> None:
 
 def test_a_client_that_waited_for_room_goes_on_when_there_is_some() -> None:
     machine = Machine(encode_s=0.1, decode_s=0.1)
-    talker = machine.talker(250.0, pause=0.0, can_wait=True)
+    talker = machine.talker(250.0, pause=0.0, kind=AudioKind.EITHER)
     machine.run_until(5.0)
     usual = machine.decoder.before
 
@@ -159,8 +162,8 @@ def test_a_client_that_waited_for_room_goes_on_when_there_is_some() -> None:
 
 def test_a_patient_session_loses_nothing() -> None:
     machine = Machine(encode_s=15.0, decode_s=15.0)
-    talker = machine.talker(50.0, pause=0.0, patient=True)
-    talker.live.ring.write(np.concatenate([talker.piece(i) for i in range(0, 60 * SAMPLE_RATE, PIECE_SAMPLES)]))
+    talker = machine.talker(50.0, pause=0.0, kind=AudioKind.RECORDED)
+    talker.live.write(np.concatenate([talker.piece(i) for i in range(0, 60 * SAMPLE_RATE, PIECE_SAMPLES)]))
     machine.run_until(50.0)
     machine.finish()
     assert machine.clock.now_s >= 60.0 + MAX_DELAY_S

@@ -6,6 +6,7 @@ import random
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import pytest
 from hypothesis import example, given
@@ -15,7 +16,11 @@ from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.events import Event, Final, Gap, Partial, Speech, Word
 from streamer.stream.gate import GateSettings
-from streamer.stream.session import PAUSE_SAMPLES, PROMPT_CHARACTERS, Request, Session, SessionSettings, Window
+from streamer.stream.passes import PAUSE_SAMPLES
+from streamer.stream.session import Session
+from streamer.stream.settings import SessionSettings
+from streamer.stream.transcript import PROMPT_CHARACTERS
+from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
 
@@ -169,7 +174,7 @@ class Conversation:
                 self._lose(end)
             else:
                 talks = self.speaker.talks(self.position, end)
-                self.promises.take(self.session.hear(end, 0.9 if talks else 0.05))
+                self.promises.take(self.session.advance(end, 0.9 if talks else 0.05, self.clock.now_s))
             self.position = end
             self._work()
 
@@ -198,9 +203,9 @@ class Conversation:
         if self._job is not None and self.clock.now_s >= self._done_s:
             job, self._job = self._job, None
             if self._rng.random() < self._failure:
-                self._told(self.session.fail(job[0], "device"))
+                self._told(self.session.fail(job[0]))
             else:
-                self._told(self.session.take(*job, self.clock.now_s))
+                self._told(self.session.apply_hypothesis(*job, self.clock.now_s))
         if self.session.next_window_due():
             self._slot = self._next_window()
         if self._job is None and self._slot is not None:
@@ -361,11 +366,11 @@ def n_items(value: object, seen: set[int] | None = None) -> int:
     if id(value) in seen:
         return 0
     seen.add(id(value))
-    if isinstance(value, str | int | float | None):
+    if isinstance(value, str | int | float | Enum | itertools.count | None):
         return len(value) if isinstance(value, str) else 1
     if isinstance(value, list | tuple | deque):
         return 1 + sum(n_items(item, seen) for item in value)
-    names = getattr(type(value), "__slots__", ()) or vars(value)
+    names = getattr(type(value), "__slots__", ()) or getattr(value, "__dict__", ())
     return 1 + sum(n_items(getattr(value, name), seen) for name in names)
 
 
@@ -480,13 +485,13 @@ def test_a_sure_decoder_settles_words_at_first_sight() -> None:
     )
     request = request_of(session, window)
     hypothesis = Hypothesis((sure, looked_at_the_end, timed(" away", 1.2, 1.4)), "en", 0.0, -0.1)
-    (partial,) = session.take(window, request, hypothesis, 0.0)
+    (partial,) = session.apply_hypothesis(window, request, hypothesis, 0.0)
     assert isinstance(partial, Partial)
     assert partial.stable == len("so"), "what comes behind a word that is not settled does not settle either"
     window = window_at(session, 3.0)
-    unsure = dataclasses.replace(timed(" far", 0.9, 1.2), probability=0.3)
+    unsure = timed(" far", 0.9, 1.2, probability=0.3)
     hypothesis = Hypothesis((sure, unsure, timed(" away", 1.2, 1.4)), "en", 0.0, -0.1)
-    (partial,) = session.take(window, request_of(session, window), hypothesis, 0.0)
+    (partial,) = session.apply_hypothesis(window, request_of(session, window), hypothesis, 0.0)
     assert isinstance(partial, Partial)
     assert partial.stable == len("so far away"), "two hypotheses agree"
 
@@ -494,13 +499,13 @@ def test_a_sure_decoder_settles_words_at_first_sight() -> None:
 def test_unlikely_words_where_nobody_speaks_are_no_words() -> None:
     session = speaking()
     window = window_at(session, 2.0)
-    murmur = dataclasses.replace(timed(" The", 0.2, 0.5), probability=0.4)
+    murmur = timed(" The", 0.2, 0.5, probability=0.4)
     hypothesis = Hypothesis((murmur,), "en", 0.9, -0.7)
-    assert session.take(window, request_of(session, window), hypothesis, 0.0) == []
+    assert session.apply_hypothesis(window, request_of(session, window), hypothesis, 0.0) == []
     events = hear(session, 4.0, 0.0)
     window = session.next_window(4.0) or window
     if not session.finished:
-        events += session.take(window, request_of(session, window), hypothesis, 4.0)
+        events += session.apply_hypothesis(window, request_of(session, window), hypothesis, 4.0)
     (final,) = (event for event in events if isinstance(event, Final))
     assert final.text == ""
 
@@ -509,18 +514,18 @@ def test_words_that_will_hardly_stay_are_not_shown() -> None:
     session = speaking(settings_of(show_probability=0.5))
     window = window_at(session, 2.0)
     end_s = seconds_of(window)
-    likely, unlikely = timed(" so", 0.5, 0.8), dataclasses.replace(timed(" far", 0.9, 1.2), probability=0.4)
+    likely, unlikely = timed(" so", 0.5, 0.8), timed(" far", 0.9, 1.2, probability=0.4)
     hypothesis = Hypothesis((likely, unlikely, timed(" away", 1.2, 1.4)), "en", 0.0, -0.1)
-    (partial,) = session.take(window, request_of(session, window), hypothesis, 0.0)
+    (partial,) = session.apply_hypothesis(window, request_of(session, window), hypothesis, 0.0)
     assert isinstance(partial, Partial)
     assert partial.text == "so"
     # What is seen stays while it is said again, however unsure.
     window = window_at(session, 3.0)
     end_s = seconds_of(window)
-    likely = dataclasses.replace(likely, probability=0.2)
+    likely = timed(" so", 0.5, 0.8, probability=0.2)
     cut_off = timed(" further", 2.0, end_s - 0.05)
     hypothesis = Hypothesis((likely, timed(" fur", 0.9, 1.4), cut_off), "en", 0.0, -0.1)
-    (partial,) = session.take(window, request_of(session, window), hypothesis, 0.0)
+    (partial,) = session.apply_hypothesis(window, request_of(session, window), hypothesis, 0.0)
     assert isinstance(partial, Partial)
     assert partial.text == "so fur"
     assert [word.stable for word in partial.words] == [True, False]
@@ -539,7 +544,7 @@ def test_a_prompt_that_leads_into_a_loop_is_dropped_and_the_last_window_decoded_
     request = request_of(session, window)
     assert request.prompt == " hello."
     looped = Hypothesis((timed(" on", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
-    assert session.take(window, request, looped, 7.1) == []
+    assert session.apply_hypothesis(window, request, looped, 7.1) == []
     window = session.next_window(7.2)
     assert window is not None
     request = request_of(session, window)
@@ -560,7 +565,7 @@ def test_a_pause_whose_text_loops_after_a_prompt_is_decoded_once_more_too() -> N
     window = pause_at(session, 6.3)
     assert window.pause
     looped = Hypothesis((timed(" on", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
-    assert session.take(window, request_of(session, window), looped, 6.4) == []
+    assert session.apply_hypothesis(window, request_of(session, window), looped, 6.4) == []
     # No chunk has come since: the window is the same, and wanted.
     again = session.next_window(6.4)
     assert again is not None
@@ -578,17 +583,18 @@ def test_a_loop_in_a_full_window_that_reaches_the_end_of_speech_is_decoded_once_
     take(session, pause_at(session, 2.3), [(" hello.", 0.5, 1.0)])
     hear(session, 4.0, 0.0)
     hear(session, 4.3)
-    begin = session._regions[0].window_start
+    stretch = session._passes.current
+    assert stretch is not None
+    begin = stretch.window_start
     # What is kept behind the last sound ends beyond the window, what has to be heard of it within.
     hear(session, (begin + N_SAMPLES) / SAMPLE_RATE - PAUSE_SAMPLES / SAMPLE_RATE - 0.04)
     hear(session, 36.0, 0.0)
     window = session.next_window(36.0)
     assert window is not None
-    speech_end = session._regions[0].end
-    assert speech_end is not None
-    assert window.end == begin + N_SAMPLES < speech_end
+    assert not stretch.open
+    assert window.end == begin + N_SAMPLES < stretch.end
     looped = Hypothesis((timed(" on", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
-    assert session.take(window, request_of(session, window), looped, 36.1) == []
+    assert session.apply_hypothesis(window, request_of(session, window), looped, 36.1) == []
     again = session.next_window(36.1)
     assert again is not None
     (final,) = take(session, again, [(" on and on.", 0.5, 1.8)])
@@ -614,12 +620,16 @@ def test_a_word_that_the_decoder_writes_on_at_stays_one_word() -> None:
     window = window_at(session, 4.0)
     request = request_of(session, window)
     whole = TimedWord(" President's", (*tokens_of(" President"), 999_999), 8000, 20000, 0.5)
-    (partial,) = session.take(window, request, Hypothesis((timed(" the", 0.2, 0.4), whole), "en", 0.0, -0.1), 0.0)
+    (partial,) = session.apply_hypothesis(
+        window, request, Hypothesis((timed(" the", 0.2, 0.4), whole), "en", 0.0, -0.1), 0.0
+    )
     assert isinstance(partial, Partial)
     assert (partial.text, partial.stable) == ("the President's", len("the President"))
     window = window_at(session, 5.0)
     request = request_of(session, window)
-    (partial,) = session.take(window, request, Hypothesis((timed(" the", 0.2, 0.4), whole), "en", 0.0, -0.1), 0.0)
+    (partial,) = session.apply_hypothesis(
+        window, request, Hypothesis((timed(" the", 0.2, 0.4), whole), "en", 0.0, -0.1), 0.0
+    )
     assert isinstance(partial, Partial)
     assert (partial.text, partial.stable) == ("the President's", len("the President's"))
     assert [word.word for word in partial.words] == [" the", " President's"]
@@ -649,7 +659,7 @@ def test_a_loop_settles_nothing() -> None:
     take(session, window_at(session, 2.0), [(" and", 0.5, 0.8)])
     window = window_at(session, 3.0)
     looped = Hypothesis((timed(" and", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
-    assert session.take(window, request_of(session, window), looped, 0.0) == []
+    assert session.apply_hypothesis(window, request_of(session, window), looped, 0.0) == []
     (partial,) = [*take(session, window_at(session, 4.0), [(" and", 0.5, 0.8), (" so", 0.9, 1.0)])]
     assert isinstance(partial, Partial)
     assert partial.stable == 0
@@ -661,7 +671,7 @@ def test_an_older_window_has_nothing_to_say_once_a_newer_was_taken() -> None:
     newer = window_at(session, 3.0)
     take(session, newer, [(" word", 0.5, 0.8)])
     assert session.request(older) is None
-    assert session.fail(older, "device") == []
+    assert session.fail(older) == []
 
 
 def test_lost_audio_leaves_a_final_of_what_was_known_and_a_gap() -> None:
@@ -689,12 +699,47 @@ def test_a_window_that_fails_costs_its_own_speech_only() -> None:
     window = session.next_window(0.0)
     assert window is not None
     assert window.last
-    (gap,) = session.fail(window, "device")
-    assert isinstance(gap, Gap)
-    assert gap.end <= 3.0
+    assert session.fail(window) == [], "it may go on to fail"
     following = session.next_window(0.0)
     assert following is not None
+    gap, *_ = take(session, following, [(" so", 0.5, 0.8)])
+    assert isinstance(gap, Gap)
+    assert gap.reason == "device"
+    assert gap.end <= 3.0
     assert following.start / SAMPLE_RATE >= gap.end - 0.01
+
+
+def test_windows_that_fail_one_after_the_other_are_one_gap_that_is_told_when_one_succeeds() -> None:
+    session = speaking()
+    for i in range(100):
+        hear(session, 10.0 * i + 5.0)
+        window = session.next_window(0.0)
+        assert window is not None
+        events = [*session.fail(window), *hear(session, 10.0 * i + 10.0, 0.0)]
+        assert not any(isinstance(event, Gap) for event in events)
+    hear(session, 1005.0)
+    window = session.next_window(0.0)
+    assert window is not None
+    gap, partial = take(session, window, [(" so", 0.5, 0.8)])
+    assert isinstance(gap, Gap)
+    assert gap == Gap(start=0.0, end=gap.end, reason="device")
+    assert 994.0 < gap.end < 996.0
+    assert isinstance(partial, Partial)
+
+
+def test_what_is_given_up_while_windows_fail_belongs_to_the_same_gap_also_at_the_end() -> None:
+    session = speaking()
+    window = window_at(session, 5.0)
+    events = session.fail(window)
+    hear(session, 20.0)
+    events += session.drop_before(15 * SAMPLE_RATE, "overload")
+    events += hear(session, 22.0, 0.0)
+    window = pause_at(session, 22.3)
+    events += session.fail(window)
+    events += session.finish(session._passes.heard)
+    (gap,) = (event for event in events if isinstance(event, Gap))
+    assert gap.reason == "device"
+    assert (gap.start, session.finished) == (0.0, True)
 
 
 def test_a_last_pass_whose_hypothesis_cannot_be_taken_does_not_keep_its_speech_waiting() -> None:
@@ -705,25 +750,50 @@ def test_a_last_pass_whose_hypothesis_cannot_be_taken_does_not_keep_its_speech_w
     assert session.final_awaited
     with pytest.raises(AssertionError, match="left the prefix"):
         take(session, window, [])
-    final, gap = session.fail(window, "device")
+    (final,) = session.fail(window)
     assert isinstance(final, Final)
-    assert isinstance(gap, Gap)
     assert final.text == "so"
+    (gap,) = session.finish(session._passes.heard)
+    assert isinstance(gap, Gap)
     assert gap.start == final.end < gap.end
-    session.finish(session._heard)
     assert session.finished
 
 
-def test_the_language_is_known_from_the_first_final() -> None:
-    session = speaking(settings_of(language="auto"))
-    hear(session, 2.0)
-    hear(session, 3.0, 0.0)
+def hears_language(session: Session, language: str, probability: float, *, words: bool = True) -> list[str]:
+    """Let somebody say a sentence in a language; return the languages that were asked for, and that of the final."""
+    begin_s = session._passes.heard / SAMPLE_RATE
+    hear(session, begin_s + 2.0)
+    hear(session, begin_s + 3.0, 0.0)
     window = session.next_window(0.0)
     assert window is not None
     request = request_of(session, window)
-    assert request.language == "auto"
-    session.take(window, request, Hypothesis((timed(" hallo", 0.5, 0.9),), "de", 0.0, -0.1), 0.0)
-    assert session.language == "de"
+    said = (timed(" hallo", 0.5, 0.9),) if words else ()
+    hypothesis = Hypothesis(said, language, 0.0, -0.1, language_probability=probability)
+    *_, final = session.apply_hypothesis(window, request, hypothesis, 0.0)
+    assert isinstance(final, Final)
+    return [request.language, request.known_language, final.language]
+
+
+def test_the_language_is_asked_for_again_until_it_is_sure_and_whenever_somebody_begins_to_speak() -> None:
+    session = Session(settings_of(language="auto", languages=("de", "en")))
+    assert hears_language(session, "cy", 0.05) == ["auto", "", "cy"]
+    assert hears_language(session, "de", 0.9) == ["auto", "", "de"]
+    assert hears_language(session, "de", 0.3) == ["auto", "de", "de"]
+    assert hears_language(session, "en", 0.8) == ["auto", "de", "en"]
+    assert hears_language(session, "en", 0.1) == ["auto", "en", "en"]
+
+
+def test_while_somebody_speaks_the_language_stays_that_of_what_is_settled() -> None:
+    session = speaking(settings_of(language="auto", policy="alignatt"))
+    window = window_at(session, 2.0)
+    assert request_of(session, window).language == "auto"
+    hypothesis = Hypothesis((timed(" hallo", 0.5, 0.9),), "de", 0.0, -0.1, language_probability=0.3)
+    session.apply_hypothesis(window, request_of(session, window), hypothesis, 0.0)
+    assert request_of(session, window_at(session, 3.0)).language == "de"
+
+
+def test_a_language_that_was_set_stays() -> None:
+    assert hears_language(Session(settings_of(language="fr")), "fr", 1.0) == ["fr", "", "fr"]
 
 
 def speaking(settings: SessionSettings = SETTINGS) -> Session:
@@ -736,10 +806,10 @@ def speaking(settings: SessionSettings = SETTINGS) -> Session:
 
 def hear(session: Session, until_s: float, probability: float = 0.9) -> list[Event]:
     events: list[Event] = []
-    position = session._heard
+    position = session._passes.heard
     while position < until_s * SAMPLE_RATE:
         position += CHUNK_SAMPLES
-        events += session.hear(position, probability)
+        events += session.advance(position, probability, position / SAMPLE_RATE)
     return events
 
 
@@ -768,7 +838,9 @@ def take(
 ) -> list[Event]:
     """Let the decoder say words, at seconds of the window."""
     hypothesis = Hypothesis(tuple(timed(*word) for word in words), "en", 0.0, -0.1)
-    return session.take(window, request_of(session, window), hypothesis, window.issued_s if now_s is None else now_s)
+    return session.apply_hypothesis(
+        window, request_of(session, window), hypothesis, window.issued_s if now_s is None else now_s
+    )
 
 
 def settle(session: Session, words: Sequence[tuple[str, float, float]], at_s: float = 2.0) -> None:
@@ -776,8 +848,8 @@ def settle(session: Session, words: Sequence[tuple[str, float, float]], at_s: fl
     take(session, window_at(session, at_s + 0.7), words)
 
 
-def timed(text: str, start_s: float, end_s: float) -> TimedWord:
-    return TimedWord(text, tokens_of(text), round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE), 0.5)
+def timed(text: str, start_s: float, end_s: float, probability: float = 0.5) -> TimedWord:
+    return TimedWord(text, tokens_of(text), round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE), probability)
 
 
 def tokens_of(text: str) -> tuple[int, ...]:

@@ -3,7 +3,8 @@
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.events import Event, Final, Gap
-from streamer.stream.session import Session, Window
+from streamer.stream.session import Session
+from streamer.stream.window import Window
 from tests.fakes import Speaker, SpokenWord
 from tests.stream.test_session import SETTINGS, Promises
 
@@ -29,7 +30,7 @@ class Told:
         while self.position < time_s * SAMPLE_RATE:
             end = self.position + CHUNK_SAMPLES
             talks = self.speaker.talks(self.position, end)
-            self.take(self.session.hear(end, 0.9 if talks else 0.05))
+            self.take(self.session.advance(end, 0.9 if talks else 0.05, end / SAMPLE_RATE))
             self.position = end
 
     def transcribe(self, cost_s: float = 0.1) -> Window:
@@ -38,11 +39,11 @@ class Told:
         request = self.session.request(window)
         assert request is not None
         hypothesis = self.speaker.hypothesis(window.start, window.end, request.prefix)
-        self.take(self.session.take(window, request, hypothesis, cost_s))
+        self.take(self.session.apply_hypothesis(window, request, hypothesis, cost_s))
         return window
 
     def shed(self, until_s: float) -> list[Event]:
-        events = self.session.shed(round(until_s * SAMPLE_RATE), "overload")
+        events = self.session.drop_before(round(until_s * SAMPLE_RATE), "overload")
         self.take(events)
         return events
 

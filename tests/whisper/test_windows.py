@@ -22,7 +22,7 @@ from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.files import transcribe_files
 from streamer.live import WhisperDecoder, WhisperEncoder
 from streamer.loading import load, windows
-from streamer.stream.session import Request
+from streamer.stream.window import Request
 from streamer.whisper import model as model_module
 from streamer.whisper.compilation import Compilation, ModelGraphs, graph_name, stage_of, window_of
 from streamer.whisper.contract import check_freshness

@@ -18,7 +18,8 @@ from streamer.bench.timeline import Timeline
 from streamer.config import DecodingSettings
 from streamer.events import Event
 from streamer.live import WhisperDecoder, WhisperEncoder
-from streamer.stream.session import Session, SessionSettings
+from streamer.stream.session import Session
+from streamer.stream.settings import SessionSettings
 from streamer.whisper.model import WhisperModel
 
 
@@ -49,7 +50,7 @@ class Simulator:
                 chunk = samples[heard : heard + CHUNK_SAMPLES]
                 heard += len(chunk)
                 (probability,) = detector.process(np.pad(chunk, (0, CHUNK_SAMPLES - len(chunk))))
-                events += session.hear(heard, probability)
+                events += session.advance(heard, probability, heard / SAMPLE_RATE)
             if heard >= len(samples) and not session.ended:
                 events += session.finish(len(samples))
             return events
@@ -76,7 +77,7 @@ class Simulator:
                 n_calls += hypothesis.n_calls
                 n_found += hypothesis.n_sampled
                 n_settled += hypothesis.n_begins_with
-                tell(session.take(window, request, hypothesis, now / SAMPLE_RATE))
+                tell(session.apply_hypothesis(window, request, hypothesis, now / SAMPLE_RATE))
         return recorder.timeline(
             "simulated",
             name,

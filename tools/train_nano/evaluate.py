@@ -26,7 +26,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.config import DecodingSettings
 from streamer.live import WhisperDecoder
-from streamer.stream.session import Request
+from streamer.stream.window import Request
 from streamer.transcribe import transcribe
 from streamer.transcribe.options import TranscribeOptions
 from streamer.whisper.devices import DeviceSettings

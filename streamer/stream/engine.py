@@ -1,0 +1,238 @@
+"""The threads that turn sessions' decisions into work: one listens, one encodes, one decodes, for all sessions.
+
+While a window is decoded the next is encoded, and speech is heard all the while. Whose turn it is says the schedule.
+"""
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.stream.load import Load, LoadMeter
+from streamer.stream.runner import EngineStats, Job, SessionRunner
+from streamer.stream.schedule import Schedule
+from streamer.stream.window import Request
+from streamer.whisper.result import Hypothesis
+
+logger = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float32]
+Encoded = TypeVar("Encoded")
+EncodedOut = TypeVar("EncodedOut", covariant=True)
+EncodedIn = TypeVar("EncodedIn", contravariant=True)
+
+# How long a thread sleeps at most before it looks again: at the clock, or should a wake-up be missed.
+IDLE_S = 0.5
+
+# Time from one pass of a session to the next up to which captions still count as live, unless told otherwise.
+MAX_PACE_S = 2.0
+
+# Share of the machine's time above which finals get no second look: it would be somebody else's time.
+MAX_RETRY_LOAD = 0.5
+
+
+class Encoder(Protocol[EncodedOut]):
+    """Turns a window's mel spectrogram into what the decoder looks at."""
+
+    def encode(self, mel: FloatArray, buffer: int, n_samples: int) -> EncodedOut:
+        """Encode `mel`, shape (n_mels, 3000), of `n_samples` of audio and silence, into one of `N_BUFFERS` buffers."""
+        ...
+
+
+class Decoder(Protocol[EncodedIn]):
+    """Turns an encoded window into text."""
+
+    def decode(self, encoded: EncodedIn, request: Request) -> Hypothesis:
+        """Decode a window as asked for."""
+        ...
+
+
+class Engine(Generic[Encoded]):
+    """The three threads, `listen`, `encode` and `decode`, and the sessions they serve."""
+
+    def __init__(
+        self,
+        encoder: Encoder[Encoded],
+        decoder: Decoder[Encoded],
+        *,
+        max_pace_s: float = MAX_PACE_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Make an engine; `max_pace_s` is the pace down to which `load` says that there is room, in seconds."""
+        self._encoder = encoder
+        self._decoder = decoder
+        self._clock = clock
+        self._meter = LoadMeter(max_pace_s)
+        self.stats = EngineStats()
+        # Whose turn it is. Guarded by the lock, which is held for a look at it and never longer.
+        self._schedule: Schedule[SessionRunner, tuple[Job, Encoded]] = Schedule()
+        self._lock = threading.Lock()
+        self._stopping = False
+        # Set when a thread has something to look at: cleared before it looks, so that nothing is missed.
+        self._calls = {name: threading.Event() for name in ("listen", "encode", "decode")}
+        self._threads = [
+            threading.Thread(target=self._run, args=(turn, self._calls[name]), name=name, daemon=True)
+            for name, turn in (("listen", self.listen), ("encode", self.encode), ("decode", self.decode))
+        ]
+
+    @property
+    def n_sessions(self) -> int:
+        """Sessions that are being served."""
+        return len(self._schedule.owners)
+
+    @property
+    def failing(self) -> str:
+        """What has failed in some session and is being tried again, in a few words; empty while all is well."""
+        return next((runner.failing for runner in self._runners() if runner.failing), "")
+
+    @property
+    def load(self) -> Load:
+        """How much of the machine the sessions take."""
+        now_s = self._clock()
+        return self._meter.load([runner.share(now_s) for runner in self._runners()])
+
+    def start(self) -> None:
+        """Start the threads."""
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        """Stop the threads after the window each is busy with; sessions that are not finished stay so."""
+        self._stopping = True
+        for called in self._calls.values():
+            called.set()
+        for thread in self._threads:
+            thread.join()
+
+    def add(self, runner: SessionRunner) -> None:
+        """Serve a session from now on, until it is finished or closed."""
+        with self._lock:
+            self._schedule.add(runner)
+        runner.start(self._clock, self._calls["listen"].set, self._remove, self.stats)
+        self._calls["listen"].set()
+
+    def listen(self) -> bool:
+        """Hear what has come in all sessions. Returns whether there may be more to hear at once."""
+        more = False
+        for runner in self._runners():
+            begin_s, begin = self._clock(), runner.position
+            if not runner.has_news(begin_s):
+                continue
+            more |= runner.listen(begin_s)
+            if runner.position > begin:
+                self._meter.take_listening(self._clock() - begin_s, (runner.position - begin) / SAMPLE_RATE)
+            if runner.deadline_s < math.inf:
+                self._calls["encode"].set()
+        return more
+
+    def encode(self) -> bool:
+        """Encode the most urgent window. Returns whether there was one."""
+        with self._lock:
+            urgent = list(self._schedule.by_deadline(lambda runner: runner.deadline_s))
+        for runner in urgent:
+            begin_s = self._clock()
+            try:
+                job = runner.issue(begin_s)
+            except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
+                runner.recover(error)
+                continue
+            if job is not None:
+                self._encode(runner, job, begin_s)
+                return True
+        return False
+
+    def decode(self) -> bool:
+        """Decode the window in the slot. Returns whether there was one."""
+        with self._lock:
+            slotted = self._schedule.begin_decoding()
+        if slotted is None:
+            return False
+        self._calls["encode"].set()  # the slot is free: the next window can be encoded while this one is decoded
+        try:
+            self._decode(slotted.owner, *slotted.work)
+        finally:
+            with self._lock:
+                self._schedule.end_decoding()
+            self._calls["encode"].set()
+            self._calls["listen"].set()  # a recording is heard on when no window of its is on its way
+        return True
+
+    def _encode(self, runner: SessionRunner, job: Job, begin_s: float) -> None:
+        with self._lock:
+            buffer, replaced = self._schedule.take_turn(runner)
+        if replaced is not None:
+            self.stats.windows_replaced += 1
+            runner.withdraw()
+        try:
+            encoded = self._encoder.encode(runner.spectrogram(job), buffer, len(job.samples))
+        except Exception as error:  # noqa: BLE001 - as above
+            runner.fail(job, error, self._clock())
+            self._calls["listen"].set()
+            return
+        cost_s = self._clock() - begin_s
+        self.stats.encodes += 1
+        self.stats.encode_s += cost_s
+        self._meter.take_encode(cost_s)
+        with self._lock:
+            self._schedule.put(runner, (job, encoded), buffer)
+        self._calls["decode"].set()
+
+    def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded) -> None:
+        begin_s = self._clock()
+        retry_s = runner.retry_s if runner.retry_s == math.inf or self.load.ratio < MAX_RETRY_LOAD else 0.0
+        hypothesis = None
+        try:
+            request = runner.request(job, retry_s=retry_s)
+            if request is not None:
+                hypothesis = self._decoder.decode(encoded, request)
+        except Exception as error:  # noqa: BLE001 - as above
+            runner.fail(job, error, self._clock())
+            return
+        now_s = self._clock()
+        if hypothesis is not None:
+            self._count(hypothesis, now_s - begin_s)
+            logger.debug(
+                "window %.2f-%.2f s: %s",
+                job.window.start / SAMPLE_RATE,
+                job.window.end / SAMPLE_RATE,
+                "".join(word.text for word in hypothesis.words),
+            )
+        try:
+            runner.complete(job, request, hypothesis, now_s)
+        except Exception as error:  # noqa: BLE001 - as above
+            runner.recover(error)
+
+    def _count(self, hypothesis: Hypothesis, cost_s: float) -> None:
+        self.stats.decodes += 1
+        self.stats.decode_s += cost_s
+        self.stats.decoder_calls += hypothesis.n_calls
+        self.stats.decoder_tokens += hypothesis.n_sampled
+        self.stats.given_tokens += hypothesis.n_given
+        self.stats.settled_tokens += hypothesis.n_begins_with
+        self._meter.take_decode(cost_s)
+
+    def _runners(self) -> tuple[SessionRunner, ...]:
+        with self._lock:
+            return self._schedule.owners
+
+    def _remove(self, runner: SessionRunner) -> None:
+        with self._lock:
+            self._schedule.remove(runner)
+        self._calls["encode"].set()
+
+    def _run(self, turn: Callable[[], bool], called: threading.Event) -> None:
+        while not self._stopping:
+            called.clear()
+            try:
+                busy = turn()
+            except Exception:
+                logger.exception("a turn of the engine failed")  # a bug of ours: the sessions need this thread
+                busy = False
+            if not busy and not self._stopping:
+                called.wait(IDLE_S)

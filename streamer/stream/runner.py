@@ -1,0 +1,565 @@
+"""A session at work: its audio, its decisions, and what is published of it.
+
+Audio, losses and commands come in order, from any thread, and wait in the ring buffer and in a queue beside it; the
+listening thread hears them one after the other. Windows go out to the encoding thread and come back from the decoding
+thread. All decisions are made, and all events published, under one lock, under which nothing is computed that takes
+time: whoever sends audio or commands never waits for it.
+"""
+
+import dataclasses
+import logging
+import math
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.mel import LogMelStream
+from streamer.audio.ring import Overrun, RingBuffer
+from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.errors import StreamerError
+from streamer.events import Error, Event, Final, Gap, GapReason, Partial
+from streamer.stream.arrivals import Arrivals
+from streamer.stream.load import Activity
+from streamer.stream.schedule import deadline
+from streamer.stream.session import Session
+from streamer.stream.settings import SessionSettings
+from streamer.stream.window import Request, Window
+from streamer.whisper.result import Hypothesis
+
+logger = logging.getLogger(__name__)
+
+FloatArray = NDArray[np.float32]
+
+# Audio that has waited for too long is given up in pieces of at least this, since each piece ends a segment.
+MIN_SHED_SAMPLES = 2 * SAMPLE_RATE
+
+# Least distance kept from where the buffer is being overwritten.
+OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE
+
+# Recorded audio looked at for speech at a time, so that it does not keep the others waiting. Live audio is looked at
+# up to its end, so that a window shows all there is.
+MAX_CHUNKS_A_TURN = 64
+
+# With less room than this in the buffer its sender has to wait: who sends so much at a time does so at once.
+HELD_BACK_SAMPLES = 5 * SAMPLE_RATE
+
+# Silence that is written at a time in place of audio that was lost.
+SILENCE_SAMPLES = SAMPLE_RATE
+
+# How often a session looks at the clock while nothing comes.
+TICK_S = 0.5
+
+# After a failure it is tried again, first so soon, then after twice as long each time, up to the longest.
+FIRST_RETRY_S = 0.5
+LONGEST_RETRY_S = 30.0
+
+# A recording ends with the failure that comes so often in a row: nobody waits for it to be heard some other day.
+MAX_FAILURES = 3
+
+# Seconds that a live session may spend on a better text for a final.
+RETRY_S = 2.0
+
+
+class AudioKind(Enum):
+    """Whether audio waits until it is transcribed."""
+
+    # It does not: where the machine is too slow for it, some is lost.
+    LIVE = auto()
+
+    # It does: it is heard on only when no window of it waits or is being transcribed, and nothing is lost.
+    RECORDED = auto()
+
+    # Its sender can wait. What comes faster than it can be spoken counts as recorded, the rest as live.
+    EITHER = auto()
+
+
+@dataclass(slots=True)
+class EngineStats:
+    """What the engine has done, for the metrics page."""
+
+    encodes: int = 0
+    decodes: int = 0
+    encode_s: float = 0.0
+    decode_s: float = 0.0
+    # Calls of the decoder; tokens that were found; tokens that were given before these, and how many of the given ones
+    # are of settled words, with which hypotheses begin (see `Hypothesis`).
+    decoder_calls: int = 0
+    decoder_tokens: int = 0
+    given_tokens: int = 0
+    settled_tokens: int = 0
+    windows_replaced: int = 0
+    failures: int = 0
+    # Seconds of audio that were told to be lost, by reason.
+    gap_s: dict[GapReason, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A window that was handed out."""
+
+    window: Window
+
+    # Its audio, shape (n,).
+    samples: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class _Command:
+    """Something to be done when the audio has been heard up to a position."""
+
+    position: int
+    apply: Callable[[], Iterable[Event]]
+
+
+class SessionRunner:
+    """A session at work. `Engine.add` sets it to work; what is public may be called from any thread."""
+
+    def __init__(
+        self,
+        settings: SessionSettings,
+        *,
+        kind: AudioKind,
+        capacity_samples: int,
+        n_mels: int,
+        max_delay_s: float = math.inf,
+        reserved: bool = False,
+        new_detector: Callable[[], SpeechDetector] = SpeechDetector,
+        on_event: Callable[[Event], object],
+        on_finished: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Make a session for audio of a kind, of which the buffer holds `capacity_samples`.
+
+        Live audio that has waited for `max_delay_s` when its turn comes is given up. A `reserved` session counts as
+        speaking when it is asked whether there is room for another. `on_event` and `on_finished` are called under the
+        session's lock, from the engine's threads: they hand on what they get, and return.
+        """
+        self.ring = RingBuffer(capacity_samples)
+        self.kind = kind
+        self.reserved = reserved
+        self.settings = settings
+        self._max_delay_s = max_delay_s
+        self._on_event = on_event
+        self._on_finished = on_finished
+        # What tells the time, and what is to be called when there may be something to do; set by `start`.
+        self._clock: Callable[[], float] = time.monotonic
+        self._wake: Callable[[], None] = lambda: None
+        self._on_over: Callable[[SessionRunner], None] = lambda runner: None
+        self._stats = EngineStats()
+
+        # Commands that wait for their place in the audio, in order.
+        self._commands: deque[_Command] = deque()
+        # When audio came, and how much of it was speech.
+        self._arrivals = Arrivals(max_delay_s if math.isfinite(max_delay_s) else 0.0)
+        self._activity = Activity(self._clock())
+
+        # The listening thread's own: what hears speech; position up to which it has listened; when to look again.
+        self._new_detector = new_detector
+        self._detector = new_detector()
+        self.position = 0
+        self._tick_at_s = -math.inf
+        # Whether what comes next does not follow what the detector has heard.
+        self._detector_behind = False
+        # The encoding thread's own.
+        self.mel = LogMelStream(n_mels)
+
+        # Guards everything below.
+        self._lock = threading.Lock()
+        self._session = Session(settings)
+        # Length of the audio, once its end is known.
+        self.end_position: int | None = None
+        # Windows handed out that have not come back.
+        self._n_in_flight = 0
+        # Since when the next window is due, and by when it should be encoded; None and infinity while none is.
+        self._due_since_s: float | None = None
+        self.deadline_s = math.inf
+        # Whether nothing is published any more: the session is finished, or was given up or removed.
+        self.over = False
+        # What has failed and is being tried again, in a few words; empty while all is well. How often it failed in a
+        # row, when it is tried again, and whether it was in listening.
+        self.failing = ""
+        self._n_failures = 0
+        self._retry_at_s = -math.inf
+        self._listening_failed = False
+
+    def start(
+        self,
+        clock: Callable[[], float],
+        wake: Callable[[], None],
+        on_over: Callable[["SessionRunner"], None],
+        stats: EngineStats,
+    ) -> None:
+        """Be served by an engine from now on."""
+        self._clock, self._wake, self._on_over, self._stats = clock, wake, on_over, stats
+        self._activity = Activity(clock())
+        self.ring.on_write = self._note_arrival
+
+    # What comes in.
+
+    def write(self, samples: FloatArray) -> None:
+        """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
+        self.ring.write(samples)
+
+    def write_gap(self, n_samples: int, reason: GapReason) -> None:
+        """Take it that so much audio is lost here. Only the thread that writes may call it."""
+        for first in range(0, n_samples, SILENCE_SAMPLES):
+            n_silent = min(SILENCE_SAMPLES, n_samples - first)
+            self._command(lambda end=self.ring.head + n_silent: self._miss(end, reason))  # type: ignore[misc]
+            self.ring.write(np.zeros(n_silent, dtype=np.float32))
+
+    def end(self) -> None:
+        """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
+        self._command(self._end)
+
+    def flush(self) -> None:
+        """Make final what was said."""
+        self._command(lambda: self._session.flush())
+
+    def pause(self) -> None:
+        """Hear nothing of what comes from here on."""
+        self._command(lambda: self._session.pause())
+
+    def resume(self) -> None:
+        """Hear what comes from here on."""
+        self._command(self._resume)
+
+    def clear(self) -> None:
+        """Forget what is not final."""
+        self._command(lambda: self._session.clear())
+
+    def change(self, settings: SessionSettings) -> None:
+        """Go on with other settings."""
+        self._command(lambda: self._change(settings))
+
+    def close(self) -> None:
+        """Publish nothing any more: when this has returned nothing is. `on_finished` is not called."""
+        with self._lock:
+            self.over = True
+        self._leave()
+
+    def cut_short(self, reason: GapReason) -> None:
+        """Make final what is known, tell the rest of the audio as a gap, and be over. `on_finished` is not called."""
+        with self._lock:
+            if not self.over:
+                head = self.ring.head
+                self._publish([*self._session.lose(head, reason), *self._session.finish(head)])
+                self.over = True
+        self._leave()
+
+    # What can be seen.
+
+    @property
+    def paused(self) -> bool:
+        """Whether what comes is not heard."""
+        return self._session.paused
+
+    @property
+    def recorded(self) -> bool:
+        """Whether its audio waits to be transcribed, and is not live."""
+        if self.kind is AudioKind.EITHER:
+            return self._arrivals.recorded(self.position)
+        return self.kind is AudioKind.RECORDED
+
+    @property
+    def retry_s(self) -> float:
+        """Seconds that may be spent on a better text for a final."""
+        return math.inf if self.kind is AudioKind.RECORDED else RETRY_S
+
+    def share(self, now_s: float) -> float:
+        """Return the share of its time in which there is something to transcribe, 0 to 1."""
+        if self.reserved or (self.recorded and self.ring.head > self.position):
+            return 1.0
+        return self._activity.share(now_s)
+
+    # What the engine's threads do.
+
+    def has_news(self, now_s: float) -> bool:
+        """Say whether there is something to listen to, to be done, or to look at the clock for."""
+        return not self.over and (
+            self.ring.head - self.position >= CHUNK_SAMPLES or bool(self._commands) or now_s >= self._tick_at_s
+        )
+
+    def listen(self, now_s: float) -> bool:
+        """Hear what has come. Returns whether there may be more to hear at once."""
+        self._tick_at_s = now_s + TICK_S
+        if self._listening_failed and now_s < self._retry_at_s:
+            return False
+        try:
+            return self._listen(now_s)
+        except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
+            self.recover(error, listening=True)
+            return False
+
+    def issue(self, now_s: float) -> Job | None:
+        """Hand out the window that is due, None where there is none after all."""
+        with self._lock:
+            if self.over:
+                return None
+            lost = self._lost(now_s)
+            if lost is not None:
+                if self._n_in_flight:
+                    return None  # what is on its way is told first
+                self._publish(self._session.drop_before(*lost))
+            window = self._session.next_window(now_s) if now_s >= self._retry_at_s else None
+            self._due_since_s = None
+            self._note_change(now_s)
+            if window is None:
+                return None
+            try:
+                samples = self.ring.read(window.start, window.end)
+            except Overrun:
+                self._publish(self._session.lose(self.position, "overrun"))
+                self._note_change(now_s)
+                return None
+            self._n_in_flight += 1
+        return Job(window, samples)
+
+    def spectrogram(self, job: Job) -> FloatArray:
+        """Return the log-mel spectrogram of a window, shape (n_mels, 3000)."""
+        return self.mel.window(job.samples, job.window.start)
+
+    def withdraw(self) -> None:
+        """A window that was handed out is not decoded: a newer one takes its place."""
+        with self._lock:
+            self._n_in_flight -= 1
+
+    def request(self, job: Job, *, retry_s: float) -> Request | None:
+        """Return how to decode a window; None where it is not wanted any more."""
+        with self._lock:
+            return None if self.over else self._session.request(job.window, retry_s=retry_s)
+
+    def complete(self, job: Job, request: Request | None, hypothesis: Hypothesis | None, now_s: float) -> None:
+        """Take what a window reads; nothing where it was not wanted any more."""
+        with self._lock:
+            self._n_in_flight -= 1
+            if self.over:
+                return
+            if request is not None and hypothesis is not None:
+                self._note_success(listening=False)
+                self._publish(self._session.apply_hypothesis(job.window, request, hypothesis, now_s))
+            self._note_change(now_s)
+
+    def fail(self, job: Job, error: Exception, now_s: float) -> None:
+        """A window cannot be transcribed: its audio is lost. The next is tried after a while."""
+        with self._lock:
+            self._n_in_flight -= 1
+            if self.over or self._note_failure(error, listening=False):
+                return
+            self._publish(self._session.fail(job.window))
+            self._note_change(now_s)
+
+    def recover(self, error: Exception, *, listening: bool = False) -> None:
+        """The session itself has failed: make final what is known, and open it again on the same audio."""
+        with self._lock:
+            if self.over or self._note_failure(error, listening=listening):
+                return
+            # What broke it is lost too, or it would break what comes next.
+            until = min(self.position + CHUNK_SAMPLES, self.ring.head)
+            try:
+                events = self._session.give_up(until)
+            except Exception:
+                logger.exception("what was known of a session that failed is lost")
+                events = []
+            self._publish(events)
+            self._session = self._session.successor(until)
+            self.position = until
+            self._detector_behind = True
+            self._note_change(self._clock())
+
+    def _command(self, apply: Callable[[], Iterable[Event]]) -> None:
+        self._commands.append(_Command(self.ring.head, apply))
+        self._wake()
+
+    def _note_arrival(self) -> None:
+        """Audio has come: called by the thread that wrote it."""
+        self._arrivals.note(self.ring.head, self._clock(), held_back=self.ring.free < HELD_BACK_SAMPLES)
+        if self.ring.head - self.position >= CHUNK_SAMPLES:
+            self._wake()
+
+    def _listen(self, now_s: float) -> bool:
+        more = False
+        for _ in range(MAX_CHUNKS_A_TURN if self.recorded else self.ring.capacity_samples // CHUNK_SAMPLES):
+            if not self._may_listen():
+                more = False
+                break
+            command = self._commands[0] if self._commands else None
+            if command is not None and self.position >= command.position:
+                with self._lock:
+                    self._commands.popleft()
+                    if not self.over:
+                        self._publish(command.apply())
+                more = True
+                continue
+            end = self.ring.head if command is None else command.position
+            if not self._session.paused:
+                end = min(end, self.position + CHUNK_SAMPLES)
+            if end <= self.position or (command is None and end - self.position < CHUNK_SAMPLES):
+                more = False
+                break
+            more = True
+            self._hear(end, now_s)
+        with self._lock:
+            if self.over:
+                return False
+            if not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._commands:
+                self._publish(self._session.tick(now_s))
+            self._note_change(now_s)
+        return more
+
+    def _may_listen(self) -> bool:
+        with self._lock:
+            busy = self._n_in_flight > 0 or self._session.next_window_due()
+            return not self.over and not (self.recorded and busy)
+
+    def _hear(self, end: int, now_s: float) -> None:
+        """Listen to audio up to a position, at most a chunk of it but in a pause."""
+        if self._session.paused:
+            with self._lock:
+                self._session.skip(end)
+                self.position = end
+            return
+        session, begin = self._session, self.position
+        if begin >= end:
+            return  # the session was opened again behind it
+        try:
+            samples = self.ring.read(begin, end)
+        except Overrun as overrun:
+            with self._lock:
+                self.position = min(max(overrun.oldest, self.position), self.ring.head)
+                self._publish(self._session.lose(self.position, "overrun"))
+            self._detector_behind = True
+            return
+        if self._detector_behind:
+            # One that has failed is replaced.
+            self._detector = self._new_detector() if self._listening_failed else self._detector
+            self._detector.reset()
+            self._detector_behind = False
+        (probability,) = self._detector.process(np.pad(samples, (0, CHUNK_SAMPLES - len(samples))))
+        with self._lock:
+            if self.over or self._session is not session:
+                return
+            self._note_success(listening=True)
+            self.position = end
+            self._publish(self._session.advance(end, probability, now_s))
+            speech = self._session.waiting_from is not None
+        self._activity.hear(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
+
+    def _end(self) -> Iterable[Event]:
+        if self._session.ended:
+            return []
+        self.end_position = self.position
+        return self._session.finish(self.position)
+
+    def _miss(self, end: int, reason: GapReason) -> Iterable[Event]:
+        self.position = max(self.position, end)
+        self._detector_behind = True
+        return self._session.miss(self.position, reason)
+
+    def _resume(self) -> Iterable[Event]:
+        self._detector_behind = True
+        return self._session.resume()
+
+    def _change(self, settings: SessionSettings) -> Iterable[Event]:
+        self.settings = settings
+        self._session.change(settings)
+        return []
+
+    def _lost(self, now_s: float) -> tuple[int, GapReason] | None:
+        """Return up to where speech has to be given up, and why; None where it need not be."""
+        oldest = self.ring.oldest
+        overdue = self._overdue(now_s)
+        if self._session.needed_from < oldest:
+            return min(max(oldest + OVERRUN_MARGIN_SAMPLES, overdue or 0), self.position), "overrun"
+        return (overdue, "overload") if overdue is not None else None
+
+    def _overdue(self, now_s: float) -> int | None:
+        """Return the position before which speech has waited for too long, or None where none has."""
+        waiting = self._session.waiting_from
+        if waiting is None or self.recorded or self._session.ended or not math.isfinite(self._max_delay_s):
+            return None
+        limit = self._arrivals.position_at(now_s - self._max_delay_s)
+        return min(max(limit, waiting + MIN_SHED_SAMPLES), self.position) if limit > waiting else None
+
+    def _note_change(self, now_s: float) -> None:
+        """Note what audio is still needed, whether a window is due, and whether everything is final."""
+        self.ring.release(min(self.position, self._session.needed_from))
+        if now_s < self._retry_at_s or not self._session.next_window_due():
+            self._due_since_s, self.deadline_s = None, math.inf
+        else:
+            if self._due_since_s is None:
+                self._due_since_s = now_s
+            self.deadline_s = deadline(
+                self._due_since_s,
+                recorded=self.recorded,
+                final_awaited=self._session.final_awaited,
+                pace_s=self.settings.pace_s,
+            )
+        if self._session.finished:
+            self._finish()
+
+    def _note_success(self, *, listening: bool) -> None:
+        if self.failing and (not listening or self._listening_failed):
+            logger.info("%s: it works again", self.failing)
+            self.failing, self._n_failures, self._retry_at_s = "", 0, -math.inf
+            self._listening_failed = False
+            self._publish(self._session.recovered())
+
+    def _note_failure(self, error: Exception, *, listening: bool) -> bool:
+        """Tell of a failure, once until it is over. Returns whether the session ends with it."""
+        self._stats.failures += 1
+        self._n_failures += 1
+        self._listening_failed = listening
+        pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** (self._n_failures - 1))
+        self._retry_at_s = self._clock() + pause_s
+        if isinstance(error, StreamerError):
+            logger.error("%s", error)
+        else:
+            logger.error("a session failed", exc_info=error)
+            error = StreamerError(f"a session failed ({type(error).__name__}): the log has more; it is opened again")
+        final_failure = self.kind is AudioKind.RECORDED and self._n_failures >= MAX_FAILURES
+        if not self.failing or final_failure:
+            self._publish([Error(code=error.code, message=str(error), fatal=final_failure)])
+        self.failing = str(error)
+        if final_failure:
+            self._give_up()
+        return final_failure
+
+    def _give_up(self) -> None:
+        """End with what is known."""
+        try:
+            head = self.ring.head
+            events = [*self._session.give_up(head), *self._session.finish(head)]
+        except Exception:
+            logger.exception("what was known of a session that failed is lost")
+            events = []
+        self._publish(events)
+        self._finish()
+
+    def _finish(self) -> None:
+        self.over = True
+        self._on_finished()
+        self._leave()
+
+    def _leave(self) -> None:
+        self.ring.on_write = None
+        self.deadline_s = math.inf
+        self.ring.wake()
+        self._on_over(self)
+
+    def _publish(self, events: Iterable[Event]) -> None:
+        for event in events:
+            if isinstance(event, Gap):
+                self._stats.gap_s[event.reason] += event.end - event.start
+            if isinstance(event, Partial | Final) and not self.settings.words:
+                event = dataclasses.replace(event, words=())
+            try:
+                self._on_event(event)
+            except Exception:
+                logger.exception("a session's listener failed")

@@ -1,0 +1,44 @@
+"""How a session goes about its work."""
+
+from dataclasses import dataclass, field
+
+from streamer.stream.gate import GateSettings
+from streamer.whisper.decoding.options import DecodeOptions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSettings:
+    """What the decisions of a session depend on."""
+
+    gate: GateSettings
+
+    # Least new audio from one pass to the next.
+    pace_s: float
+
+    # A word settles where `n_agreeing` hypotheses in a row agree; with `alignatt` also at once, where the decoder did
+    # not look for it within `attention_margin_s` of the end of the audio and finds it at least this probable.
+    policy: str
+    n_agreeing: int
+    attention_margin_s: float
+    commit_probability: float
+
+    # An unsettled word is shown where it is at least this probable; 0 shows all.
+    show_probability: float
+
+    # Length of a window from which any settled text is made final.
+    trim_after_s: float
+    condition_on_previous_text: bool
+    no_speech_threshold: float
+    logprob_threshold: float
+    compression_ratio_threshold: float
+
+    # Language code, or `auto`, which then is one of `languages`, of all where there are none.
+    language: str
+    task: str
+    languages: tuple[str, ...] = ()
+
+    # What goes to the decoder as it is.
+    options: DecodeOptions = field(default_factory=DecodeOptions)
+
+    # Whether partials and finals tell the place of each word.
+    words: bool = True

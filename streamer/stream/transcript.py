@@ -1,0 +1,500 @@
+"""The text of the speech that is being transcribed: what is settled, what is not, and where it is cut into finals.
+
+Sans-I/O. It is told hypotheses and answers with partials and finals; which windows are decoded, and when, is no concern
+of its own.
+
+Words settle when the decoder is sure of them or successive hypotheses agree. The decoder is made to begin each
+hypothesis with the settled words of its window, so that what has been said to be stable stays. Long speech is cut
+behind a settled word; after a cut the window keeps the last few words of the final as *anchor*: the decoder is given
+them too, and goes on behind them, so that nothing is lost or doubled at the join.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.events import Final, Partial, Word, seconds
+from streamer.stream.agreement import LocalAgreement
+from streamer.stream.settings import SessionSettings
+from streamer.stream.window import Request, Window
+from streamer.stream.words import CLAUSE_ENDS, SENTENCE_ENDS, HeardWord, between, event_words, mean_log_prob
+from streamer.whisper.result import Hypothesis
+
+# Words that end nearer than this to the end of the audio may be cut off: they do not settle.
+CUT_OFF_SAMPLES = SAMPLE_RATE // 5
+
+# Unless they are this probable they are not shown either.
+CUT_OFF_PROBABILITY = 0.95
+
+# Where no word of a text is this probable and "no speech" is, nobody spoke: music makes for such words. And of a text
+# that fails its thresholds to the end only words this probable become final.
+LIKELY_PROBABILITY = 0.5
+
+# Words that begin nearer than this to the end of the audio were not heard: nobody says a word in a tenth of a second.
+# The decoder makes them up when it writes on past the end, and takes them back in the next pass.
+INVENTED_SAMPLES = SAMPLE_RATE // 10
+
+# Words of the last final that a window keeps after a cut. Three are enough for the decoder to find its place.
+N_ANCHOR_WORDS = 3
+
+# An anchor that reaches further back than this is no use: there was a pause, or a word was misplaced.
+MAX_ANCHOR_SAMPLES = 5 * SAMPLE_RATE
+
+# An anchor of more tokens is a loop, or text without spaces: it would leave little room for what follows.
+MAX_ANCHOR_TOKENS = 50
+
+# Audio kept before the first word of the anchor: word times are good to about a tenth of a second.
+ANCHOR_MARGIN_SAMPLES = SAMPLE_RATE // 10
+
+# A window this long is cut even where nothing was settled, because it cannot grow beyond 30 s.
+MAX_WINDOW_SAMPLES = N_SAMPLES - 2 * SAMPLE_RATE
+
+# Words that end within this of the end of such a window stay unsettled.
+FORCED_CUT_MARGIN_SAMPLES = 2 * SAMPLE_RATE
+
+# Settled tokens with which a window is cut however short it is: half of the decoder's context is for a text, and
+# nobody says as much in 30 s.
+MAX_SETTLED_TOKENS = 200
+
+# Text of earlier finals that goes into the prompt, in characters; the decoder trims it to what its context allows.
+PROMPT_CHARACTERS = 1_000
+
+# A language that is less probable than this may be another's, and is asked for again.
+SURE_LANGUAGE_PROBABILITY = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Where a segment ends, and with which window what follows it is heard."""
+
+    final: Final
+
+    # Where the next window begins: at the anchor, or at the cut.
+    window_start: int
+
+
+@dataclass(slots=True)
+class _Text:
+    """The text of a stretch of speech."""
+
+    # Where the segment that is open begins: where the last final ended, or speech began.
+    segment_start: int
+
+    # Settled words, numbered from `n_forgotten` on; the first `n_final` (counted from the beginning) are final.
+    words: list[HeardWord] = field(default_factory=list)
+    n_forgotten: int = 0
+    n_final: int = 0
+
+    # Number of the first settled word that lies in the next window.
+    first_word: int = 0
+
+    # Unsettled words of the newest hypothesis.
+    tail: list[HeardWord] = field(default_factory=list)
+
+    # Whether the tail begins in the middle of a word, whose beginning is the last settled word.
+    tail_writes_on: bool = False
+
+    # Language of what is said, empty while nothing is settled and detection is not sure; that of the newest hypothesis.
+    language: str = ""
+    newest_language: str = ""
+
+    # What else the newest hypothesis said, and whether it passes its thresholds.
+    no_speech_prob: float = 0.0
+    avg_logprob: float = 0.0
+    reliable: bool = True
+
+    # The tail of the newest hypothesis that could be trusted, and of how many settled and final words it was the tail.
+    trusted_tail: tuple[HeardWord, ...] = ()
+    trusted_at: tuple[int, int] = (0, 0)
+
+    # The newest partial, so that the same is not said twice, and how many words had settled by then: the segment
+    # that it belongs to cannot end before them.
+    partial: Partial | None = None
+    n_told_stable: int = 0
+
+    @property
+    def n_settled(self) -> int:
+        return self.n_forgotten + len(self.words)
+
+    def settled_from(self, number: int) -> list[HeardWord]:
+        """Return the settled words from a number on."""
+        return self.words[max(0, number - self.n_forgotten) :]
+
+    def settle(self, n_words: int) -> None:
+        """Settle the first words of the tail."""
+        settled = self.tail[:n_words]
+        del self.tail[:n_words]
+        if settled and self.tail_writes_on:
+            # One word for the decoder is one word here, so that no final ends within a word.
+            begun, rest = self.words.pop(), settled[0]
+            settled[0] = replace(
+                rest,
+                text=begun.text + rest.text,
+                tokens=begun.tokens + rest.tokens,
+                start=begun.start,
+                log_prob=begun.log_prob + rest.log_prob,
+            )
+            self.tail_writes_on = False
+        self.words += settled
+
+
+class Transcript:
+    """What has been said in a session, of which the newest stretch of speech is still open."""
+
+    def __init__(self, settings: SessionSettings) -> None:
+        # Number of the segment that is open.
+        self.segment = 1
+        # Language that was spoken last, as far as it is known for sure.
+        self.known_language = ""
+        # The end of the text that is final, as far as the decoder may see it.
+        self._said = ""
+        # Whether any text has become final.
+        self._anything_said = False
+        self.change(settings)
+        self.begin(0)
+
+    def change(self, settings: SessionSettings) -> None:
+        """Go on with other settings."""
+        self._settings = settings
+        self._margin = round(settings.attention_margin_s * SAMPLE_RATE)
+        self._trim_after = round(settings.trim_after_s * SAMPLE_RATE)
+        self._agreement = LocalAgreement(settings.n_agreeing)
+
+    def begin(self, start: int) -> None:
+        """Go on with speech that begins at a position; what was not final of the last is forgotten."""
+        self._text = _Text(start)
+        self._agreement.reset()
+
+    @property
+    def segment_start(self) -> int:
+        """Where the segment that is open begins."""
+        return self._text.segment_start
+
+    @property
+    def first_word(self) -> int:
+        """Number of the first settled word that lies in the next window."""
+        return self._text.first_word
+
+    @property
+    def n_settled(self) -> int:
+        """How many words of this stretch of speech have settled."""
+        return self._text.n_settled
+
+    @property
+    def language(self) -> str:
+        """Language code of what is being said, or what is set; `auto` while it is not known."""
+        return self._settings.language if self._settings.language != "auto" else self._text.language or "auto"
+
+    def request(self, window: Window, *, retry_s: float) -> Request | None:
+        """Return how to decode a window; None where it begins before words that no decoder has room for."""
+        text = self._text
+        words = text.settled_from(window.first_word)
+        prefix = tuple(token for word in words for token in word.tokens)
+        if len(prefix) > MAX_SETTLED_TOKENS and window.first_word < text.first_word:
+            return None
+        n_anchor = max(0, text.n_final - window.first_word)
+        anchor = sum(len(word.text) for word in words[:n_anchor])
+        said = self._said[: max(0, len(self._said) - anchor)]
+        return Request(
+            prefix=prefix,
+            prompt=said if self._settings.condition_on_previous_text else "",
+            language=self.language,
+            languages=self._settings.languages,
+            known_language=self.known_language,
+            task=self._settings.task,
+            n_samples=window.end - window.start,
+            first=not self._anything_said,
+            draft=tuple(token for word in text.tail for token in word.tokens),
+            retry_s=retry_s,
+            options=self._settings.options,
+        )
+
+    def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis) -> bool:
+        """Place the settled words anew, and keep what the hypothesis says behind them; return whether to trust it.
+
+        A hypothesis that loops, compresses too well or looks like silence is no partner for agreement.
+        """
+        text = self._text
+        text.no_speech_prob = hypothesis.no_speech_prob
+        text.avg_logprob = hypothesis.avg_logprob
+        self._note_language(request, hypothesis)
+        self._measure(window, request, hypothesis)
+        silence, loops = self._is_silence(hypothesis), self.loops(hypothesis)
+        text.reliable = silence or not (loops or hypothesis.avg_logprob < self._settings.logprob_threshold)
+        if silence or loops:
+            self._agreement.reset()
+        return not (silence or loops)
+
+    @property
+    def reliable(self) -> bool:
+        """Whether the newest hypothesis passes its thresholds."""
+        return self._text.reliable
+
+    def keep_likely(self, hypothesis: Hypothesis) -> None:
+        """Of a text that becomes final though it fails its thresholds, keep what can be relied on.
+
+        A loop is nobody's words: what was said last that could be trusted stays. Of an improbable text, the words up to
+        the first that is.
+        """
+        text = self._text
+        if self.loops(hypothesis):
+            known = text.trusted_at == (text.n_settled, text.n_final)
+            text.tail, text.tail_writes_on = list(text.trusted_tail) if known else [], False
+            return
+        n_likely = next((i for i, word in enumerate(text.tail) if word.likelihood < LIKELY_PROBABILITY), len(text.tail))
+        del text.tail[n_likely:]
+
+    def settle(self, window: Window) -> None:
+        """Settle what the newest hypothesis, that of a window, has said for sure, or as those before it."""
+        text = self._text
+        limit = window.end - CUT_OFF_SAMPLES
+        n_eligible = next((i for i, word in enumerate(text.tail) if word.end > limit), len(text.tail))
+        words = [word.text for word in text.tail]
+        text.settle(self._agreement.update(words, n_eligible, self._count_certain(window)))
+        text.trusted_tail, text.trusted_at = tuple(text.tail), (text.n_settled, text.n_final)
+        if text.words and not text.language:
+            text.language = text.newest_language
+
+    def loops(self, hypothesis: Hypothesis) -> bool:
+        """Say whether a hypothesis says the same again and again."""
+        return hypothesis.looped or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
+
+    def forget_prompt(self) -> None:
+        """Do not show the decoder what was said before."""
+        self._said = ""
+
+    def cut(self, window: Window, window_start: int, cost: int) -> Cut | None:
+        """Make the beginning of long speech final; None where it is not time yet.
+
+        window_start : where the next window would begin
+        cost : of the last pass, in samples: where passes cost much, a window is full that could not hold what is said
+            until the next
+        """
+        text = self._text
+        length = window.end - window_start
+        full = length >= MAX_WINDOW_SAMPLES or (length >= self._trim_after and length + cost >= MAX_WINDOW_SAMPLES)
+        n_tokens = sum(len(word.tokens) for word in text.settled_from(text.first_word))
+        place = self._find_cut(length, full=full, crowded=n_tokens > MAX_SETTLED_TOKENS)
+        # Unless much is cut off, a full window would not move on.
+        middle = window_start + length // 2
+        if full and (place is None or place[1] < middle):
+            place = self._force_cut(window, middle)
+        if place is None:
+            return None
+        n_final, position = place
+        position = min(max(position, text.segment_start), window.end)
+        return self._cut(window, n_final, position, window_start)
+
+    def partial(self, window: Window, *, trusted: bool) -> Partial | None:
+        """Return what the open segment reads; None where that is nothing new."""
+        text = self._text
+        settled = text.settled_from(text.n_final)
+        previous = text.partial
+        text.n_told_stable = text.n_settled
+        words = settled + text.tail[: self._count_shown(window, len(settled), trusted)]
+        if previous is None and not words:
+            return None
+        partial = Partial(
+            segment=self.segment,
+            start=seconds(text.segment_start),
+            end=seconds(window.end),
+            text="".join(word.text for word in words).lstrip(),
+            # Without a space at its end: a final that ends there ends without it.
+            stable=len("".join(word.text for word in settled).strip()),
+            words=self._event_words(words, len(settled), window.end),
+        )
+        if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
+            return None
+        text.partial = partial
+        return partial
+
+    def close(self, end: int) -> Final:
+        """Make final all that the newest hypothesis says, up to a position."""
+        text = self._text
+        return self._final(text.settled_from(text.n_final) + text.tail, end)
+
+    def abandon(self, end: int) -> Final | None:
+        """Make final what is known of speech of which the rest is lost, from a position on; None where nothing is."""
+        text = self._text
+        words = text.settled_from(text.n_final) + text.tail
+        return self._final(words, end) if words or end > text.segment_start else None
+
+    def clear(self) -> None:
+        """Forget what is not final. Its segment's number is not used again, since some of it may have been shown."""
+        self.segment += self._text.partial is not None
+
+    def successor(self) -> "Transcript":
+        """Return a transcript of what follows, where what is not final of this one is given up."""
+        self.clear()
+        self.begin(0)
+        return self
+
+    def _note_language(self, request: Request, hypothesis: Hypothesis) -> None:
+        text = self._text
+        text.newest_language = hypothesis.language
+        if request.language == "auto" and hypothesis.language_probability >= SURE_LANGUAGE_PROBABILITY:
+            text.language = self.known_language = hypothesis.language
+
+    def _measure(self, window: Window, request: Request, hypothesis: Hypothesis) -> None:
+        text = self._text
+        first, first_open = window.first_word - text.n_forgotten, text.n_final - text.n_forgotten
+        # For each token of the prefix, the index of the settled word that it belongs to.
+        owners = [i for i in range(first, len(text.words)) for _ in text.words[i].tokens]
+        tokens = tuple(token for word in hypothesis.words for token in word.tokens)
+        assert len(owners) == len(request.prefix), "another window was taken since the request"
+        assert tokens[: len(owners)] == request.prefix, "the decoder left the prefix that it was given"
+        text.tail, text.tail_writes_on = [], False
+        position = 0  # tokens of the hypothesis that were looked at
+        for timed in hypothesis.words:
+            word = HeardWord.of(timed, window)
+            owned = owners[position : position + len(word.tokens)]
+            position += len(word.tokens)
+            if not owned:
+                text.tail.append(word)
+                continue
+            if owned[-1] < first_open:
+                continue  # final: it stays as it is, and what is written on at it has come too late
+            known = "".join(text.words[i].text for i in range(owned[0], owned[-1] + 1))
+            settled = text.words[owned[0]]
+            text.words[owned[0]] = replace(
+                settled,
+                start=word.start,
+                end=word.end,
+                probability=word.probability,
+                log_prob=word.log_prob * len(settled.tokens) / len(word.tokens),
+            )
+            if len(owned) < len(word.tokens) and word.text.startswith(known):
+                # The decoder wrote on at the last word: "President" has become "President's".
+                rest, n_rest = word.text[len(known) :], len(word.tokens) - len(owned)
+                log_prob = word.log_prob * n_rest / len(word.tokens)
+                text.tail.append(
+                    replace(word, text=rest, tokens=word.tokens[-n_rest:], start=word.end, log_prob=log_prob)
+                )
+                text.tail_writes_on = True
+        while text.tail and text.tail[-1].start > window.end - INVENTED_SAMPLES:
+            text.tail.pop()
+        if self._is_silence(hypothesis):
+            text.tail = []
+        text.tail_writes_on = text.tail_writes_on and bool(text.tail)
+
+    def _is_silence(self, hypothesis: Hypothesis) -> bool:
+        """Say whether nobody spoke: by openai-whisper's rule, or where none of the words is likely either."""
+        if hypothesis.is_silence(self._settings.no_speech_threshold, self._settings.logprob_threshold):
+            return True
+        return hypothesis.no_speech_prob > self._settings.no_speech_threshold and all(
+            word.likelihood < LIKELY_PROBABILITY for word in hypothesis.words
+        )
+
+    def _count_certain(self, window: Window) -> int:
+        """Count the first words of the tail that settle at once, whatever was said before."""
+        if self._settings.policy != "alignatt":
+            return 0
+        limit = window.end if window.pause else window.end - self._margin
+        for i, word in enumerate(self._text.tail):
+            if max(word.attended, word.end) > limit or word.likelihood < self._settings.commit_probability:
+                return i
+        return len(self._text.tail)
+
+    def _find_cut(self, length: int, *, full: bool, crowded: bool) -> tuple[int, int] | None:
+        """Look for a cut behind a settled word, the less particular the longer the window is.
+
+        length : of the window, in samples
+        full : whether it cannot grow
+        crowded : whether it holds as many words as the decoder can be given
+
+        Returns after which settled word (its number) and at which position to cut, None for not yet.
+        """
+        text, trim_after = self._text, self._trim_after
+        open_words = text.settled_from(text.n_final)
+        # Stable words that were told belong to this segment. The last settled word stays: the decoder might still
+        # write on at it.
+        candidates = range(max(0, text.n_told_stable - text.n_final - 1), len(open_words) - 1)
+        if crowded and candidates:
+            i = candidates[-1]
+            return text.n_final + i + 1, between(open_words[i], open_words[i + 1])
+        for ends, from_samples in ((SENTENCE_ENDS, trim_after // 2), (CLAUSE_ENDS, trim_after * 3 // 4)):
+            for i in reversed(candidates):
+                if length >= from_samples and open_words[i].text.endswith(ends):
+                    return text.n_final + i + 1, between(open_words[i], open_words[i + 1])
+        if candidates and (full or length >= trim_after):
+            i = max(candidates, key=lambda i: (open_words[i + 1].start - open_words[i].end, i))
+            return text.n_final + i + 1, between(open_words[i], open_words[i + 1])
+        if open_words and (full or crowded or length >= trim_after * 3 // 2):
+            # Nothing settles any more. A shorter window is easier to agree on.
+            last = open_words[-1]
+            return text.n_settled, between(last, text.tail[0]) if text.tail else last.end
+        return None
+
+    def _force_cut(self, window: Window, middle: int) -> tuple[int, int]:
+        """Settle what the newest hypothesis says, all but its end, and cut behind it, beyond `middle`."""
+        text = self._text
+        limit = window.end - FORCED_CUT_MARGIN_SAMPLES
+        text.settle(next((i for i, word in enumerate(text.tail) if word.end > limit), len(text.tail)))
+        self._agreement.reset()
+        if text.n_settled > text.n_final and text.words[-1].end >= middle:
+            return text.n_settled, text.words[-1].end
+        # Nothing was heard for long.
+        following = text.tail[0].start if text.tail else limit
+        return text.n_settled, max(middle, min(following, limit))
+
+    def _cut(self, window: Window, n_final: int, position: int, window_start: int) -> Cut:
+        """Make everything before a settled word final, and let the next window begin at the anchor."""
+        text = self._text
+        if text.tail_writes_on and n_final == text.n_settled:
+            # The beginning of its first word becomes final: what was written on has come too late.
+            del text.tail[0]
+            text.tail_writes_on = False
+        final = self._final(text.words[text.n_final - text.n_forgotten : n_final - text.n_forgotten], position)
+        text.n_final = text.n_told_stable = n_final
+        text.segment_start = position
+        text.first_word = max(text.first_word, n_final - N_ANCHOR_WORDS)
+        anchor = text.settled_from(text.first_word)[: n_final - text.first_word]
+        begin = anchor[0].start - ANCHOR_MARGIN_SAMPLES if anchor else position
+        n_tokens = sum(len(word.tokens) for word in anchor)
+        if position - begin > MAX_ANCHOR_SAMPLES or n_tokens > MAX_ANCHOR_TOKENS:
+            # Far-away words would keep the window from moving on, endless ones the decoder.
+            text.first_word, begin = n_final, position
+        # Windows on their way are newer than this one and begin no earlier.
+        n_old = window.first_word - text.n_forgotten
+        del text.words[:n_old]
+        text.n_forgotten += n_old
+        text.partial = None
+        return Cut(final, max(window_start, min(begin, position)))
+
+    def _final(self, words: Sequence[HeardWord], end: int) -> Final:
+        text = self._text
+        said = "".join(word.text for word in words)
+        self._said = (self._said + said)[-PROMPT_CHARACTERS:]
+        self._anything_said |= bool(said)
+        final = Final(
+            segment=self.segment,
+            start=seconds(text.segment_start),
+            end=seconds(end),
+            text=said.strip(),
+            words=self._event_words(words, len(words), end),
+            language=text.language or text.newest_language or self.language,
+            no_speech_prob=round(text.no_speech_prob, 4),
+            avg_logprob=round(min(0.0, mean_log_prob(words) if words else text.avg_logprob), 4),
+        )
+        self.segment += 1
+        return final
+
+    def _event_words(self, words: Sequence[HeardWord], n_stable: int, end: int) -> tuple[Word, ...]:
+        return event_words(words, n_stable, self._text.segment_start, end)
+
+    def _count_shown(self, window: Window, n_settled: int, trusted: bool) -> int:
+        """Count the unsettled words that are fit to be seen: those that will probably stay.
+
+        Words at the very end of the audio are guessed from their beginnings; what is on screen already stays there.
+        """
+        text = self._text
+        if not self._settings.show_probability:
+            return len(text.tail)
+        seen = text.partial.words[n_settled:] if text.partial is not None else ()
+        limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
+        for i, word in enumerate(text.tail):
+            least = self._settings.show_probability if word.end <= limit else CUT_OFF_PROBABILITY
+            likely = trusted and word.likelihood >= least
+            if not likely and not (i < len(seen) and seen[i].word == word.text):
+                return i
+        return len(text.tail)

@@ -1,0 +1,71 @@
+"""Words with their places in a session's audio. Positions are absolute samples."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from streamer.events import Word, seconds
+from streamer.stream.window import Window
+from streamer.whisper.result import TimedWord
+
+SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
+CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
+
+
+@dataclass(frozen=True, slots=True)
+class HeardWord:
+    """A word and where it was heard."""
+
+    text: str
+    tokens: tuple[int, ...]
+    start: int
+    end: int
+
+    # How far into the audio the decoder had to look for it.
+    attended: int
+
+    # Mean of its tokens' probabilities, and the sum of their logarithms.
+    probability: float
+    log_prob: float
+
+    @property
+    def likelihood(self) -> float:
+        """Geometric mean of its tokens' probabilities: one unlikely token makes an unlikely word."""
+        return math.exp(self.log_prob / max(1, len(self.tokens)))
+
+    @classmethod
+    def of(cls, word: TimedWord, window: Window) -> "HeardWord":
+        """Return a word of a window's hypothesis at its place, which lies within the window."""
+        start = min(window.start + max(0, word.start_samples), window.end)
+        end = min(max(start, window.start + word.end_samples), window.end)
+        attended = min(window.start + word.attended_samples, window.end)
+        return cls(word.text, word.tokens, start, end, attended, word.probability, word.log_prob)
+
+
+def between(left: HeardWord, right: HeardWord) -> int:
+    """Return the position in the middle between two words."""
+    return (left.end + right.start) // 2
+
+
+def mean_log_prob(words: Sequence[HeardWord]) -> float:
+    """Return the mean log-probability of the tokens of some words; there must be one."""
+    return sum(word.log_prob for word in words) / sum(len(word.tokens) for word in words)
+
+
+def event_words(words: Sequence[HeardWord], n_stable: int, start: int, end: int) -> tuple[Word, ...]:
+    """Turn words into those of an event, in order and within its bounds."""
+    result: list[Word] = []
+    earliest = start
+    for i, word in enumerate(words):
+        begin = min(max(word.start, earliest), end)
+        earliest = min(max(word.end, begin), end)
+        result.append(
+            Word(
+                word=word.text,
+                start=seconds(begin),
+                end=seconds(earliest),
+                probability=round(word.probability, 3),
+                stable=i < n_stable,
+            )
+        )
+    return tuple(result)
