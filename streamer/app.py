@@ -24,7 +24,7 @@ from streamer.clients import ClientStreams
 from streamer.config import Settings
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error, GapReason
-from streamer.live import make_engine, open_session, write_all
+from streamer.live import MAX_WRITE_SAMPLES, make_engine, open_session, write_all
 from streamer.loading import load
 from streamer.metrics import register_engine
 from streamer.options import check_options, check_options_of_model
@@ -303,7 +303,11 @@ def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Itera
 
 
 def _tell_gap(engine: Engine[EncodedWindow], live: LiveSession, n_samples: int, reason: GapReason) -> None:
-    engine.add_hole(live, max(0, live.ring.head - n_samples), live.ring.head, reason)
+    start = live.ring.head
+    silence = np.zeros(min(n_samples, MAX_WRITE_SAMPLES), dtype=np.float32)
+    for first in range(0, n_samples, MAX_WRITE_SAMPLES):
+        live.ring.write(silence[: n_samples - first])
+    engine.add_hole(live, start, live.ring.head, reason)
 
 
 def _tell_error(log: EventLog, error: StreamerError) -> None:
