@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import queue
 import signal
 import sys
 import threading
@@ -20,10 +19,11 @@ from rich.console import Console
 
 from streamer import __version__
 from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm
+from streamer.captions import drawn_captions
 from streamer.clients import ClientStreams
 from streamer.config import Settings
 from streamer.errors import AudioDeviceError, StreamerError
-from streamer.events import Error, Event
+from streamer.events import Error
 from streamer.live import make_engine, open_session, write_all
 from streamer.loading import load
 from streamer.metrics import register_engine
@@ -105,7 +105,7 @@ class _Daemon:
         url = await server.start()
         engine: Engine[EncodedWindow] | None = None
         try:
-            with _signals(loop, self._stop.set), self._drawn_captions():
+            with _signals(loop, self._stop.set), self._drawn():
                 if isinstance(source, Microphone) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
@@ -256,32 +256,11 @@ class _Daemon:
             "uptime_s": round(time.monotonic() - self._started, 1),
         }
 
-    @contextlib.contextmanager
-    def _drawn_captions(self) -> Iterator[None]:
-        """Draw the input's captions in the terminal meanwhile, in a thread of their own: a terminal may be slow."""
+    def _drawn(self) -> contextlib.AbstractContextManager[None]:
+        """Draw the input's captions in the terminal meanwhile, where there are any to draw."""
         if self._log is None or not self._captions:
-            yield
-            return
-        events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
-        sink = TerminalSink(Console())
-
-        def draw() -> None:
-            try:
-                while (event := events.get()) is not None:
-                    sink.handle(event)
-                sink.close()
-            except OSError as error:  # the terminal, or the program that reads us, is gone: others still listen
-                logger.info("captions are no longer drawn (%s)", error)
-
-        thread = threading.Thread(target=draw, name="captions", daemon=True)
-        thread.start()
-        subscription = self._log.subscribe(events.put)
-        try:
-            yield
-        finally:
-            subscription.cancel()
-            events.put(None)
-            thread.join(timeout=2.0)  # it may hang on a terminal that nobody reads
+            return contextlib.nullcontext()
+        return drawn_captions(self._log, TerminalSink(Console()), limit=self._settings.server.queue_events)
 
 
 def _make_source(settings: Settings) -> Source | None:

@@ -25,7 +25,9 @@ class SourceCallbacks:
     # Further samples, 16 kHz mono float32, shape (n,). It may block, which holds the source back.
     on_audio: Callable[[NDArray[np.float32]], None]
 
-    # The last `n_samples` delivered through on_audio are silence that stands in for lost audio.
+    # `n_samples` of audio (16 kHz, more than 0) were lost here, before whatever on_audio delivers next. The consumer
+    # puts silence in their place, so that positions stay those of the clock. While a device is away this is called
+    # again and again, for the time that has passed since the last call: adjoining calls with one reason are one gap.
     on_gap: Callable[[int, Literal["overrun", "device"]], None]
 
     # Something is wrong, and the source goes on.
@@ -46,6 +48,10 @@ class Source(Protocol):
     def realtime(self) -> bool:
         """Whether audio comes at its own pace, so that a consumer that is too slow must lose some."""
 
+    @property
+    def failure(self) -> str:
+        """What keeps audio from coming, in a few words; empty while it comes, and after an end without error."""
+
     def start(self, callbacks: SourceCallbacks) -> None:
         """Begin to deliver. Raises StreamerError where there is nothing to deliver from; call it once."""
 
@@ -62,6 +68,9 @@ class ThreadedSource:
     def __init__(self, name: str, *, realtime: bool, thread_name: str) -> None:
         self.name = name
         self.realtime = realtime
+
+        # What keeps audio from coming, in a few words; empty while it comes. Set by the thread only.
+        self.failure = ""
 
         # Set by stop(): the thread returns as soon as it can.
         self._stopping = threading.Event()
@@ -114,4 +123,6 @@ class ThreadedSource:
             failure = AudioDeviceError(f"{self.name} failed ({error}): expected audio; see the log, and start it again")
         if not self._stopping.is_set():
             log.info("%s: ended", self.name)
+            if failure is not None:
+                self.failure = f"ended with an error ({failure.code})"
             callbacks.on_end(failure)

@@ -27,6 +27,10 @@ log = logging.getLogger(__name__)
 
 BLOCK_S = 0.1  # audio read, and delivered, at a time
 
+# A replay that is late by no more catches up, so that its pace is exact. By more: the computer slept, and the rest
+# would come at once, more than any buffer holds.
+MAX_LATE_S = 5.0
+
 # A file counts as truncated where more than this is missing: encoders of lossy formats round to their own frames.
 TOLERANCE_S = 0.2
 
@@ -85,7 +89,10 @@ class FileReplay(ThreadedSource):
                 if self.speed > 0:
                     # A block is there when its last sample has been spoken. Measured from the start: no drift.
                     due_s = started_s + position_samples / SAMPLE_RATE / self.speed
-                    self._stopping.wait(max(0.0, due_s - monotonic()))
+                    early_s = due_s - monotonic()
+                    if early_s < -MAX_LATE_S:
+                        started_s -= early_s
+                    self._stopping.wait(max(0.0, early_s))
                 if self._stopping.is_set():
                     return
                 callbacks.on_audio(block)

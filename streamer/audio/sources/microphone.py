@@ -3,9 +3,11 @@
 import collections
 import contextlib
 import logging
+import math
 import queue
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +30,15 @@ SIGNAL_TIMEOUT_S = 0.1  # how often the capture thread looks at the device while
 STALL_S = 2.0  # without audio for so long, the device counts as gone
 FIRST_AUDIO_S = 5.0  # a sound server may take seconds before the first block
 REOPEN_S = 1.0  # between two attempts to open a device that went away
-SILENCE_BLOCK_SAMPLES = SAMPLE_RATE // 10  # silence delivered at a time
+STEADY_S = 10.0  # a device that was back for less than this is still in the same outage: no further error
 
 CLOCK_RETURN_S = 2.0  # stamps that go back by no more come forward again; by more: the clock was set
 CLOCK_PATIENCE = 0.05  # seconds that are given up in each second of waiting for that
 CLOCK_JUMP_S = 0.2  # the time stamps of blocks scatter by some 20 ms where a sound server makes them
-MAX_HOLE_S = 60.0  # a longer jump is a clock that was set or a computer that slept: nobody lost that much speech
+
+# A longer jump of a clock is one that was set, or a computer that slept: nobody lost that much speech. With the 30 s
+# that an open segment may still need, so much silence fits into the smallest input.buffer_s.
+MAX_HOLE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,25 +59,31 @@ def list_microphones() -> list[MicrophoneInfo]:
     try:
         devices = list(sd.query_devices())
         apis = list(sd.query_hostapis())
-    except sd.PortAudioError as error:
-        raise AudioDeviceError(f"audio devices cannot be listed ({_one_line(error)}): check the sound system") from None
-    default = _default_index(sd)
-    return [
-        MicrophoneInfo(
-            index=int(device["index"]),
-            name=str(device["name"]),
-            host_api=str(apis[device["hostapi"]]["name"]),
-            channels=int(device["max_input_channels"]),
-            default_sample_rate=round(device["default_samplerate"]),
-            is_default=device["index"] == default,
-        )
-        for device in devices
-        if device["max_input_channels"] > 0
-    ]
+        default = _default_index(sd)
+        return [
+            MicrophoneInfo(
+                index=int(device["index"]),
+                name=str(device["name"]),
+                host_api=str(apis[device["hostapi"]]["name"]),
+                channels=int(device["max_input_channels"]),
+                default_sample_rate=round(device["default_samplerate"]),
+                is_default=device["index"] == default,
+            )
+            for device in devices
+            if device["max_input_channels"] > 0
+        ]
+    except Exception as error:  # PortAudio's own, a name in another encoding, a sample rate that is no number
+        raise AudioDeviceError(
+            f"audio devices cannot be listed ({_one_line(error)}): expected PortAudio's list; check the sound system"
+        ) from error
 
 
 class Microphone(ThreadedSource):
-    """A microphone. One that goes away is waited for: silence keeps the clock of the audio going until it is back."""
+    """A microphone. One that goes away is waited for: gaps keep the clock of the audio going until it is back.
+
+    Whatever fails after the start, a driver, the resampler or the consumer, is an outage like a device that was pulled
+    out: one error, the device is closed and opened again, and the time between is a gap.
+    """
 
     def __init__(self, device: str = "") -> None:
         """Capture from the input whose number or part of whose name is `device`; empty: the system's default."""
@@ -84,6 +95,13 @@ class Microphone(ThreadedSource):
 
         # The open device; None while there is none.
         self._stream: _CaptureStream | None = None
+
+        # While there is none: up to when audio was delivered or announced as lost, on the monotonic clock.
+        self._accounted_until_s = 0.0
+
+        # When the device may be opened again, and when it came back last, on the same clock.
+        self._next_attempt_s = -math.inf
+        self._back_s = -math.inf
 
     def check(self) -> None:
         """Raise AudioDeviceError where there is no such device, without opening it."""
@@ -106,84 +124,106 @@ class Microphone(ThreadedSource):
     def _run(self, callbacks: SourceCallbacks) -> None:
         try:
             while not self._stopping.is_set():
-                fact = self._capture(callbacks)
-                if self._stopping.is_set():
-                    return
-                log.warning("%s: %s", self.name, fact)
-                callbacks.on_error(
-                    AudioDeviceError(
-                        f"{self.name} {fact}: expected audio; plug it in again or check the sound settings,"
-                        f" it is tried every {REOPEN_S:g} s"
-                    )
-                )
-                self._bridge(callbacks)
+                try:
+                    if self._stream is not None:
+                        self._capture(callbacks)
+                    else:
+                        self._bridge(callbacks)
+                except Exception as error:  # noqa: BLE001 - whatever it was, the captions go on
+                    if self._stopping.is_set():
+                        return
+                    self._close()
+                    self._begin_outage(f"failed ({_one_line(error)})", callbacks, error)
+                    self._stopping.wait(SIGNAL_TIMEOUT_S)
         finally:
             self._close()
 
-    def _capture(self, callbacks: SourceCallbacks) -> str:
-        """Deliver what the open device hears; return in a few words what ended it, or nothing where stopped."""
+    def _capture(self, callbacks: SourceCallbacks) -> None:
+        """Deliver what the open device hears until it fails or the source stops; close it."""
         stream = self._stream
         assert stream is not None
-        resampler = Resampler(stream.sample_rate, stream.channels)
-        while not self._stopping.is_set():
-            with contextlib.suppress(queue.Empty):
-                self._signal.get(timeout=SIGNAL_TIMEOUT_S)
-            for item in stream.take():
-                if isinstance(item, int):
-                    self._deliver_lost(item, stream.sample_rate, resampler, callbacks)
-                elif len(samples := resampler.process(item)):
-                    callbacks.on_audio(samples)
-            if fact := stream.failure():
-                rest = resampler.flush()
-                if len(rest):
-                    callbacks.on_audio(rest)
-                return fact
-        return ""
+        try:
+            resampler = Resampler(stream.sample_rate, stream.channels)
+            while not self._stopping.is_set():
+                with contextlib.suppress(queue.Empty):
+                    self._signal.get(timeout=SIGNAL_TIMEOUT_S)
+                # First asked, then read: what came before the end is heard.
+                fact = stream.failure()
+                for item in stream.take():
+                    if isinstance(item, int):
+                        self._deliver_lost(item, stream.sample_rate, resampler, callbacks)
+                    elif len(samples := resampler.process(item)):
+                        callbacks.on_audio(samples)
+                        self.failure = ""
+                if fact:
+                    rest = resampler.flush()
+                    if len(rest):
+                        callbacks.on_audio(rest)
+                    self._begin_outage(fact, callbacks)
+                    return
+        finally:
+            self._close()
+            self._accounted_until_s = stream.last_audio_s - stream.undelivered_s()
 
     def _deliver_lost(self, frames: int, sample_rate: int, resampler: Resampler, callbacks: SourceCallbacks) -> None:
         rest = resampler.flush()
         if len(rest):
             callbacks.on_audio(rest)
         n_samples = round(frames * SAMPLE_RATE / sample_rate)
-        log.warning("%s: about %.3f s of audio were lost", self.name, n_samples / SAMPLE_RATE)
-        _deliver_silence(n_samples, callbacks)
-        callbacks.on_gap(n_samples, "overrun")
+        if n_samples:
+            log.warning("%s: about %.3f s of audio were lost", self.name, n_samples / SAMPLE_RATE)
+            callbacks.on_gap(n_samples, "overrun")
+
+    def _begin_outage(self, fact: str, callbacks: SourceCallbacks, error: Exception | None = None) -> None:
+        """Note what is wrong, and say so unless it is the outage that was announced before."""
+        announced = bool(self.failure) or time.monotonic() - self._back_s < STEADY_S
+        self.failure = fact
+        log.log(logging.DEBUG if announced else logging.WARNING, "%s: %s", self.name, fact, exc_info=error)
+        if announced:
+            return
+        try:
+            callbacks.on_error(
+                AudioDeviceError(
+                    f"{self.name} {fact}: expected audio; plug it in again or check the sound settings,"
+                    f" it is tried every {REOPEN_S:g} s"
+                )
+            )
+        except Exception:
+            log.exception("%s: its error could not be published", self.name)
 
     def _bridge(self, callbacks: SourceCallbacks) -> None:
-        """Deliver silence at the pace of real time until the device is back and gives audio, or the source stops."""
-        assert self._stream is not None
-        started_s = self._stream.last_audio_s
-        self._close()
-        next_attempt_s = time.monotonic()
-        n_silent = 0
-        try:
-            while not self._stopping.is_set():
-                buffered_s = self._stream.buffered_s() if self._stream else 0.0
-                missing_s = time.monotonic() - started_s - buffered_s - n_silent / SAMPLE_RATE
-                n_missing = max(0, int(missing_s * SAMPLE_RATE))
-                _deliver_silence(n_missing, callbacks)
-                n_silent += n_missing
-                if buffered_s:
-                    log.info("%s: back after %.1f s", self.name, n_silent / SAMPLE_RATE)
-                    return
-                if self._stream is not None and self._stream.failure():
-                    self._close()
-                if self._stream is None and time.monotonic() >= next_attempt_s:
-                    self._reopen()
-                    next_attempt_s = time.monotonic() + REOPEN_S
-                self._stopping.wait(SIGNAL_TIMEOUT_S)
-        finally:
-            if n_silent:
-                callbacks.on_gap(n_silent, "device")
+        """Announce lost audio, at the pace of real time, until the device gives audio again or the source stops."""
+        started_s = self._accounted_until_s
+        while not self._stopping.is_set():
+            buffered_s = self._stream.buffered_s() if self._stream is not None else 0.0
+            until_s = time.monotonic() - buffered_s
+            # The clock has jumped where the computer slept, or a driver stood still.
+            self._accounted_until_s = max(self._accounted_until_s, until_s - MAX_HOLE_S)
+            n_missing = int((until_s - self._accounted_until_s) * SAMPLE_RATE)
+            if n_missing > 0:
+                callbacks.on_gap(n_missing, "device")
+                self._accounted_until_s += n_missing / SAMPLE_RATE
+            if buffered_s:
+                self._back_s = time.monotonic()
+                log.info("%s: back after %.1f s", self.name, until_s - started_s)
+                return
+            if self._stream is not None and self._stream.failure():
+                self._close()
+            if self._stream is None and time.monotonic() >= self._next_attempt_s:
+                self._reopen()
+                self._next_attempt_s = time.monotonic() + REOPEN_S
+            self._stopping.wait(SIGNAL_TIMEOUT_S)
 
     def _reopen(self) -> None:
-        sd = _sounddevice()
         try:
-            # PortAudio lists the devices once, when it is initialised.
-            sd._terminate()
+            sd = _sounddevice()
+            # PortAudio lists the devices once, when it is initialised. Where that failed last time, it is terminated
+            # already and says so.
+            with contextlib.suppress(sd.PortAudioError):
+                sd._terminate()
             sd._initialize()
-            self._stream = _CaptureStream(sd, _find(self._device), self._signal)
-        except (AudioDeviceError, sd.PortAudioError) as error:
+            self._open()
+        except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt follows
             log.debug("%s: not back yet: %s", self.name, _one_line(error))
 
     def _close(self) -> None:
@@ -203,21 +243,29 @@ class LossEstimator:
     def __init__(self, sample_rate: int) -> None:
         self._sample_rate = sample_rate
 
-        # Where the next block should begin on the converter's clock; None before the first.
+        # Whether a block has come.
+        self._begun = False
+
+        # Where the next block should begin on the converter's clock; None before the first stamp.
         self._expected_s: float | None = None
 
     def lost_frames(self, adc_time_s: float, n_frames: int, *, overflowed: bool) -> int:
         """Return the frames lost before a block of `n_frames` whose first was heard at `adc_time_s` (0: unknown)."""
         duration_s = n_frames / self._sample_rate
+        begun, self._begun = self._begun, True
         expected_s = self._expected_s
-        if expected_s is None or adc_time_s < expected_s - CLOCK_RETURN_S:
+        jump_s = 0.0
+        if adc_time_s <= 0:
+            # Of a block without a stamp nothing is known but its length.
+            self._expected_s = None if expected_s is None else expected_s + duration_s
+        elif expected_s is None or adc_time_s < expected_s - CLOCK_RETURN_S:
             self._expected_s = adc_time_s + duration_s
         else:
             self._expected_s = max(adc_time_s, expected_s - CLOCK_PATIENCE * duration_s) + duration_s
-        if expected_s is None:
+            jump_s = adc_time_s - expected_s
+        if not begun:
             # The flag of the first block is about what came before the stream was open.
             return 0
-        jump_s = adc_time_s - expected_s if adc_time_s > 0 else 0.0
         if overflowed:
             # Where the clock shows nothing, a block is the least that can have been lost.
             return max(round(min(jump_s, MAX_HOLE_S) * self._sample_rate), n_frames)
@@ -250,6 +298,9 @@ class _CaptureStream:
         self._n_written = 0
         self._n_read = 0
 
+        # Frames that the capture thread has dealt with, of those it read.
+        self._n_delivered = 0
+
         # Frames lost since the last block that went into the ring. The callback's own.
         self._n_lost = 0
 
@@ -264,28 +315,40 @@ class _CaptureStream:
                 dtype="float32",
                 callback=self._callback,
             )
-            self._stream.start()
-        except (sd.PortAudioError, ValueError) as error:
+            try:
+                self._stream.start()
+            except Exception:
+                self.close()
+                raise
+        except Exception as error:
             raise AudioDeviceError(
                 f"microphone {info.name!r} cannot be opened ({_one_line(error)}): expected {self.channels} channel(s)"
                 f" at {sample_rate} Hz; is it plugged in, in use by another program, or forbidden in the system's"
                 " privacy settings? `streamer devices` lists the others"
-            ) from None
+            ) from error
 
-    def take(self) -> list[NDArray[np.float32] | int]:
-        """Return what was heard since the last call: frames, shape (n, channels), and numbers of lost frames."""
-        items: list[NDArray[np.float32] | int] = []
+    def take(self) -> Iterator[NDArray[np.float32] | int]:
+        """Yield what was heard since the last call: frames, shape (n, channels), and numbers of lost frames.
+
+        Each counts as delivered when the next is asked for.
+        """
         # The head first: a hole that is recorded after this lies at or behind it.
         end = self._n_written
         while self._holes and self._holes[0][0] < end:
-            position, n_lost = self._holes.popleft()
-            items += [*self._copy(position), n_lost]
-        items += self._copy(end)
-        return items
+            position, n_lost = self._holes[0]
+            yield from self._copy(position)
+            yield n_lost
+            self._holes.popleft()
+        yield from self._copy(end)
 
     def buffered_s(self) -> float:
         """Return how much audio waits to be taken."""
         return (self._n_written - self._n_read) / self.sample_rate
+
+    def undelivered_s(self) -> float:
+        """Return how much audio came and was not delivered, with what was lost of it; once the device is closed."""
+        n_lost = self._n_lost + sum(n_frames for _, n_frames in self._holes)
+        return (self._n_written - self._n_delivered + n_lost) / self.sample_rate
 
     def failure(self) -> str:
         """Say in a few words what is wrong with the device; nothing where it works."""
@@ -300,14 +363,14 @@ class _CaptureStream:
 
     def close(self) -> None:
         """Let go of the device, whatever state it is in."""
-        with contextlib.suppress(self._error_type):
+        with contextlib.suppress(Exception):
             self._stream.abort()
-        with contextlib.suppress(self._error_type):
+        with contextlib.suppress(Exception):
             self._stream.close()
 
-    def _copy(self, end: int) -> list[NDArray[np.float32]]:
+    def _copy(self, end: int) -> Iterator[NDArray[np.float32]]:
         if end == self._n_read:
-            return []
+            return
         start = self._n_read % self._capacity
         n_frames = end - self._n_read
         frames = np.concatenate(
@@ -315,7 +378,8 @@ class _CaptureStream:
         )
         self._n_read = end
         silence_bad_samples(frames)
-        return [np.clip(frames, -1.0, 1.0, out=frames)]
+        yield np.clip(frames, -1.0, 1.0, out=frames)
+        self._n_delivered = end
 
     def _callback(self, indata: NDArray[np.float32], n_frames: int, times: Any, status: Any) -> None:  # noqa: ANN401
         # PortAudio's thread: copy and signal; nothing that can wait.
@@ -394,10 +458,6 @@ def _sounddevice() -> Any:  # noqa: ANN401 - an untyped module
     return sounddevice
 
 
-def _deliver_silence(n_samples: int, callbacks: SourceCallbacks) -> None:
-    for first in range(0, n_samples, SILENCE_BLOCK_SAMPLES):
-        callbacks.on_audio(np.zeros(min(SILENCE_BLOCK_SAMPLES, n_samples - first), dtype=np.float32))
-
-
 def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
+    # A driver's words, which may hold anything.
+    return " ".join("".join(char if char.isprintable() else " " for char in str(error)).split())[:200]

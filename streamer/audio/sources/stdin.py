@@ -1,6 +1,8 @@
 """Raw PCM, or a WAV stream, from a pipe."""
 
+import contextlib
 import logging
+import os
 from typing import BinaryIO
 
 from streamer.audio.pcm import PcmDecoder
@@ -32,6 +34,12 @@ class StdinPcm(ThreadedSource):
 
     def _stop_timeout_s(self) -> float:
         return STOP_TIMEOUT_S
+
+    def _open(self) -> None:
+        # A pipe that another program set not to block looks ended whenever it is empty. Not every stream is a file, and
+        # not every system has the call.
+        with contextlib.suppress(AttributeError, OSError, ValueError):
+            os.set_blocking(self._stream.fileno(), True)
 
     def _run(self, callbacks: SourceCallbacks) -> None:
         first, header = self._beginning()

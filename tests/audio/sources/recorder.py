@@ -14,15 +14,18 @@ LONG_S = 30.0
 
 
 class Recorder:
-    """What a source delivered, in order."""
+    """What a source delivered, in order, with silence in place of what was lost."""
 
     def __init__(self) -> None:
         self.blocks: list[NDArray[np.float32]] = []
+
+        # Gaps; those that adjoin are one. And the lengths as they were announced.
         self.gaps: list[tuple[int, str]] = []
+        self.pieces: list[int] = []
         self.errors: list[StreamerError] = []
         self.ends: list[StreamerError | None] = []
 
-        # "audio", "gap", "error" and "end", in the order of delivery; audio in a row counts once.
+        # "audio", "gap", "error" and "end", in the order of delivery; audio in a row counts once, and so do gaps.
         self.order: list[str] = []
 
         # Set at the end.
@@ -54,8 +57,14 @@ class Recorder:
         self.heard.set()
 
     def _on_gap(self, n_samples: int, reason: Literal["overrun", "device"]) -> None:
-        self.gaps.append((n_samples, reason))
-        self.order.append("gap")
+        assert n_samples > 0
+        self.pieces.append(n_samples)
+        self.blocks.append(np.zeros(n_samples, dtype=np.float32))
+        if self.order[-1:] == ["gap"] and self.gaps[-1][1] == reason:
+            self.gaps[-1] = (self.gaps[-1][0] + n_samples, reason)
+        else:
+            self.gaps.append((n_samples, reason))
+            self.order.append("gap")
 
     def _on_error(self, error: StreamerError) -> None:
         self.errors.append(error)

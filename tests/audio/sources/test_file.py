@@ -114,6 +114,27 @@ def test_a_replay_keeps_the_pace_of_speech(tmp_path: Path, monkeypatch: pytest.M
     assert source.realtime
 
 
+def test_a_replay_goes_on_at_its_pace_after_the_computer_slept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now_s = 1000.0
+    source = FileReplay(write(tmp_path / "a.wav", speech(2.0)), speed=1.0)
+    waits: list[float] = []
+
+    def wait(timeout: float | None = None) -> bool:
+        nonlocal now_s
+        assert timeout is not None
+        waits.append(timeout)
+        now_s += timeout + (3600.0 if len(waits) == 5 else 0.0)
+        return False
+
+    recorder = Recorder()
+    monkeypatch.setattr(file, "monotonic", lambda: now_s)
+    monkeypatch.setattr(source._stopping, "wait", wait)
+    source.start(recorder.callbacks)
+    recorder.wait_for_end()
+    # The block after it is due at once.
+    assert waits == pytest.approx([0.1] * 5 + [0.0] + [0.1] * 14)
+
+
 def test_a_replay_never_runs_ahead_of_its_clock(tmp_path: Path) -> None:
     recorder = Recorder()
     source = FileReplay(write(tmp_path / "a.wav", speech(1.0)), speed=1.0)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,9 +19,10 @@ import soundfile
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.resample import Resampler
 from streamer.audio.sources import Microphone, list_microphones
 from streamer.audio.sources.microphone import MAX_HOLE_S, LossEstimator
-from streamer.errors import AudioDeviceError
+from streamer.errors import AudioDeviceError, StreamerError
 from tests.audio.sources.recorder import LONG_S, Recorder
 from tests.virtual_mic import VirtualMicrophone
 
@@ -46,12 +47,18 @@ def on_audio(samples):
     position += len(samples)
     say("audio", position=position, peak=float(np.abs(samples).max()))
 
+def on_gap(n_samples, reason):
+    global position
+    blocks.append(np.zeros(n_samples, dtype=np.float32))
+    position += n_samples
+    say("gap", position=position, n_samples=n_samples, reason=reason)
+
 microphone = Microphone(sys.argv[2])
 try:
     say("listed", names=[info.name for info in list_microphones()])
     microphone.start(SourceCallbacks(
         on_audio=on_audio,
-        on_gap=lambda n_samples, reason: say("gap", position=position, n_samples=n_samples, reason=reason),
+        on_gap=on_gap,
         on_error=lambda error: say("error", code=error.code, message=str(error)),
         on_end=lambda error: say("end"),
     ))
@@ -165,22 +172,20 @@ def test_a_microphone_that_goes_away_and_comes_back(virtual_microphone: VirtualM
         assert "expected audio" in error["message"]
         gone = len(capture.events)
         # The clock of the audio goes on meanwhile.
-        silence = capture.wait_for(lambda event: event["event"] == "audio")
-        capture.wait_for(lambda event: event["event"] == "audio" and event["position"] > silence["position"] + 24_000)
+        first = capture.wait_for(lambda event: event["event"] == "gap")
+        capture.wait_for(lambda event: event["event"] == "gap" and event["position"] > first["position"] + 24_000)
+        assert not [event for event in capture.events[gone:] if event["event"] == "audio"]
         virtual_microphone.plug()
-        gap = capture.wait_for(lambda event: event["event"] == "gap")
-        assert gap["reason"] == "device"
-        assert gap["n_samples"] > 24_000
+        capture.wait_for(lambda event: event["event"] == "audio")
         virtual_microphone.play(path)
         capture.wait_for(is_sound)
         captured = capture.stop()
-    hole = captured[gap["position"] - gap["n_samples"] : gap["position"]]
-    assert len(hole) == gap["n_samples"]
-    assert not hole.any()
-    others = [
-        event for event in capture.events[gone:] if event["event"] != "audio" and event.get("reason") != "overrun"
-    ]
-    assert [event["event"] for event in others] == ["gap", "stopped"]
+    hole = [event for event in capture.events[gone:] if event.get("reason") == "device"]
+    start = hole[0]["position"] - hole[0]["n_samples"]
+    assert start + sum(event["n_samples"] for event in hole) == hole[-1]["position"]
+    assert not captured[start : hole[-1]["position"]].any()
+    others = [event for event in capture.events[gone:] if event["event"] not in ("audio", "gap")]
+    assert [event["event"] for event in others] == ["stopped"]
 
 
 def test_no_such_microphone(virtual_microphone: VirtualMicrophone, tmp_path: Path) -> None:
@@ -223,8 +228,14 @@ class FakePortAudio:
         # The streams that were opened.
         self.streams: list[FakeStream] = []
 
-        # How often the devices were listed anew.
+        # Whether PortAudio is initialised, how often it was since the start, and how often that is still to fail.
+        self.up = True
         self.initialised = 0
+        self.n_failing = 0
+
+        # What opening a stream, or starting it, raises; None where it works.
+        self.error_of_open: Exception | None = None
+        self.error_of_start: Exception | None = None
 
     def add(self, name: str, channels: int = 1, sample_rate: float = 16_000.0, hostapi: int = 0) -> None:
         self.devices.append(
@@ -238,6 +249,8 @@ class FakePortAudio:
         )
 
     def query_devices(self, kind: str | None = None) -> Any:  # noqa: ANN401 - as sounddevice
+        if not self.up:
+            raise self.PortAudioError("Error querying number of devices: PortAudio not initialized")
         if kind is None:
             return self.devices
         if not 0 <= self.default < len(self.devices):
@@ -249,12 +262,21 @@ class FakePortAudio:
 
     def _terminate(self) -> None:
         assert all(stream.closed for stream in self.streams)
+        if not self.up:
+            raise self.PortAudioError("Error terminating PortAudio: PortAudio not initialized")
+        self.up = False
 
     def _initialize(self) -> None:
+        if self.n_failing:
+            self.n_failing -= 1
+            raise self.PortAudioError("Error initializing PortAudio: Unanticipated host error")
+        self.up = True
         self.initialised += 1
 
     def InputStream(self, **arguments: Any) -> "FakeStream":  # noqa: ANN401, N802 - as sounddevice
-        stream = FakeStream(**arguments)
+        if self.error_of_open is not None:
+            raise self.error_of_open
+        stream = FakeStream(self, **arguments)
         self.streams.append(stream)
         return stream
 
@@ -262,20 +284,33 @@ class FakePortAudio:
 class FakeStream:
     """An open input; the test calls its callback."""
 
-    def __init__(self, **arguments: Any) -> None:  # noqa: ANN401 - as sounddevice
+    def __init__(self, portaudio: FakePortAudio, **arguments: Any) -> None:  # noqa: ANN401 - as sounddevice
         self.device: int = arguments["device"]
         self.channels: int = arguments["channels"]
         self.sample_rate: int = arguments["samplerate"]
-        self.active = False
+        self.running = False
         self.closed = False
+
+        # What looking at it raises; None where it works.
+        self.error_of_active: Exception | None = None
+
+        self._portaudio = portaudio
         self._callback = arguments["callback"]
         self._time_s = 100.0
 
+    @property
+    def active(self) -> bool:
+        if self.error_of_active is not None:
+            raise self.error_of_active
+        return self.running
+
     def start(self) -> None:
-        self.active = True
+        if self._portaudio.error_of_start is not None:
+            raise self._portaudio.error_of_start
+        self.running = True
 
     def abort(self) -> None:
-        self.active = False
+        self.running = False
 
     def close(self) -> None:
         self.closed = True
@@ -297,6 +332,29 @@ def portaudio(monkeypatch: pytest.MonkeyPatch) -> FakePortAudio:
     return fake
 
 
+class Clock:
+    """A monotonic clock that only moves where the test moves it."""
+
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now_s
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("streamer.audio.sources.microphone.time", clock)
+    return clock
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a device be opened again at once."""
+    monkeypatch.setattr("streamer.audio.sources.microphone.REOPEN_S", 0.0)
+
+
 def wait_until(condition: Callable[[], bool]) -> None:
     ticks = threading.Event()
     for _ in range(int(LONG_S / 0.01)):
@@ -304,6 +362,10 @@ def wait_until(condition: Callable[[], bool]) -> None:
             return
         ticks.wait(0.01)
     raise AssertionError("it did not happen")
+
+
+def wait_for_streams(portaudio: FakePortAudio, n_streams: int) -> None:
+    wait_until(lambda: len(portaudio.streams) == n_streams)
 
 
 def test_a_computer_without_microphone(portaudio: FakePortAudio) -> None:
@@ -388,17 +450,17 @@ def test_the_device_is_found_again_by_its_name(portaudio: FakePortAudio) -> None
     assert first.device == 1
     first.hear(0.1, 1_600)
     portaudio.devices.clear()
-    first.active = False
+    first.running = False
     wait_until(lambda: portaudio.initialised >= 1)
     portaudio.add("headset")
-    wait_until(lambda: len(portaudio.streams) == 2)
+    wait_for_streams(portaudio, 2)
     second = portaudio.streams[1]
     assert second.device == 0
     second.hear(0.2, 1_600)
-    wait_until(lambda: bool(recorder.gaps) and recorder.audio[-1] == np.float32(0.2))
+    wait_until(lambda: len(recorder.audio) > 0 and recorder.audio[-1] == np.float32(0.2))
     microphone.stop()
     assert [reason for _, reason in recorder.gaps] == ["device"]
-    assert recorder.order == ["audio", "error", "audio", "gap", "audio"]
+    assert recorder.order == ["audio", "error", "gap", "audio"]
     [(n_samples, _)] = recorder.gaps
     np.testing.assert_array_equal(
         recorder.audio, np.array([0.1] * 1_600 + [0.0] * n_samples + [0.2] * 1_600, dtype=np.float32)
@@ -411,13 +473,210 @@ def test_stopping_while_the_device_is_gone_still_tells_the_gap(portaudio: FakePo
     microphone = Microphone()
     microphone.start(recorder.callbacks)
     portaudio.devices.clear()
-    portaudio.streams[0].active = False
-    wait_until(lambda: len(recorder.audio) > 1_000)
+    portaudio.streams[0].running = False
+    wait_until(lambda: len(recorder.pieces) > 2)  # while it is away, and not once it is back
     microphone.stop()
     assert recorder.gaps == [(len(recorder.audio), "device")]
     assert not recorder.audio.any()
     assert len(recorder.errors) == 1
     assert recorder.ends == []
+
+
+def test_what_came_just_before_the_device_went_away_is_heard(portaudio: FakePortAudio, clock: Clock) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    microphone = Microphone()
+    microphone.start(recorder.callbacks)
+    [stream] = portaudio.streams
+    portaudio.devices.clear()
+    clock.now_s += 1.0
+    stream.hear(0.1, 16_000)
+    stream.running = False
+    wait_until(lambda: portaudio.initialised >= 1)
+    clock.now_s += 1.0
+    wait_until(lambda: len(recorder.audio) >= 32_000)
+    microphone.stop()
+    assert recorder.order == ["audio", "error", "gap"]
+    assert recorder.gaps == [(16_000, "device")]
+
+
+def test_a_sound_system_that_fails_once_is_started_again(portaudio: FakePortAudio, impatient: None) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    microphone = Microphone()
+    microphone.start(recorder.callbacks)
+    portaudio.n_failing = 2
+    portaudio.streams[0].running = False
+    wait_for_streams(portaudio, 2)
+    portaudio.streams[1].hear(0.2, 1_600)
+    wait_until(recorder.heard.is_set)
+    microphone.stop()
+    assert portaudio.n_failing == 0
+    assert len(recorder.errors) == 1
+
+
+def test_what_is_wrong_is_known_while_it_lasts(portaudio: FakePortAudio, impatient: None) -> None:
+    portaudio.add("desk")
+    microphone = Microphone()
+    microphone.start(Recorder().callbacks)
+    assert microphone.failure == ""
+    portaudio.streams[0].running = False
+    wait_until(lambda: microphone.failure == "went away")
+    wait_for_streams(portaudio, 2)
+    assert microphone.failure == "went away"
+    portaudio.streams[1].hear(0.2, 1_600)
+    wait_until(lambda: microphone.failure == "")
+    microphone.stop()
+
+
+@pytest.mark.parametrize("culprit", ["driver", "resampler", "consumer"])
+def test_an_unexpected_exception_is_an_outage(
+    portaudio: FakePortAudio, clock: Clock, impatient: None, monkeypatch: pytest.MonkeyPatch, culprit: str
+) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    broken = threading.Event()
+
+    def process(resampler: Resampler, frames: NDArray[np.float32]) -> NDArray[np.float32]:
+        if culprit == "resampler" and broken.is_set():
+            raise RuntimeError("no\x1b more")
+        return frames[:, 0].copy()
+
+    def on_audio(samples: NDArray[np.float32]) -> None:
+        if culprit == "consumer" and broken.is_set():
+            raise RuntimeError("no\x1b more")
+        recorder.callbacks.on_audio(samples)
+
+    monkeypatch.setattr(Resampler, "process", process)
+    microphone = Microphone()
+    microphone.start(dataclasses.replace(recorder.callbacks, on_audio=on_audio))
+    clock.now_s += 0.1
+    portaudio.streams[0].hear(0.1, 1_600)
+    wait_until(lambda: len(recorder.audio) == 1_600)
+    broken.set()
+    portaudio.streams[0].error_of_active = RuntimeError("no\x1b more") if culprit == "driver" else None
+    clock.now_s += 0.2
+    portaudio.streams[0].hear(0.2, 3_200)  # not delivered: a part of the gap
+    wait_for_streams(portaudio, 2)
+    broken.clear()
+    assert microphone.failure == "failed (no more)"
+    clock.now_s += 1.0
+    portaudio.streams[-1].hear(0.3, 1_600)
+    wait_until(lambda: bool(recorder.audio[-1] > 0.25))
+    microphone.stop()
+    assert portaudio.streams[0].closed
+    assert recorder.order == ["audio", "error", "gap", "audio"]
+    assert recorder.errors[0].code == "audio_device"
+    assert "failed (no more): expected audio" in str(recorder.errors[0])
+    # As long as it took by the clock.
+    assert len(recorder.audio) == pytest.approx(1.3 * SAMPLE_RATE, abs=2)
+    assert [reason for _, reason in recorder.gaps] == ["device"]
+    assert recorder.ends == []
+
+
+def test_failures_that_repeat_are_one_outage(portaudio: FakePortAudio, impatient: None) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+
+    def on_audio(samples: NDArray[np.float32]) -> None:
+        raise ValueError("never")
+
+    microphone = Microphone()
+    microphone.start(dataclasses.replace(recorder.callbacks, on_audio=on_audio))
+    for n in range(1, 6):
+        wait_for_streams(portaudio, n)
+        portaudio.streams[-1].hear(0.1, 1_600)
+    wait_for_streams(portaudio, 6)
+    assert microphone.failure == "failed (never)"
+    microphone.stop()
+    assert len(recorder.errors) == 1
+    assert recorder.ends == []
+
+
+def test_a_device_that_comes_and_goes_is_one_outage(portaudio: FakePortAudio, impatient: None) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    microphone = Microphone()
+    microphone.start(recorder.callbacks)
+    for n in range(1, 6):
+        wait_for_streams(portaudio, n)
+        recorder.heard.clear()
+        portaudio.streams[-1].hear(0.1, 1_600)
+        assert recorder.heard.wait(LONG_S)
+        portaudio.streams[-1].running = False
+    wait_for_streams(portaudio, 6)
+    microphone.stop()
+    assert np.count_nonzero(recorder.audio) == 5 * 1_600
+    assert len(recorder.errors) == 1
+
+
+def test_a_gap_that_was_not_taken_is_told_again(portaudio: FakePortAudio, clock: Clock, impatient: None) -> None:
+    portaudio.add("desk")
+    recorder = Recorder()
+    refused = threading.Event()
+
+    def on_gap(n_samples: int, reason: Literal["overrun", "device"]) -> None:
+        if not refused.is_set():
+            refused.set()
+            raise ValueError("not now")
+        recorder.callbacks.on_gap(n_samples, reason)
+
+    def on_error(error: StreamerError) -> None:
+        recorder.callbacks.on_error(error)
+        raise ValueError("not this either")
+
+    microphone = Microphone()
+    microphone.start(dataclasses.replace(recorder.callbacks, on_gap=on_gap, on_error=on_error))
+    portaudio.devices.clear()
+    clock.now_s += 1.0
+    portaudio.streams[0].running = False
+    wait_until(lambda: len(recorder.audio) == SAMPLE_RATE)
+    microphone.stop()
+    assert recorder.gaps == [(SAMPLE_RATE, "device")]
+    assert len(recorder.errors) == 1
+    assert recorder.ends == []
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_computer_that_slept_lost_no_more_than_a_moment(
+    portaudio: FakePortAudio, clock: Clock, impatient: None, *, away: bool
+) -> None:
+    """Where the clock goes on in sleep: on Windows."""
+    portaudio.add("desk")
+    recorder = Recorder()
+    microphone = Microphone()
+    microphone.start(recorder.callbacks)
+    portaudio.streams[0].hear(0.1, 1_600)
+    wait_until(recorder.heard.is_set)
+    if away:
+        portaudio.devices.clear()
+        portaudio.streams[0].running = False
+        wait_until(lambda: portaudio.initialised >= 1)
+    clock.now_s += 8 * 3600.0
+    wait_until(lambda: bool(recorder.pieces))
+    if away:
+        portaudio.add("desk")
+    wait_for_streams(portaudio, 2)
+    portaudio.streams[1].hear(0.2, 1_600)
+    wait_until(lambda: bool(recorder.audio[-1] > 0.15))
+    microphone.stop()
+    assert recorder.pieces == [round(MAX_HOLE_S * SAMPLE_RATE)]
+    assert recorder.order == ["audio", "error", "gap", "audio"]
+
+
+def test_whatever_a_driver_raises_at_the_start_is_one_line(portaudio: FakePortAudio) -> None:
+    portaudio.add("desk")
+    microphone = Microphone()
+    portaudio.error_of_open = OSError("bad\nday")
+    with pytest.raises(AudioDeviceError, match=r"cannot be opened \(bad day\)"):
+        microphone.start(Recorder().callbacks)
+    portaudio.error_of_open, portaudio.error_of_start = None, portaudio.PortAudioError("device busy")
+    with pytest.raises(AudioDeviceError, match="device busy"):
+        microphone.start(Recorder().callbacks)
+    assert [stream.closed for stream in portaudio.streams] == [True]
+    portaudio.devices[0]["default_samplerate"] = float("nan")
+    with pytest.raises(AudioDeviceError, match="cannot be listed"):
+        list_microphones()
 
 
 def test_bad_samples_of_a_driver_are_silence(portaudio: FakePortAudio) -> None:
@@ -493,6 +752,15 @@ def test_a_slow_clock_hides_no_loss() -> None:
     for i in range(100_000):
         assert losses.lost_frames(10.0 + i * 0.01 * (1 - 1e-4), 480, overflowed=False) == 0
     assert losses.lost_frames(10.5 + 1000 * (1 - 1e-4), 480, overflowed=False) == pytest.approx(24_000, rel=0.01)
+
+
+def test_blocks_without_a_stamp_between_others_lose_nothing() -> None:
+    losses = LossEstimator(48_000)
+    for i, stamped in enumerate([False, True, True, False, False, True, False, True]):
+        assert losses.lost_frames(9000.0 + i * 0.01 if stamped else 0.0, 480, overflowed=False) == 0
+    # And what is lost across one is told.
+    assert losses.lost_frames(0.0, 480, overflowed=False) == 0
+    assert losses.lost_frames(9000.59, 480, overflowed=False) == 24_000
 
 
 def test_without_a_clock_the_flag_counts_a_block() -> None:

@@ -68,6 +68,29 @@ def test_audio_is_heard_at_once_not_when_a_buffer_is_full() -> None:
     os.close(write_end)
 
 
+@pytest.mark.skipif(not hasattr(os, "set_blocking"), reason="the system cannot change how a pipe reads")
+def test_a_pipe_that_does_not_block_has_not_ended_when_it_is_empty() -> None:
+    read_end, write_end = os.pipe()
+    os.set_blocking(read_end, False)
+    recorder = Recorder()
+    source = StdinPcm(os.fdopen(read_end, "rb"), "s16le", SAMPLE_RATE, 1)
+    source.start(recorder.callbacks)
+    assert not recorder.ended.wait(0.1)
+    os.write(write_end, SAMPLES[:20_000].tobytes())
+    os.close(write_end)
+    assert recorder.wait_for_end() is None
+    np.testing.assert_array_equal(recorder.audio, EXPECTED[:20_000])
+
+
+def test_how_it_ended_is_known_afterwards() -> None:
+    for data, failure in ((SAMPLES.tobytes(), ""), (b"", "ended with an error (audio_file)")):
+        recorder = Recorder()
+        source = StdinPcm(io.BytesIO(data), "s16le", SAMPLE_RATE, 1)
+        source.start(recorder.callbacks)
+        recorder.wait_for_end()
+        assert source.failure == failure
+
+
 def test_a_float_stream_of_another_rate() -> None:
     tone = np.sin(np.arange(44_100) * 0.05).astype("<f4")
     recorder = hear(io.BytesIO(np.stack([tone, tone], 1).tobytes()), "f32le", 44_100, 2)
