@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamer.audio.mel import log_mel
+from streamer.errors import InferenceError
 from streamer.whisper.compilation import beam_slots
 from streamer.whisper.decoding.search import Found, Search, best_of, drawer, follow, follow_beams, greedy, sampler
 from streamer.whisper.decoding.window import WindowOptions, decode_window
@@ -124,6 +125,19 @@ def test_beams_that_never_end_count_as_they_are() -> None:
     decoder, logits = start()
     found = follow_beams(decoder, logits, search(1), n_beams=3)
     assert len(found) == 3
+
+
+def test_a_beam_whose_logits_are_no_numbers_is_an_error_of_the_device() -> None:
+    class Broken(KnownBeams):
+        def extend(self, parents: Sequence[int], tokens: Sequence[int]) -> FloatArray:
+            rows = super().extend(parents, tokens)
+            rows[-1, 2] = np.nan
+            return rows
+
+    decoder, logits = start()
+    decoder.beams = Broken(decoder, 3)
+    with pytest.raises(InferenceError, match="logits are not finite"):
+        follow_beams(decoder, logits, search(), n_beams=3)
 
 
 def test_the_best_is_the_likeliest_by_length() -> None:
