@@ -209,3 +209,14 @@ def test_a_text_found_along_beams_has_its_attention(beam_model: WhisperModel) ->
     again = decode_window(decoder, beam_model.tokenizer, beam_model.generation, alone)
     n_rows = min(again.attention.shape[1], window.attention.shape[1])
     np.testing.assert_allclose(window.attention[:, :n_rows], again.attention[:, :n_rows], atol=1e-4)
+
+
+@pytest.mark.parametrize("n_prefix", [443, 444, 445])
+def test_beams_begin_with_as_much_text_as_there_is_room_for(beam_model: WhisperModel, n_prefix: int) -> None:
+    decoder = beam_model.runtime.decoder
+    decoder.use(beam_model.runtime.encode(log_mel(read(SPEECH), 80), 0))
+    prefix = tuple(100 + i % 300 for i in range(n_prefix))
+    options = WindowOptions(language="en", n_beams=4, begins_with=prefix)
+    window = decode_window(decoder, beam_model.tokenizer, beam_model.generation, options)
+    assert tuple(window.tokens[:n_prefix]) == prefix
+    assert len(window.tokens) <= max(n_prefix, 445)

@@ -303,6 +303,20 @@ def test_the_sequence_ends_where_it_is_full(n_prefix: int) -> None:
     assert all(0 <= word.start_samples <= word.end_samples <= N_SAMPLES for word in words)
 
 
+@pytest.mark.parametrize("n_prefix", [445, 447, 448, 600])
+def test_a_prefix_that_the_sequence_has_no_room_for_is_the_result(n_prefix: int) -> None:
+    prefix = tuple(TOKENIZER.encode(" the committee" * n_prefix)[:n_prefix])
+    window, decoder = say([7, 8], WindowOptions(language="en", prompt=(1, 2, 3), begins_with=prefix))
+    assert decoder.n_fed == 448
+    assert (window.tokens, window.n_sampled, window.n_begins_with) == (list(prefix), 0, n_prefix)
+    assert len(window.log_probs) == n_prefix
+    assert window.attention.shape[1] == 4 + n_prefix
+    hypothesis = to_hypothesis(window, TOKENIZER, "en", N_SAMPLES)
+    assert tuple(token for word in hypothesis.words for token in word.tokens) == prefix
+    assert all(0 <= word.start_samples <= word.end_samples <= N_SAMPLES for word in hypothesis.words)
+    assert all(0 <= word.probability <= 1 for word in hypothesis.words)
+
+
 def test_decoding_stops_when_it_is_cancelled() -> None:
     answers = iter([False, False, False, True])
     decoder = ScriptedDecoder(range(100, 200))
