@@ -1,5 +1,6 @@
 """What a decoder has to say about one window of audio."""
 
+import math
 from dataclasses import dataclass
 
 
@@ -17,17 +18,23 @@ class TimedWord:
     start_samples: int
     end_samples: int
 
-    # Mean of its tokens' probabilities, 0 to 1: geometric in streams; arithmetic, as the reference has it, in files.
+    # Arithmetic mean of its tokens' probabilities, 0 to 1.
     probability: float
 
     # How far the decoder had to look for it, in samples from the start of the window (see `timing.attended_samples`);
     # where nobody has measured it, its end.
     attended_samples: int = -1
 
+    # Sum of its tokens' log-probabilities, 0 at most; where nobody has added them up, as if all were equally probable.
+    log_prob: float = math.nan
+
     def __post_init__(self) -> None:
-        """Take the end for what is not given."""
+        """Take the end, and the probability, for what is not given."""
         if self.attended_samples < 0:
             object.__setattr__(self, "attended_samples", self.end_samples)
+        if math.isnan(self.log_prob):
+            log_prob = math.log(self.probability) if self.probability > 0 else -math.inf
+            object.__setattr__(self, "log_prob", len(self.tokens) * log_prob if self.tokens else 0.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,5 +45,6 @@ def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int)
     for (text, tokens), (start, end), furthest in zip(words, spans, attended, strict=True):
         log_probs = window.log_probs[position : position + len(tokens)]
         position += len(tokens)
-        timed.append(TimedWord(text, tokens, start, end, math.exp(sum(log_probs) / len(log_probs)), furthest))
+        probability = sum(map(math.exp, log_probs)) / len(log_probs)
+        timed.append(TimedWord(text, tokens, start, end, probability, furthest, sum(log_probs)))
     return timed

@@ -424,7 +424,8 @@ def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
     for word in hypothesis.words:
         log_probs = window.log_probs[position : position + len(word.tokens)]
         position += len(word.tokens)
-        assert word.probability == pytest.approx(float(np.exp(np.mean(log_probs))))
+        assert word.probability == pytest.approx(float(np.mean(np.exp(log_probs))))
+        assert word.log_prob == pytest.approx(sum(log_probs))
         assert 0 <= word.start_samples <= word.end_samples <= n_samples
         assert 0 < word.attended_samples <= n_samples
     starts = [word.start_samples for word in hypothesis.words]
