@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.config import DecodingSettings, Settings
-from streamer.errors import InferenceError
 from streamer.events import Ready
 from streamer.options import text_tokens, transcribe_options
 from streamer.stream.eventlog import EventLog
@@ -20,7 +19,7 @@ from streamer.whisper.decoding.window import WindowOptions, decode_window, detec
 from streamer.whisper.decoding.words import to_hypothesis
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
-from streamer.whisper.runtime import EncodedWindow, Runtime
+from streamer.whisper.runtime import DecoderRuntime, EncodedWindow
 
 # Audio put into a session's buffer at a time by a source that can wait for room.
 MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
@@ -49,19 +48,11 @@ class WhisperDecoder:
 
     def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
         """Decode a window as asked for. Raises InferenceError where the device fails, and no other is left."""
-        runtime = self._model.runtime
-        try:
-            return self._decode(runtime, encoded, request)
-        except InferenceError as error:
-            self._model.revive(runtime, error)
-            return self._decode(self._model.runtime, encoded, request)
+        return self._model.run(lambda runtime: self._decode(runtime.decoder_of(encoded), request))
 
-    def _decode(self, runtime: Runtime, encoded: EncodedWindow, request: Request) -> Hypothesis:
-        model = self._model
-        tokenizer = model.tokenizer
-        decoder = runtime.decoder
+    def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
+        tokenizer = self._model.tokenizer
         n_calls_before = decoder.n_calls
-        decoder.use(encoded)
         language = request.language
         if language == "auto":
             language = detect_language(decoder, tokenizer)[0]
@@ -102,13 +93,8 @@ class WhisperEncoder:
 
         Raises InferenceError where the device fails, and no other is left.
         """
-        runtime = self._model.runtime
-        n_frames = runtime.frames_for(n_samples)
-        try:
-            return runtime.encode(mel[:, :n_frames], buffer)
-        except InferenceError as error:
-            self._model.revive(runtime, error)
-            return self._model.runtime.encode(mel[:, :n_frames], buffer)
+        n_frames = self._model.runtime.frames_for(n_samples)
+        return self._model.run(lambda runtime: runtime.encode(mel[:, :n_frames], buffer))
 
 
 def make_engine(

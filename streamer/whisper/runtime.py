@@ -100,6 +100,11 @@ class Runtime:
         """Return the first buffer for windows of a length, with whatever is in it."""
         return self._encoders[window_s * FRAMES_PER_SECOND].buffers[0]
 
+    def decoder_of(self, window: EncodedWindow) -> "DecoderRuntime":
+        """Return the decoder, ready to decode a window, which another runtime of the model may have encoded."""
+        self.decoder.use(window)
+        return self.decoder
+
     def encode(self, mel: FloatArray, buffer: int) -> EncodedWindow:
         """Encode a window into a buffer.
 
