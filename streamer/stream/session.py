@@ -12,13 +12,14 @@ the decoder is given them too, and goes on behind them, so that nothing is lost 
 
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.events import Event, Final, Gap, GapReason, Partial, Speech, seconds
 from streamer.stream.agreement import LocalAgreement
 from streamer.stream.gate import GateSettings, SpeechEnd, SpeechGate, SpeechStart
 from streamer.stream.region import HeardWord, Region, event_words
+from streamer.whisper.decoding.options import DecodeOptions
 from streamer.whisper.result import Hypothesis, TimedWord
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not settle.
@@ -86,6 +87,15 @@ class SessionSettings:
     language: str
     task: str
 
+    # Codes of the languages that `auto` chooses from; none: all that the model knows.
+    languages: tuple[str, ...] = ()
+
+    # What the session chose of how its windows are decoded.
+    options: DecodeOptions = field(default_factory=DecodeOptions)
+
+    # Whether events carry words.
+    words: bool = True
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
@@ -127,6 +137,17 @@ class Request:
 
     # What the newest hypothesis said behind the prefix: a guess at what comes now.
     draft: tuple[int, ...] = ()
+
+    # Where the language is `auto`: codes of those that it may be (none: all that the model knows), and the one that was
+    # spoken before ("" while none is sure).
+    languages: tuple[str, ...] = ()
+    known_language: str = ""
+
+    # Seconds that further attempts, at higher temperatures, may take where the text fails its thresholds; 0: none.
+    retry_s: float = 0.0
+
+    # What the session chose; None: what the daemon is set to.
+    options: DecodeOptions | None = None
 
 
 class Session:

@@ -60,6 +60,12 @@ class WhisperModel:
         """Sizes of the model."""
         return self.runtime.dims
 
+    @property
+    def n_beams(self) -> int:
+        """Sequences that beam search can follow at once: what the model was loaded for."""
+        beams = self.runtime.decoder.beams
+        return beams.n_beams if beams is not None else 1
+
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and where its device fails, once more with a new one.
 

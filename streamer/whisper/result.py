@@ -47,7 +47,7 @@ class Hypothesis:
     # Probability of the no-speech token at the start of the transcript, 0 to 1.
     no_speech_prob: float
 
-    # Mean log-probability of the tokens that were decoded.
+    # Mean log-probability of the tokens that were decoded; those that were given do not count.
     avg_logprob: float
 
     # Length of the text over its length when compressed: repetitive text compresses well.
@@ -56,8 +56,18 @@ class Hypothesis:
     # Whether decoding ran into a loop; the words are those before it.
     looped: bool = False
 
-    # What it took: calls of the decoder; tokens that were found, the end of text and what was cut off as a loop
-    # included; tokens that were given before these; and how many of the given ones are the first of the hypothesis.
+    # Of the language, among those that it may have been; 1 where it was not looked for.
+    language_probability: float = 1.0
+
+    # That the text was decoded at; above 0 its tokens were drawn.
+    temperature: float = 0.0
+
+    # Whether the text is not to be trusted, after all attempts (see `fallback.has_failed`).
+    failed: bool = False
+
+    # What it took: calls of the decoder, in all attempts. Of the attempt that counts: tokens that were found, the end
+    # of text and what was cut off as a loop included; tokens that were given before these; and how many of the given
+    # ones are the first of the hypothesis.
     n_calls: int = 0
     n_sampled: int = 0
     n_given: int = 0

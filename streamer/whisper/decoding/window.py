@@ -215,11 +215,16 @@ def _search(
     return follow(decoder, logits, search, greedy, guesses)
 
 
-def detect_language(decoder: TokenDecoder, tokenizer: Tokenizer) -> tuple[str, Mapping[str, float]]:
-    """Find the language of the window that the decoder holds, with the probability of each."""
+def detect_language(
+    decoder: TokenDecoder, tokenizer: Tokenizer, among: Sequence[str] = ()
+) -> tuple[str, Mapping[str, float]]:
+    """Find the language of the window that the decoder holds, with the probability of each.
+
+    among : codes of the only languages that may be; none given: all of the tokenizer's
+    """
     decoder.begin()
     logits, _ = decoder.feed([tokenizer.special.start_of_transcript])
-    codes = list(tokenizer.languages)
+    codes = list(among or tokenizer.languages)
     log_probs = log_softmax(logits[-1][[tokenizer.languages[code] for code in codes]])
     probabilities = dict(zip(codes, np.exp(log_probs).tolist(), strict=True))
     return max(probabilities, key=probabilities.__getitem__), probabilities

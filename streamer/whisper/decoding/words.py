@@ -27,6 +27,7 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
         window.avg_logprob,
         ratio,
         window.looped,
+        temperature=window.temperature,
         n_sampled=window.n_sampled,
         n_given=window.n_given,
         n_begins_with=window.n_begins_with,

@@ -372,12 +372,18 @@ def test_what_is_a_loop(tokens: list[int], length: int) -> None:
     assert loop_length(tokens) == length
 
 
+NANS = np.full((1, N_VOCAB), np.nan, dtype=np.float32)
+
+
 def test_logits_that_are_no_numbers_are_an_error_of_the_device() -> None:
     class Broken(ScriptedDecoder):
         def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
             logits, attention = super().feed(tokens)
             return (logits * np.nan if len(self.calls) > 2 else logits), attention
 
+    for options in (WindowOptions(language="en"), WindowOptions(language="en", temperature=0.4)):
+        with pytest.raises(InferenceError, match="logits are not finite"):
+            decode_window(Broken([1, 2, 3]), TOKENIZER, CONFIG, options)
     with pytest.raises(InferenceError, match="logits are not finite"):
         detect_language(SimpleNamespace(begin=lambda: None, feed=lambda _: (NANS, NANS)), TOKENIZER)
 
@@ -386,23 +392,21 @@ def test_the_language_is_found_among_the_languages(model: WhisperModel) -> None:
     model.runtime.decoder.use(model.runtime.encode(log_mel(PIECES["speech"], 80), 0))
     language, probabilities = detect_language(model.runtime.decoder, model.tokenizer)
     assert language == "en"
-NANS = np.full((1, N_VOCAB), np.nan, dtype=np.float32)
-
-
     assert probabilities == {"en": pytest.approx(1.0)}
 
 
 def test_the_likeliest_of_several_languages_is_found() -> None:
     tokenizer = Tokenizer.load(NANO, n_vocab=2022)
     tokenizer.languages.update({"de": 300, "fr": 301})
-    for options in (WindowOptions(language="en"), WindowOptions(language="en", temperature=0.4)):
-        with pytest.raises(InferenceError, match="logits are not finite"):
-            decode_window(Broken([1, 2, 3]), TOKENIZER, CONFIG, options)
     decoder = ScriptedDecoder([300])
     language, probabilities = detect_language(decoder, tokenizer)
     assert decoder.fed == [SPECIAL.start_of_transcript]
     assert language == "de"
     assert sum(probabilities.values()) == pytest.approx(1.0)
+    assert set(probabilities) == {"en", "de", "fr"}
+    language, probabilities = detect_language(decoder, tokenizer, ["fr", "en"])
+    assert language == "fr"
+    assert probabilities == {"fr": pytest.approx(0.5), "en": pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize("text", ["", "a", "the same " * 40, "Grüße 你好 🙂", "0123456789abcdefghijklmnopqrstuvwxyz"])
