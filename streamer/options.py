@@ -3,6 +3,7 @@
 Source: openai-whisper's `decoding.py` (`_verify_options`) and `transcribe.py` (what is taken from the command line).
 """
 
+import dataclasses
 import itertools
 import math
 from pathlib import Path
@@ -15,6 +16,7 @@ from streamer.transcribe.options import TranscribeOptions
 from streamer.whisper.decoding.filters import LogitFilter
 from streamer.whisper.decoding.grammar import Grammar, GrammarFilter
 from streamer.whisper.decoding.hotwords import HotWords, check_hotwords, hotwords_prompt
+from streamer.whisper.decoding.options import DecodeOptions
 from streamer.whisper.decoding.suppression import check_suppress_regex, matching_tokens, parse_suppress_tokens
 from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.model import WhisperModel
@@ -24,6 +26,9 @@ from streamer.whisper.vocabularies.special import LANGUAGES
 
 # Largest context of any Whisper's decoder.
 MAX_TEXT_CTX = 448
+
+# Characters of an initial prompt. Ten times as many as fit a context; to count the tokens of a million takes seconds.
+MAX_PROMPT_LENGTH = 10_000
 
 # Before a transcript: its start, the language, the task, and whether there are timestamps.
 START_TOKENS = 4
@@ -73,10 +78,7 @@ def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> N
     """
     tokenizer, n_text_ctx = model.tokenizer, model.dims.n_text_ctx
     tokenizer.choose_language(decoding.language, "translate" if decoding.task == "both" else decoding.task)
-    # Half of the context is for what was said before, behind a token that says so.
-    prompt = text_tokens(initial_prompt(decoding, model), tokenizer)
-    name = "initial_prompt, with the hot words before it," if decoding.hotwords else "initial_prompt"
-    _check_length(name, len(prompt), n_text_ctx // 2 - 1, "tokens")
+    check_decode_options(decode_options(decoding), model)
     room = n_text_ctx // 2 - max(decoding.sample_len or 0, START_TOKENS + 1)
     if decoding.prefix and room <= 0:
         raise ConfigError(
@@ -84,6 +86,31 @@ def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> N
             f" than {n_text_ctx // 2}, half of the model's context"
         )
     _check_length("prefix", len(text_tokens(decoding.prefix, tokenizer)), room, "tokens")
+
+
+def decode_options(decoding: DecodingSettings) -> DecodeOptions:
+    """Return what the settings say of what a session may choose. Raises ConfigError where a hot word cannot be."""
+    return DecodeOptions(
+        initial_prompt=decoding.initial_prompt,
+        hotwords=check_hotwords(decoding.hotwords),
+        beam_size=decoding.beam_size or 1,
+    )
+
+
+def check_decode_options(options: DecodeOptions, model: WhisperModel) -> DecodeOptions:
+    """Return what a session chose, its hot words without needless space. Raises ConfigError where it cannot be."""
+    if not 1 <= options.beam_size <= model.n_beams:
+        raise ConfigError(
+            f"beam_size is {options.beam_size}: expected 1{f' to {model.n_beams}' if model.n_beams > 1 else ''}, what"
+            " the model was loaded for; to have more, start the program with a larger --beam-size"
+        )
+    options = dataclasses.replace(options, hotwords=check_hotwords(options.hotwords))
+    _check_length("initial_prompt", len(options.initial_prompt), MAX_PROMPT_LENGTH, "characters")
+    prompt = text_tokens(initial_prompt(options, model), model.tokenizer)
+    name = "initial_prompt, with the hot words before it," if options.hotwords else "initial_prompt"
+    # Half of the context is for what was said before, behind a token that says so.
+    _check_length(name, len(prompt), model.dims.n_text_ctx // 2 - 1, "tokens")
+    return options
 
 
 def text_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
@@ -123,10 +150,10 @@ def temperatures(decoding: DecodingSettings) -> tuple[float, ...]:
     return tuple(round(first + i * increment, 6) for i in range(n_more + 1))
 
 
-def initial_prompt(decoding: DecodingSettings, model: WhisperModel) -> str:
+def initial_prompt(options: DecodeOptions, model: WhisperModel) -> str:
     """Return the text that is shown to the model first, with the hot words where it was trained to heed it."""
-    words = hotwords_prompt(check_hotwords(decoding.hotwords)) if model.generation.prompted else ""
-    return " ".join(part for part in (words, decoding.initial_prompt.strip()) if part)
+    words = hotwords_prompt(options.hotwords) if model.generation.prompted else ""
+    return " ".join(part for part in (words, options.initial_prompt.strip()) if part)
 
 
 def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilter, ...]:
@@ -159,7 +186,7 @@ def transcribe_options(decoding: DecodingSettings, model: WhisperModel) -> Trans
         entropy_threshold=decoding.entropy_threshold,
         no_speech_threshold=decoding.no_speech_threshold,
         condition_on_previous_text=model.generation.prompted if previous == "auto" else previous == "always",
-        initial_prompt=initial_prompt(decoding, model),
+        initial_prompt=initial_prompt(decode_options(decoding), model),
         carry_initial_prompt=decoding.carry_initial_prompt,
         prefix=decoding.prefix,
         word_timestamps=decoding.word_timestamps,

@@ -1,5 +1,6 @@
 """Devices that are lost while they compute: nothing of what was said is."""
 
+import itertools
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from streamer.errors import InferenceError
 from streamer.files import transcribe_files
 from streamer.live import WhisperDecoder, WhisperEncoder
 from streamer.stream.window import Request
+from streamer.transcribe import TranscribeOptions, transcribe
 from streamer.whisper import model as model_module
 from streamer.whisper import runtime as runtime_module
 from streamer.whisper.devices import DeviceSettings
@@ -144,6 +146,41 @@ def test_an_accelerator_that_never_answers_is_given_up(
         model.runtime.encode(mel, 0)
     assert part._request in runtime_module._hung
     part._request.wait()  # it was only slow
+
+
+def test_a_recording_is_transcribed_over_a_lost_device(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = TranscribeOptions(language="en", temperature=(0.0,))
+    infer = runtime_module._Stage.infer
+    runs = itertools.count()
+    lost_at: list[int] = []
+
+    def lose(part: runtime_module._Stage) -> None:
+        if next(runs) in lost_at:
+            raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
+        infer(part)
+
+    monkeypatch.setattr(runtime_module._Stage, "infer", lose)
+    monkeypatch.setattr(model_module, "FAILS_AGAIN_WITHIN_S", 0.0)
+    expected = list(transcribe(model, read(SPEECH), options))
+    # Encoder, cross-KV, the first and a later step, and the words' alignment, which comes last.
+    for at in (0, 1, 2, 9, next(runs) - 1):
+        lost_at[:], runs = [at], itertools.count()
+        before = model.runtime
+        assert list(transcribe(model, read(SPEECH), options)) == expected
+        assert model.runtime is not before
+
+
+def test_the_language_of_a_recording_is_found_over_a_lost_device(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, break_device: Break
+) -> None:
+    model.tokenizer.languages["de"] = model.tokenizer.languages["en"] - 1
+    monkeypatch.setattr(model.tokenizer, "multilingual", True)
+    found: list[str] = []
+    model.runtime.decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
+    break_device(model, "decoder", 0)
+    finals = transcribe(model, read(SPEECH), on_language=lambda language, _: found.append(language))
+    next(finals, None)
+    assert len(found) == 1
 
 
 def test_a_stream_goes_on_over_a_lost_device_without_a_gap(

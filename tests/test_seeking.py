@@ -178,12 +178,12 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
             assert 0 < length <= N_FRAMES
             assert begin + length <= n_frames
 
-    decoder = SimpleNamespace(use=lambda window: None)
+    runtime = SimpleNamespace(decoder_of=lambda window: None, encode=lambda mel, buffer: None)
     model: Untyped = SimpleNamespace(
         dims=DIMS,
         tokenizer=TOKENIZER,
         generation=default_generation(TOKENIZER, DIMS),
-        runtime=SimpleNamespace(decoder=decoder, encode=lambda mel, buffer: None),
+        run=lambda compute: compute(runtime),
     )
     known = dict(options)
     if "clip_timestamps" in known:

@@ -1,6 +1,6 @@
 """How a session goes about its work."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from streamer.stream.gate import GateSettings
 from streamer.whisper.decoding.options import DecodeOptions
@@ -37,8 +37,8 @@ class SessionSettings:
     task: str
     languages: tuple[str, ...] = ()
 
-    # What goes to the decoder as it is.
-    options: DecodeOptions = field(default_factory=DecodeOptions)
+    # What the session chose of how its windows are decoded; None: what the daemon is set to.
+    options: DecodeOptions | None = None
 
     # Whether partials and finals tell the place of each word.
     words: bool = True

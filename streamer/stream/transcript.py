@@ -220,7 +220,8 @@ class Transcript:
         self._note_language(request, hypothesis)
         self._measure(window, request, hypothesis)
         silence, loops = self._is_silence(hypothesis), self.loops(hypothesis)
-        text.reliable = silence or not (loops or hypothesis.avg_logprob < self._settings.logprob_threshold)
+        improbable = bool(text.tail) and hypothesis.avg_logprob < self._settings.logprob_threshold
+        text.reliable = silence or not (loops or improbable)
         if silence or loops:
             self._agreement.reset()
         return not (silence or loops)

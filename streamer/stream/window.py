@@ -1,6 +1,6 @@
 """What a session asks for: a window of its audio, and how to decode it."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from streamer.whisper.decoding.options import DecodeOptions
 
@@ -54,5 +54,5 @@ class Request:
     # Seconds that further attempts at higher temperatures may take where the text fails its thresholds.
     retry_s: float = 0.0
 
-    # The session's own choices.
-    options: DecodeOptions = field(default_factory=DecodeOptions)
+    # What the session chose of how its windows are decoded; None: what the daemon is set to.
+    options: DecodeOptions | None = None

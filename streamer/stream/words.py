@@ -48,8 +48,8 @@ def between(left: HeardWord, right: HeardWord) -> int:
 
 
 def mean_log_prob(words: Sequence[HeardWord]) -> float:
-    """Return the mean log-probability of the tokens of some words; there must be one."""
-    return sum(word.log_prob for word in words) / sum(len(word.tokens) for word in words)
+    """Return the mean log-probability of the tokens of some words, of which there must be one; no less than -100."""
+    return max(-100.0, sum(word.log_prob for word in words) / max(1, sum(len(word.tokens) for word in words)))
 
 
 def event_words(words: Sequence[HeardWord], n_stable: int, start: int, end: int) -> tuple[Word, ...]:

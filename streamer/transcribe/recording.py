@@ -14,6 +14,7 @@ from streamer.transcribe.segments import Segment
 from streamer.transcribe.texts import Text, Window
 from streamer.whisper.decoding.window import detect_language
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.runtime import EncodedWindow
 from streamer.whisper.tokenizer import Tokenizer
 
 # Told the language that was found, and the probability of each.
@@ -34,7 +35,7 @@ def transcribe(
         held as a whole
 
     Yields one final a segment that has words, in order. `on_progress` is told how many samples are done. Raises
-    ConfigError where the model does not know the language, InferenceError where the device fails.
+    ConfigError where the model does not know the language, InferenceError where the device fails and no other is left.
     """
     options = options or TranscribeOptions()
     segments = transcribe_segments(model, audio, options, on_progress=on_progress, on_language=on_language)
@@ -58,14 +59,14 @@ def transcribe_segments(
     Yields the segments that have a length and a text, with their tokens.
     """
     options = options or TranscribeOptions()
-    tokenizer, runtime = model.tokenizer, model.runtime
+    tokenizer = model.tokenizer
     tasks = ("transcribe", "translate") if options.task == "both" else (options.task,)
     # Raises before anything is computed, and names the only language of a model that knows one.
     language = tokenizer.choose_language(options.language, tasks[-1])
     features = Features(audio, model.dims.n_mels, pad_with_silence=options.pad_with_silence)
     if language == "auto" and features.n_frames:
-        runtime.decoder.use(runtime.encode(features.first_window(), 0))
-        language, probabilities = detect_language(runtime.decoder, tokenizer)
+        encoded = _encode(model, features.first_window())
+        language, probabilities = model.run(lambda runtime: detect_language(runtime.decoder_of(encoded), tokenizer))
         on_language(language, probabilities)
     options = dataclasses.replace(options, language=language)
     texts = [Text(model, options, task, features.n_samples) for task in tasks]
@@ -73,15 +74,19 @@ def transcribe_segments(
         seek = start
         while seek < end:
             window = Window(seek, min(N_FRAMES, end - seek))
-            runtime.decoder.use(runtime.encode(features.window(window.begin, window.length), 0))
+            encoded = _encode(model, features.window(window.begin, window.length))
             # The first text says how far the window is heard; another one is of what the first has heard.
-            segments, advance = texts[0].hear(window)
+            segments, advance = texts[0].hear(window, encoded)
             yield from segments
             for text in texts[1:] if segments else ():
-                yield from text.hear(window, advance)[0]
+                yield from text.hear(window, encoded, advance)[0]
             seek += max(1, advance)
             on_progress(min(seek * HOP_LENGTH, features.n_samples))
     on_progress(features.n_samples)
+
+
+def _encode(model: WhisperModel, mel: FloatArray) -> EncodedWindow:
+    return model.run(lambda runtime: runtime.encode(mel, 0))
 
 
 def _to_final(segment: Segment, number: int, options: TranscribeOptions, tokenizer: Tokenizer) -> Final:

@@ -19,6 +19,7 @@ from streamer.whisper.decoding.search import drawer
 from streamer.whisper.decoding.window import DecodedWindow
 from streamer.whisper.decoding.word_timestamps import add_word_timestamps
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.runtime import EncodedWindow
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,21 +57,24 @@ class Text:
         # Behind the last word so far.
         self._last_speech_samples = 0
 
-    def hear(self, window: Window, until: int | None = None) -> tuple[list[Segment], int]:
-        """Decode the window that the decoder holds.
+    def hear(self, window: Window, encoded: EncodedWindow, until: int | None = None) -> tuple[list[Segment], int]:
+        """Decode a window.
 
         until : frames of the window behind which nothing may begin
 
         Returns the segments that have a length and a text, and how many frames to go on by.
         """
         options, tokenizer = self._options, self._model.tokenizer
-        decoded = decode_with_fallback(
-            self._model.runtime.decoder,
-            tokenizer,
-            self._config,
-            dataclasses.replace(self._window_options, prompt=self._history.prompt()),
-            options.fallback(),
-            draw=self._draw,
+        window_options = dataclasses.replace(self._window_options, prompt=self._history.prompt())
+        decoded = self._model.run(
+            lambda runtime: decode_with_fallback(
+                runtime.decoder_of(encoded),
+                tokenizer,
+                self._config,
+                window_options,
+                options.fallback(),
+                draw=self._draw,
+            )
         )
         if self._is_silence(decoded):
             return [], window.length
@@ -79,7 +83,7 @@ class Text:
         if until is not None:
             segments = [segment for segment in segments if segment.start_samples < until * HOP_LENGTH]
         self._describe(segments, decoded, window)
-        self._find_words(segments, decoded, window)
+        self._find_words(segments, decoded, window, encoded)
         if options.word_timestamps:
             ended = ends_with_one_time(decoded.tokens, time_begin)
             segments, advance, heard = self._follow_words(segments, window, advance, ended=ended)
@@ -114,20 +118,24 @@ class Text:
             segment.compression_ratio = ratio
             segment.no_speech_prob = decoded.no_speech_prob
 
-    def _find_words(self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window) -> None:
+    def _find_words(
+        self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window, encoded: EncodedWindow
+    ) -> None:
         """Give the segments their words, and where these count, the times of these."""
         options = self._options
-        spoken = add_word_timestamps(
-            self._model.runtime.decoder,
-            self._model.tokenizer,
-            segments,
-            language=self._window_options.language,
-            task=self._window_options.task,
-            begin_samples=window.begin_samples,
-            n_samples=window.length * HOP_LENGTH,
-            last_speech_samples=self._last_speech_samples,
-            prepend_punctuations=options.prepend_punctuations,
-            append_punctuations=options.append_punctuations,
+        spoken = self._model.run(
+            lambda runtime: add_word_timestamps(
+                runtime.decoder_of(encoded),
+                self._model.tokenizer,
+                segments,
+                language=self._window_options.language,
+                task=self._window_options.task,
+                begin_samples=window.begin_samples,
+                n_samples=window.length * HOP_LENGTH,
+                last_speech_samples=self._last_speech_samples,
+                prepend_punctuations=options.prepend_punctuations,
+                append_punctuations=options.append_punctuations,
+            )
         )
         # Words have tokens of text alone, in their order.
         sampled = zip(decoded.tokens, decoded.log_probs, strict=True)

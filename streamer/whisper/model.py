@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from streamer.errors import ConfigError, InferenceError
 from streamer.whisper.compilation import WHOLE_WINDOW, Compilation, graph_name
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 OnCompiled = Callable[[int, int], None]
 
+T = TypeVar("T")
 
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
@@ -57,6 +59,25 @@ class WhisperModel:
     def dims(self) -> ModelDimensions:
         """Sizes of the model."""
         return self.runtime.dims
+
+    @property
+    def n_beams(self) -> int:
+        """Sequences that beam search can follow at once: what the model was loaded for."""
+        beams = self.runtime.decoder.beams
+        return beams.n_beams if beams is not None else 1
+
+    def run(self, compute: Callable[[Runtime], T]) -> T:
+        """Compute with the present runtime, and where its device fails, once more with a new one.
+
+        `compute` has to begin anew when it is called again: of the failed runtime only windows that it has encoded are
+        good. Raises InferenceError where the device fails again, or no other is left.
+        """
+        runtime = self.runtime
+        try:
+            return compute(runtime)
+        except InferenceError as error:
+            self.revive(runtime, error)
+            return compute(self.runtime)
 
     def revive(self, failed: Runtime, error: InferenceError) -> None:
         """Start anew after a device failed: on the same one, or on the next where it failed a short while ago.

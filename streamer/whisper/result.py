@@ -18,23 +18,23 @@ class TimedWord:
     start_samples: int
     end_samples: int
 
-    # Mean of its tokens' probabilities, 0 to 1: geometric in streams; arithmetic, as the reference has it, in files.
+    # Arithmetic mean of its tokens' probabilities, 0 to 1.
     probability: float
 
     # How far the decoder had to look for it, in samples from the start of the window (see `timing.attended_samples`);
     # where nobody has measured it, its end.
     attended_samples: int = -1
 
-    # Sum of its tokens' log-probabilities; where nobody has summed them up, that of tokens of its probability.
+    # Sum of its tokens' log-probabilities, 0 at most; where nobody has added them up, as if all were equally probable.
     log_prob: float = math.nan
 
     def __post_init__(self) -> None:
-        """Make up what is not given."""
-        if math.isnan(self.log_prob):
-            log_prob = len(self.tokens) * math.log(max(self.probability, 1e-10))
-            object.__setattr__(self, "log_prob", log_prob)
+        """Take the end, and the probability, for what is not given."""
         if self.attended_samples < 0:
             object.__setattr__(self, "attended_samples", self.end_samples)
+        if math.isnan(self.log_prob):
+            log_prob = math.log(self.probability) if self.probability > 0 else -math.inf
+            object.__setattr__(self, "log_prob", len(self.tokens) * log_prob if self.tokens else 0.0)
 
     @property
     def likelihood(self) -> float:
@@ -52,7 +52,7 @@ class Hypothesis:
     # Probability of the no-speech token at the start of the transcript, 0 to 1.
     no_speech_prob: float
 
-    # Mean log-probability of the tokens that were decoded.
+    # Mean log-probability of the tokens that were decoded; those that were given do not count.
     avg_logprob: float
 
     # Length of the text over its length when compressed: repetitive text compresses well.
@@ -61,15 +61,18 @@ class Hypothesis:
     # Whether decoding ran into a loop; the words are those before it.
     looped: bool = False
 
-    # Of a language that was detected, how probable it is.
+    # Of the language, among those that it may have been; 1 where it was not looked for.
     language_probability: float = 1.0
 
-    # Temperature that it was decoded at, and whether it fails its thresholds after all attempts.
+    # That the text was decoded at; above 0 its tokens were drawn.
     temperature: float = 0.0
+
+    # Whether the text is not to be trusted, after all attempts (see `fallback.has_failed`).
     failed: bool = False
 
-    # What it took: calls of the decoder; tokens that were found, the end of text and what was cut off as a loop
-    # included; tokens that were given before these; and how many of the given ones are the first of the hypothesis.
+    # What it took: calls of the decoder, in all attempts. Of the attempt that counts: tokens that were found, the end
+    # of text and what was cut off as a loop included; tokens that were given before these; and how many of the given
+    # ones are the first of the hypothesis.
     n_calls: int = 0
     n_sampled: int = 0
     n_given: int = 0

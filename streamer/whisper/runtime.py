@@ -100,6 +100,11 @@ class Runtime:
         """Return the first buffer for windows of a length, with whatever is in it."""
         return self._encoders[window_s * FRAMES_PER_SECOND].buffers[0]
 
+    def decoder_of(self, window: EncodedWindow) -> "DecoderRuntime":
+        """Return the decoder, ready to decode a window, which another runtime of the model may have encoded."""
+        self.decoder.use(window)
+        return self.decoder
+
     def encode(self, mel: FloatArray, buffer: int) -> EncodedWindow:
         """Encode a window into a buffer.
 
@@ -405,9 +410,11 @@ class BeamDecoder:
     def begin(self, cache: Sequence[FloatArray], n_fed: int) -> None:
         """Start from one sequence whose first `n_fed` slots are given, each of shape (1, n_head, P, head)."""
         for mine, slots in zip(self._cache, cache, strict=True):
-            mine[:, :, :n_fed] = slots[:, :, :n_fed]
+            # The very last position has no slot: nothing comes after it.
+            n_kept = min(n_fed, slots.shape[2])
+            mine[:, :, :n_kept] = slots[:, :, :n_kept]
             # What other sequences left is hidden, but a NaN there would spread.
-            mine[:, :, n_fed:] = 0
+            mine[:, :, n_kept:] = 0
         self._visible = np.zeros((1, self._n_slots), dtype=np.float32)
         self._visible[0, :n_fed] = 1
         self._n_fed = n_fed

@@ -49,22 +49,27 @@ def decode_with_fallback(
 ) -> DecodedWindow:
     """Decode a window at one temperature after another until its text can be trusted; the last text counts anyway.
 
-    Beams are followed at temperature 0 alone, several texts drawn above it.
+    Several texts are drawn above temperature 0, where that is asked for.
     """
     for temperature in fallback.temperatures:
-        attempt = dataclasses.replace(options, temperature=temperature)
-        if temperature > 0:
-            attempt = dataclasses.replace(attempt, n_beams=1, patience=1.0)
+        attempt = at_temperature(options, temperature)
         window = decode_window(decoder, tokenizer, config, attempt, cancelled, draw)
-        if not has_failed(window, tokenizer, fallback):
+        if not has_failed(window, compression_ratio(tokenizer.decode(window.tokens).strip()), fallback):
             break
     return window
 
 
-def has_failed(window: DecodedWindow, tokenizer: Tokenizer, fallback: FallbackOptions) -> bool:
-    """Return whether a text is not to be trusted."""
-    ratio, logprob = fallback.compression_ratio_threshold, fallback.logprob_threshold
-    failed = ratio is not None and compression_ratio(tokenizer.decode(window.tokens).strip()) > ratio
+def at_temperature(options: WindowOptions, temperature: float) -> WindowOptions:
+    """Return the options for an attempt at a temperature: beams are followed at 0 alone."""
+    if temperature > 0:
+        return dataclasses.replace(options, temperature=temperature, n_beams=1, patience=1.0)
+    return dataclasses.replace(options, temperature=temperature)
+
+
+def has_failed(window: DecodedWindow, ratio: float, fallback: FallbackOptions) -> bool:
+    """Return whether a text, whose compression ratio is given, is not to be trusted."""
+    highest, logprob = fallback.compression_ratio_threshold, fallback.logprob_threshold
+    failed = window.looped or (highest is not None and ratio > highest)
     failed = failed or (logprob is not None and window.avg_logprob < logprob)
     entropy = fallback.entropy_threshold
     failed = failed or (entropy is not None and token_entropy(window.tokens) < entropy)

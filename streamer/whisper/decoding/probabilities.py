@@ -12,13 +12,7 @@ FloatArray = NDArray[np.floating]
 
 def log_prob(logits: FloatArray, token: int) -> float:
     """Return a token's log-probability. Raises InferenceError where the device gave no numbers."""
-    log_prob = float(logits[token]) - log_sum_exp(logits)
-    if math.isnan(log_prob):
-        raise InferenceError(
-            "the decoder's logits are not finite, though they were when the model was loaded: update the device's"
-            " driver, or choose another device with --device CPU"
-        )
-    return log_prob
+    return float(logits[token]) - _finite_log_sum(logits)
 
 
 def log_sum_exp(logits: FloatArray) -> float:
@@ -30,6 +24,17 @@ def log_sum_exp(logits: FloatArray) -> float:
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
-    """Return log-probabilities, shape (n,)."""
-    result: FloatArray = logits - log_sum_exp(logits)
+    """Return log-probabilities, shape (n,). Raises InferenceError where the device gave no numbers."""
+    result: FloatArray = logits - _finite_log_sum(logits)
     return result
+
+
+def _finite_log_sum(logits: FloatArray) -> float:
+    log_sum = log_sum_exp(logits)
+    # One NaN among the logits makes the sum one, and all that is compared with it passes.
+    if not math.isfinite(log_sum):
+        raise InferenceError(
+            "the decoder's logits are not finite, though they were when the model was loaded: update the device's"
+            " driver, or choose another device with --device CPU"
+        )
+    return log_sum

@@ -46,7 +46,8 @@ class WindowOptions:
     # Text that the window is known to begin with; no part of the result either.
     prefix: tuple[int, ...] = ()
 
-    # Text that the result begins with, as if it had been sampled.
+    # Text that the result begins with, as if it had been sampled. Where the sequence has no room for all of it, nothing
+    # follows.
     begins_with: tuple[int, ...] = ()
 
     # What may well follow, such as what was said of this audio before. It changes no result: it saves calls where it is
@@ -87,7 +88,8 @@ class DecodedWindow:
     # Sampled tokens behind those that the result begins with, without the end of text.
     tokens: list[int]
 
-    # Log-probability of each token after filtering; for those that were given, after suppression.
+    # Log-probability of each token after filtering; for those that were given, after suppression. Given tokens that the
+    # sequence had no room for get the mean of the others.
     log_probs: list[float]
     no_speech_prob: float
 
@@ -95,7 +97,7 @@ class DecodedWindow:
     avg_logprob: float
 
     # Alignment heads' attention from the start of the transcript on, shape (n_heads, n_rows, n_audio_ctx); no rows
-    # where it was not asked for.
+    # where it was not asked for. Given tokens that the sequence had no room for repeat the last row.
     attention: FloatArray
 
     # Rows of `attention` before the first text token.
@@ -137,8 +139,10 @@ def decode_window(
     n_prompt = max(0, min(len(options.prompt), room))
     prompt = [special.start_of_previous, *options.prompt[len(options.prompt) - n_prompt :]] if n_prompt else []
 
-    given = [*prompt, *start, *options.begins_with]
-    limit = min(options.max_tokens, decoder.capacity + 1 - len(given))
+    fitting = options.begins_with[: decoder.capacity - len(start)]
+    n_left_out = len(options.begins_with) - len(fitting)
+    given = [*prompt, *start, *fitting]
+    limit = min(options.max_tokens, decoder.capacity + 1 - len(given)) if not n_left_out else 0
     is_greedy = options.temperature == 0 and options.n_beams == 1
     # The last token is not fed: nothing comes after it.
     draft = options.draft[: max(0, limit - 1)] if is_greedy else ()
@@ -150,10 +154,12 @@ def decode_window(
     suppress, *others = _filters(tokenizer, config, options, logits.shape[-1])
     # What was sampled before; the other rules depend on where a text began, which may have been elsewhere.
     log_probs = []
-    for row, token in zip(logits[len(prompt) + len(start) - 1 :], options.begins_with, strict=False):
+    for row, token in zip(logits[len(prompt) + len(start) - 1 :], fitting, strict=False):
         scored = row.copy()
         suppress.apply(scored, ())
         log_probs.append(log_prob(scored, token))
+    if n_left_out:
+        log_probs += [sum(log_probs) / len(log_probs)] * n_left_out
     search = Search(
         rules=(suppress, *others),
         end_of_text=special.end_of_text,
@@ -170,6 +176,8 @@ def decode_window(
         # Several texts were tried: this one is fed once more, a block at a time.
         decoder.rewind(n_given)
         rows.append(decoder.feed(found.tokens[: decoder.capacity - n_given])[1])
+    if options.keep_attention and n_left_out:
+        rows.append(np.repeat(attention[:, -1:], n_left_out, axis=1))
     return DecodedWindow(
         tokens=[*options.begins_with, *found.tokens],
         log_probs=[*log_probs, *found.log_probs],
@@ -207,11 +215,16 @@ def _search(
     return follow(decoder, logits, search, greedy, guesses)
 
 
-def detect_language(decoder: TokenDecoder, tokenizer: Tokenizer) -> tuple[str, Mapping[str, float]]:
-    """Find the language of the window that the decoder holds, with the probability of each."""
+def detect_language(
+    decoder: TokenDecoder, tokenizer: Tokenizer, among: Sequence[str] = ()
+) -> tuple[str, Mapping[str, float]]:
+    """Find the language of the window that the decoder holds, with the probability of each.
+
+    among : codes of the only languages that may be; none given: all of the tokenizer's
+    """
     decoder.begin()
     logits, _ = decoder.feed([tokenizer.special.start_of_transcript])
-    codes = list(tokenizer.languages)
+    codes = list(among or tokenizer.languages)
     log_probs = log_softmax(logits[-1][[tokenizer.languages[code] for code in codes]])
     probabilities = dict(zip(codes, np.exp(log_probs).tolist(), strict=True))
     return max(probabilities, key=probabilities.__getitem__), probabilities

@@ -112,14 +112,15 @@ def find_alignment(
     fed = list(text[: decoder.capacity - len(start) - 1])
     decoder.begin()
     logits, attention = decoder.feed([*start, *fed, end_of_text])
-    probabilities = np.zeros(len(text))
+    log_probs = np.full(len(text), -np.inf)
     for i, token in enumerate(fed):
-        probabilities[i] = np.exp(log_softmax(logits[len(start) - 1 + i, :end_of_text])[token])
+        log_probs[i] = log_softmax(logits[len(start) - 1 + i, :end_of_text])[token]
+    probabilities = np.exp(log_probs)
     lengths = [len(tokens) for _, tokens in words]
     spans = word_spans(attention, len(start), lengths, n_samples)
     bounds = itertools.pairwise(itertools.accumulate(lengths, initial=0))
     return [
-        TimedWord(spelled, tokens, *span, float(probabilities[a:b].mean()))
+        TimedWord(spelled, tokens, *span, float(probabilities[a:b].mean()), log_prob=float(log_probs[a:b].sum()))
         for (spelled, tokens), span, (a, b) in zip(words, spans, bounds, strict=True)
     ]
 
@@ -167,7 +168,7 @@ def merge_punctuation(
     prepended: str = PREPEND_PUNCTUATIONS,
     appended: str = APPEND_PUNCTUATIONS,
 ) -> list[TimedWord]:
-    """Join punctuation to the word that it belongs to, which keeps its own times and probability."""
+    """Join punctuation to the word that it belongs to, which keeps its own times and mean probability."""
     merged = list(words)
     behind = len(merged) - 1
     for i in range(len(merged) - 2, -1, -1):
@@ -247,7 +248,9 @@ def _shorten_after_pause(words: list[TimedWord], median: int, last_speech_sample
 
 
 def _joined(word: TimedWord, left: TimedWord, right: TimedWord) -> TimedWord:
-    return dataclasses.replace(word, text=left.text + right.text, tokens=left.tokens + right.tokens)
+    return dataclasses.replace(
+        word, text=left.text + right.text, tokens=left.tokens + right.tokens, log_prob=left.log_prob + right.log_prob
+    )
 
 
 def _split_to_characters(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:

@@ -27,6 +27,7 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
         window.avg_logprob,
         ratio,
         window.looped,
+        temperature=window.temperature,
         n_sampled=window.n_sampled,
         n_given=window.n_given,
         n_begins_with=window.n_begins_with,
@@ -45,5 +46,6 @@ def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int)
     for (text, tokens), (start, end), furthest in zip(words, spans, attended, strict=True):
         log_probs = window.log_probs[position : position + len(tokens)]
         position += len(tokens)
-        timed.append(TimedWord(text, tokens, start, end, math.exp(sum(log_probs) / len(log_probs)), furthest))
+        probability = sum(map(math.exp, log_probs)) / len(log_probs)
+        timed.append(TimedWord(text, tokens, start, end, probability, furthest, sum(log_probs)))
     return timed

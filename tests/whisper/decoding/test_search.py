@@ -8,6 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from streamer.audio.mel import log_mel
+from streamer.errors import InferenceError
 from streamer.whisper.compilation import beam_slots
 from streamer.whisper.decoding.search import Found, Search, best_of, drawer, follow, follow_beams, greedy, sampler
 from streamer.whisper.decoding.window import WindowOptions, decode_window
@@ -126,6 +127,19 @@ def test_beams_that_never_end_count_as_they_are() -> None:
     assert len(found) == 3
 
 
+def test_a_beam_whose_logits_are_no_numbers_is_an_error_of_the_device() -> None:
+    class Broken(KnownBeams):
+        def extend(self, parents: Sequence[int], tokens: Sequence[int]) -> FloatArray:
+            rows = super().extend(parents, tokens)
+            rows[-1, 2] = np.nan
+            return rows
+
+    decoder, logits = start()
+    decoder.beams = Broken(decoder, 3)
+    with pytest.raises(InferenceError, match="logits are not finite"):
+        follow_beams(decoder, logits, search(), n_beams=3)
+
+
 def test_the_best_is_the_likeliest_by_length() -> None:
     short = Found(tokens=[1], sum_logprob=-1.0)
     long = Found(tokens=[1] * 10, sum_logprob=-5.0)
@@ -195,3 +209,14 @@ def test_a_text_found_along_beams_has_its_attention(beam_model: WhisperModel) ->
     again = decode_window(decoder, beam_model.tokenizer, beam_model.generation, alone)
     n_rows = min(again.attention.shape[1], window.attention.shape[1])
     np.testing.assert_allclose(window.attention[:, :n_rows], again.attention[:, :n_rows], atol=1e-4)
+
+
+@pytest.mark.parametrize("n_prefix", [443, 444, 445])
+def test_beams_begin_with_as_much_text_as_there_is_room_for(beam_model: WhisperModel, n_prefix: int) -> None:
+    decoder = beam_model.runtime.decoder
+    decoder.use(beam_model.runtime.encode(log_mel(read(SPEECH), 80), 0))
+    prefix = tuple(100 + i % 300 for i in range(n_prefix))
+    options = WindowOptions(language="en", n_beams=4, begins_with=prefix)
+    window = decode_window(decoder, beam_model.tokenizer, beam_model.generation, options)
+    assert tuple(window.tokens[:n_prefix]) == prefix
+    assert len(window.tokens) <= max(n_prefix, 445)

@@ -303,6 +303,20 @@ def test_the_sequence_ends_where_it_is_full(n_prefix: int) -> None:
     assert all(0 <= word.start_samples <= word.end_samples <= N_SAMPLES for word in words)
 
 
+@pytest.mark.parametrize("n_prefix", [445, 447, 448, 600])
+def test_a_prefix_that_the_sequence_has_no_room_for_is_the_result(n_prefix: int) -> None:
+    prefix = tuple(TOKENIZER.encode(" the committee" * n_prefix)[:n_prefix])
+    window, decoder = say([7, 8], WindowOptions(language="en", prompt=(1, 2, 3), begins_with=prefix))
+    assert decoder.n_fed == 448
+    assert (window.tokens, window.n_sampled, window.n_begins_with) == (list(prefix), 0, n_prefix)
+    assert len(window.log_probs) == n_prefix
+    assert window.attention.shape[1] == 4 + n_prefix
+    hypothesis = to_hypothesis(window, TOKENIZER, "en", N_SAMPLES)
+    assert tuple(token for word in hypothesis.words for token in word.tokens) == prefix
+    assert all(0 <= word.start_samples <= word.end_samples <= N_SAMPLES for word in hypothesis.words)
+    assert all(0 <= word.probability <= 1 for word in hypothesis.words)
+
+
 def test_decoding_stops_when_it_is_cancelled() -> None:
     answers = iter([False, False, False, True])
     decoder = ScriptedDecoder(range(100, 200))
@@ -358,14 +372,20 @@ def test_what_is_a_loop(tokens: list[int], length: int) -> None:
     assert loop_length(tokens) == length
 
 
+NANS = np.full((1, N_VOCAB), np.nan, dtype=np.float32)
+
+
 def test_logits_that_are_no_numbers_are_an_error_of_the_device() -> None:
     class Broken(ScriptedDecoder):
         def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
             logits, attention = super().feed(tokens)
             return (logits * np.nan if len(self.calls) > 2 else logits), attention
 
+    for options in (WindowOptions(language="en"), WindowOptions(language="en", temperature=0.4)):
+        with pytest.raises(InferenceError, match="logits are not finite"):
+            decode_window(Broken([1, 2, 3]), TOKENIZER, CONFIG, options)
     with pytest.raises(InferenceError, match="logits are not finite"):
-        decode_window(Broken([1, 2, 3]), TOKENIZER, CONFIG, WindowOptions(language="en"))
+        detect_language(SimpleNamespace(begin=lambda: None, feed=lambda _: (NANS, NANS)), TOKENIZER)
 
 
 def test_the_language_is_found_among_the_languages(model: WhisperModel) -> None:
@@ -383,6 +403,10 @@ def test_the_likeliest_of_several_languages_is_found() -> None:
     assert decoder.fed == [SPECIAL.start_of_transcript]
     assert language == "de"
     assert sum(probabilities.values()) == pytest.approx(1.0)
+    assert set(probabilities) == {"en", "de", "fr"}
+    language, probabilities = detect_language(decoder, tokenizer, ["fr", "en"])
+    assert language == "fr"
+    assert probabilities == {"fr": pytest.approx(0.5), "en": pytest.approx(0.5)}
 
 
 @pytest.mark.parametrize("text", ["", "a", "the same " * 40, "Grüße 你好 🙂", "0123456789abcdefghijklmnopqrstuvwxyz"])
@@ -404,7 +428,8 @@ def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
     for word in hypothesis.words:
         log_probs = window.log_probs[position : position + len(word.tokens)]
         position += len(word.tokens)
-        assert word.probability == pytest.approx(float(np.exp(np.mean(log_probs))))
+        assert word.probability == pytest.approx(float(np.mean(np.exp(log_probs))))
+        assert word.log_prob == pytest.approx(sum(log_probs))
         assert 0 <= word.start_samples <= word.end_samples <= n_samples
         assert 0 < word.attended_samples <= n_samples
     starts = [word.start_samples for word in hypothesis.words]

@@ -1,0 +1,20 @@
+"""What a decoder has to say, and what is taken for what it does not say."""
+
+import math
+
+import pytest
+
+from streamer.whisper.result import TimedWord
+
+
+def test_what_nobody_has_measured_follows_from_the_rest() -> None:
+    word = TimedWord(" word", (1, 2, 3), 160, 320, 0.5)
+    assert word.attended_samples == 320
+    assert word.log_prob == pytest.approx(3 * math.log(0.5))
+    assert TimedWord("", (), 160, 320, 0.5).log_prob == 0
+    assert TimedWord(" word", (1,), 160, 320, 0.0).log_prob == -math.inf
+
+
+def test_what_was_measured_stays() -> None:
+    word = TimedWord(" word", (1, 2, 3), 160, 320, 0.5, 240, -4.0)
+    assert (word.attended_samples, word.log_prob) == (240, -4.0)
