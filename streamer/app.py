@@ -4,11 +4,11 @@ import asyncio
 import contextlib
 import logging
 import queue
+import secrets
 import signal
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rich.console import Console
 
 from streamer import __version__
 from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm
-from streamer.clients import ClientStreams
+from streamer.clients import SESSION_NAME_BYTES, ClientStreams
 from streamer.config import Settings
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error, Event, GapReason
@@ -64,13 +64,15 @@ class _Daemon:
     def __init__(self, settings: Settings, *, captions: bool) -> None:
         self._settings = settings
         self._captions = captions
-        self._session = f"run-{uuid.uuid4().hex[:12]}"
+        self._session = secrets.token_urlsafe(SESSION_NAME_BYTES)
         self._started = time.monotonic()
         # What /healthz says.
         self._status = "starting"
         # Event log of the daemon's own input; None where it has none.
         self._log: EventLog | None = None
         self._source: Source | None = None
+        # What turns the input into text; None before the model is loaded.
+        self._input: LiveSession | None = None
         # Set when the source is told to stop: it must not wait for room in the buffer any more.
         self._source_stopped = threading.Event()
         self._model: WhisperModel | None = None
@@ -97,6 +99,7 @@ class _Daemon:
             max_subscribers=settings.server.max_subscribers,
             queue_events=settings.server.queue_events,
             feed=self._log,
+            input_now=lambda: self._input,
             streams=streams,
             health=self._health,
             registry=registry,
@@ -104,7 +107,7 @@ class _Daemon:
         url = await server.start()
         engine: Engine[EncodedWindow] | None = None
         try:
-            with _signals(loop, self._stop.set), self._drawn_captions():
+            with _signals(loop, self._stop.set, self._toggle_pause), self._drawn_captions():
                 if isinstance(source, Microphone) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
@@ -196,6 +199,7 @@ class _Daemon:
             on_finished=finished,
         )
         engine.add(live)
+        self._input = live
 
         def ended(error: StreamerError | None) -> None:
             if error is not None:
@@ -228,6 +232,18 @@ class _Daemon:
             source.start(callbacks(source))
         return live
 
+    def _toggle_pause(self) -> None:
+        """Pause the input, or go on where it is paused."""
+        own = self._input
+        if own is None:
+            logger.warning("there is no input to pause (it may not have begun yet)")
+        elif own.paused:
+            own.resume()
+            logger.info("the input goes on")
+        else:
+            own.pause()
+            logger.info("the input is paused; SIGUSR1 once more to go on")
+
     async def _flush(self, engine: Engine[EncodedWindow], live: LiveSession) -> None:
         """Stop listening and make final what was said."""
         assert self._log is not None
@@ -250,7 +266,6 @@ class _Daemon:
         return {
             "status": self._status,
             "version": __version__,
-            "session": self._session,
             "input": self._source.name if self._source is not None else "none",
             "model": model.name if model is not None else self._settings.model.name,
             "device": dict(model.runtime.devices) if model is not None else {},
@@ -303,19 +318,28 @@ def _make_source(settings: Settings) -> Source | None:
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once."""
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
-    previous = {name: signal.getsignal(getattr(signal, name)) for name in names}
+def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], pause: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once.
 
-    def on_signal(number: int, _frame: object) -> None:
+    SIGUSR1 (not on Windows) calls `pause`.
+    """
+    stopping = [name for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
+    pausing = [name for name in ("SIGUSR1",) if hasattr(signal, name)]
+    previous = {name: signal.getsignal(getattr(signal, name)) for name in (*stopping, *pausing)}
+
+    def on_stop(number: int, _frame: object) -> None:
         logger.info("stopping (%s); once more to stop at once", signal.Signals(number).name)
-        for name, handler in previous.items():
-            signal.signal(getattr(signal, name), handler)
+        for name in stopping:
+            signal.signal(getattr(signal, name), previous[name])
         loop.call_soon_threadsafe(stop)
 
-    for name in names:
-        signal.signal(getattr(signal, name), on_signal)
+    def on_pause(_number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(pause)
+
+    for name in stopping:
+        signal.signal(getattr(signal, name), on_stop)
+    for name in pausing:
+        signal.signal(getattr(signal, name), on_pause)
     try:
         yield
     finally:
