@@ -3,15 +3,17 @@
 import dataclasses
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.config import DecodingSettings, Settings
-from streamer.errors import InferenceError
+from streamer.errors import ConfigError, InferenceError
 from streamer.events import Ready
 from streamer.options import text_tokens, transcribe_options
+from streamer.server.messages import SessionOptions
 from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
 from streamer.stream.session import Request, SessionSettings
@@ -21,6 +23,9 @@ from streamer.whisper.decoding.words import to_hypothesis
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
 from streamer.whisper.runtime import EncodedWindow, Runtime
+
+# The options of a client that has none.
+NO_OPTIONS = SessionOptions()
 
 # Audio put into a session's buffer at a time by a source that can wait for room.
 MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
@@ -130,15 +135,14 @@ def open_session(
     can_wait: bool = True,
     reserved: bool = False,
     on_finished: Callable[[], None],
-    language: str | None = None,
-    task: str | None = None,
+    options: SessionOptions = NO_OPTIONS,
 ) -> LiveSession:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
-    `language` and `task` are a client's own, None for what is set. See `LiveSession` for the rest.
-    Raises ConfigError where the model does not know the language, or cannot translate.
+    `options` are a client's own. See `LiveSession` for the rest.
+    Raises ConfigError where the model cannot do what is asked for.
     """
-    chosen = session_settings(settings, model, language=language, task=task)
+    chosen = session_settings(settings, model, options)
     live = LiveSession(
         chosen,
         capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
@@ -159,15 +163,13 @@ def ready_event(model: WhisperModel, language: str) -> Ready:
     return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
 
 
-def session_settings(
-    settings: Settings, model: WhisperModel, *, language: str | None = None, task: str | None = None
-) -> SessionSettings:
-    """Return a session's settings, with a client's own language and task where it named them.
+def session_settings(settings: Settings, model: WhisperModel, options: SessionOptions = NO_OPTIONS) -> SessionSettings:
+    """Return a session's settings, with what a client chose where it chose something.
 
-    Raises ConfigError where the model does not know the language, or cannot translate.
+    Raises ConfigError where the model does not know a language, cannot translate, or follows fewer beams.
     """
-    task = task or settings.decoding.task
-    return SessionSettings(
+    task = options.task or settings.decoding.task
+    chosen = SessionSettings(
         gate=GateSettings(
             threshold=settings.speech.threshold,
             min_speech_s=settings.speech.min_speech_s,
@@ -189,9 +191,40 @@ def session_settings(
         no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
         compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
-        language=model.tokenizer.choose_language(language or settings.decoding.language, task),
+        language=model.tokenizer.choose_language(options.language or settings.decoding.language, task),
         task=task,
     )
+    return _with_options(chosen, model, options)
+
+
+def _with_options(chosen: SessionSettings, model: WhisperModel, options: SessionOptions) -> SessionSettings:
+    """Return settings with the options that a client named, but for language and task."""
+    for language in options.languages or ():
+        model.tokenizer.choose_language(language, chosen.task)
+    beams = model.runtime.decoder.beams if options.beam_size else None
+    most = beams.n_beams if beams is not None else 1
+    if (options.beam_size or 1) > most:
+        raise ConfigError(
+            f"beam_size is {options.beam_size}: expected at most {most}, which this daemon was started for;"
+            " raise decoding.beam_size in its settings"
+        )
+    decoding = _named(initial_prompt=options.initial_prompt, hotwords=options.hotwords, beam_size=options.beam_size)
+    gate = _named(threshold=options.vad_threshold, min_silence_s=options.min_silence_s)
+    return dataclasses.replace(
+        chosen,
+        **_named(
+            languages=options.languages,
+            words=options.words,
+            pace_s=options.pace_s,
+            options=dataclasses.replace(chosen.options, **decoding) if decoding else None,
+            gate=dataclasses.replace(chosen.gate, **gate) if gate else None,
+        ),
+    )
+
+
+def _named(**options: object) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def write_all(live: LiveSession, samples: NDArray[np.float32], cancelled: Callable[[], bool] = lambda: False) -> None:
