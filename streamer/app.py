@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import logging
+import secrets
 import signal
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rich.console import Console
 from streamer import __version__
 from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm
 from streamer.captions import drawn_captions
-from streamer.clients import ClientStreams
+from streamer.clients import SESSION_NAME_BYTES, ClientStreams
 from streamer.config import Settings
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error
@@ -65,13 +65,19 @@ class _Daemon:
     def __init__(self, settings: Settings, *, captions: bool) -> None:
         self._settings = settings
         self._captions = captions
-        self._session = f"run-{uuid.uuid4().hex[:12]}"
+        self._session = secrets.token_urlsafe(SESSION_NAME_BYTES)
         self._started = time.monotonic()
         # What /healthz says.
         self._status = "starting"
         # Event log of the daemon's own input; None where it has none.
         self._log: EventLog | None = None
         self._source: Source | None = None
+        # What transcribes; None before the model is loaded.
+        self._engine: Engine[EncodedWindow] | None = None
+        # What turns the input into text; None before the model is loaded.
+        self._input: SessionRunner | None = None
+        # Set when everything that was said in it is final.
+        self._input_over = asyncio.Event()
         # Set when the source is told to stop: it must not wait for room in the buffer any more.
         self._source_stopped = threading.Event()
         self._model: WhisperModel | None = None
@@ -98,14 +104,14 @@ class _Daemon:
             max_subscribers=settings.server.max_subscribers,
             queue_events=settings.server.queue_events,
             feed=self._log,
+            input_now=lambda: self._input,
             streams=streams,
             health=self._health,
             registry=registry,
         )
         url = await server.start()
-        engine: Engine[EncodedWindow] | None = None
         try:
-            with _signals(loop, self._stop.set), self._drawn():
+            with _signals(loop, self._stop.set, self._toggle_pause), self._drawn():
                 if isinstance(source, Microphone) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
@@ -115,7 +121,7 @@ class _Daemon:
                     return 0
                 self._model = model
                 check_options_of_model(settings.decoding, model)
-                engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
+                engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
                 register_engine(registry, engine)
                 engine.start()
                 live = self._start_input(engine, model, loop) if self._log is not None else None
@@ -136,9 +142,9 @@ class _Daemon:
                     await self._flush(live)
         finally:
             await server.stop()
-            if engine is not None:
-                await asyncio.to_thread(engine.stop)
-        if self._failure is not None:
+            if self._engine is not None:
+                await asyncio.to_thread(self._engine.stop)
+        if self._failure is not None and settings.input.exit_at_end:
             raise self._failure
         return 0
 
@@ -183,6 +189,9 @@ class _Daemon:
 
         def finished() -> None:
             log.close()
+            if live.failing:
+                self._failure = StreamerError(live.failing)
+            loop.call_soon_threadsafe(self._input_over.set)
             if settings.input.exit_at_end:
                 loop.call_soon_threadsafe(self._stop.set)
 
@@ -195,13 +204,13 @@ class _Daemon:
             on_finished=finished,
         )
         engine.add(live)
+        self._input = live
 
         def ended(error: StreamerError | None) -> None:
             if error is not None:
                 log.append(Error(code=error.code, message=str(error), fatal=True))
-                if settings.input.exit_at_end:
-                    self._failure = error  # reported when the daemon ends
-                else:
+                self._failure = error  # what the daemon ends with
+                if not settings.input.exit_at_end:
                     logger.error("%s", error)
             live.end()
 
@@ -227,6 +236,18 @@ class _Daemon:
             source.start(callbacks(source))
         return live
 
+    def _toggle_pause(self) -> None:
+        """Pause the input, or go on where it is paused."""
+        own = self._input
+        if own is None:
+            logger.warning("there is no input to pause (it may not have begun yet)")
+        elif own.paused:
+            own.resume()
+            logger.info("the input goes on")
+        else:
+            own.pause()
+            logger.info("the input is paused; SIGUSR1 once more to go on")
+
     async def _flush(self, live: SessionRunner) -> None:
         """Stop listening and make final what was said."""
         assert self._log is not None
@@ -237,8 +258,7 @@ class _Daemon:
         live.end()
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                while not self._log.closed:
-                    await asyncio.sleep(0.02)
+                await self._input_over.wait()
         except TimeoutError:
             logger.error("what was said last did not become final within %d s; the rest is a gap", FLUSH_TIMEOUT_S)
             live.cut_short("overload")
@@ -246,15 +266,22 @@ class _Daemon:
 
     def _health(self) -> Mapping[str, object]:
         model = self._model
+        failure = self._failing()
         return {
-            "status": self._status,
+            "status": "failing" if failure and self._status == "ok" else self._status,
+            **({"failure": failure} if failure else {}),
             "version": __version__,
-            "session": self._session,
             "input": self._source.name if self._source is not None else "none",
             "model": model.name if model is not None else self._settings.model.name,
             "device": dict(model.runtime.devices) if model is not None else {},
             "uptime_s": round(time.monotonic() - self._started, 1),
         }
+
+    def _failing(self) -> str:
+        """Say in a few words what keeps text from coming; nothing where all is well."""
+        source = self._source.failure if self._source is not None else ""
+        engine = self._engine.failing if self._engine is not None else ""
+        return source or engine or ("" if self._failure is None else str(self._failure))
 
     def _drawn(self) -> contextlib.AbstractContextManager[None]:
         """Draw the input's captions in the terminal meanwhile, where there are any to draw."""
@@ -281,19 +308,28 @@ def _make_source(settings: Settings) -> Source | None:
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once."""
-    names = [name for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
-    previous = {name: signal.getsignal(getattr(signal, name)) for name in names}
+def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], pause: Callable[[], None]) -> Iterator[None]:
+    """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once.
 
-    def on_signal(number: int, _frame: object) -> None:
+    SIGUSR1 (not on Windows) calls `pause`.
+    """
+    stopping = [name for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
+    pausing = [name for name in ("SIGUSR1",) if hasattr(signal, name)]
+    previous = {name: signal.getsignal(getattr(signal, name)) for name in (*stopping, *pausing)}
+
+    def on_stop(number: int, _frame: object) -> None:
         logger.info("stopping (%s); once more to stop at once", signal.Signals(number).name)
-        for name, handler in previous.items():
-            signal.signal(getattr(signal, name), handler)
+        for name in stopping:
+            signal.signal(getattr(signal, name), previous[name])
         loop.call_soon_threadsafe(stop)
 
-    for name in names:
-        signal.signal(getattr(signal, name), on_signal)
+    def on_pause(_number: int, _frame: object) -> None:
+        loop.call_soon_threadsafe(pause)
+
+    for name in stopping:
+        signal.signal(getattr(signal, name), on_stop)
+    for name in pausing:
+        signal.signal(getattr(signal, name), on_pause)
     try:
         yield
     finally:

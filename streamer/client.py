@@ -18,7 +18,7 @@ from websockets.exceptions import (
     InvalidURI,
 )
 
-from streamer.errors import PeerError, ProtocolError, UsageError
+from streamer.errors import PeerError, ProtocolError, UnknownEventError, UsageError
 from streamer.events import End, Event, from_json
 
 logger = logging.getLogger(__name__)
@@ -187,6 +187,9 @@ async def _events(address: DaemonAddress, connection: ClientConnection) -> Async
             if isinstance(message, bytes):
                 raise ProtocolError("a binary message: expected events as text")
             event = from_json(message)
+        except UnknownEventError as error:  # a later daemon may say more than we understand
+            logger.debug("%s sent an event that is left out: %s", address.url, error)
+            continue
         except (ProtocolError, RecursionError, OverflowError) as error:  # nested without end, a number of 400 digits
             raise PeerError(f"{address.url} sent what is no event: {_short(error)}; are both of one version?") from None
         yield event

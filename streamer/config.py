@@ -192,6 +192,7 @@ class ServerSettings:
     max_subscribers: int = setting(100, low=1, high=100_000)  # clients that read captions at once
     queue_events: int = setting(256, low=8, high=100_000)  # undelivered events after which a subscriber is closed
     history_events: int = setting(10_000, low=100, high=1_000_000)  # events kept for replay with ?after=SEQ
+    resume_s: float = setting(30.0, low=0.0, high=3600.0)  # time a stream is kept for a client that was cut off
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

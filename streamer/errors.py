@@ -6,6 +6,8 @@
     |   +-- AudioFileError        an audio file that is missing, empty or not audio
     |   +-- ModelError            a model directory with a missing or mismatched part
     |   +-- ProtocolError         a message that breaks the wire protocol
+    |   |   +-- UnknownEventError   an event of a type that this version does not know
+    |   +-- UnknownSessionError     a session that is not kept, or never was there
     |   +-- PortInUseError        the address to listen on is taken
     +-- AudioDeviceError          no PortAudio, no microphone, or a microphone that went away
     +-- TruncatedAudioError       an audio file that ends before its header says
@@ -58,6 +60,16 @@ class ProtocolError(UsageError):
     """A message that breaks the wire protocol."""
 
     code: ClassVar[str] = "bad_message"
+
+
+class UnknownEventError(ProtocolError):
+    """An event of a type that this version does not know; a later server may send some."""
+
+
+class UnknownSessionError(UsageError):
+    """A session that is not kept any more, or never was there."""
+
+    code: ClassVar[str] = "unknown_session"
 
 
 class PortInUseError(UsageError):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self, get_args
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.errors import ProtocolError
+from streamer.errors import ProtocolError, UnknownEventError
 
 PROTOCOL_VERSION = 1
 
@@ -113,6 +113,20 @@ class Ready(Event):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed(Event):
+    """A client is back in its stream; the first event of the new connection.
+
+    It is sent to that client alone and is no event of the session: its `seq` is the number that the client said it
+    had last, so that the numbers of what follows have no hole.
+    """
+
+    type: ClassVar[str] = "resumed"
+
+    # Samples (of all channels together one), at the client's own rate, that the daemon has: audio goes on behind them.
+    heard_samples: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Speech(Event):
     """Speech began or ended at `time`."""
 
@@ -191,7 +205,9 @@ class End(Event):
     type: ClassVar[str] = "end"
 
 
-EVENT_TYPES: dict[str, type[Event]] = {cls.type: cls for cls in (Ready, Speech, Partial, Final, Gap, Error, End)}
+EVENT_TYPES: dict[str, type[Event]] = {
+    cls.type: cls for cls in (Ready, Resumed, Speech, Partial, Final, Gap, Error, End)
+}
 
 
 def from_json(text: str | bytes) -> Event:
@@ -199,7 +215,8 @@ def from_json(text: str | bytes) -> Event:
 
     Fields that this version does not know are ignored, so that a later server can add some.
 
-    Raises ProtocolError where the text is not JSON, the type is unknown, or a field is missing or of the wrong type.
+    Raises ProtocolError where the text is not JSON, or a field is missing or of the wrong type; UnknownEventError
+    where the type is not known.
     """
     try:
         data = json.loads(text)
@@ -207,9 +224,12 @@ def from_json(text: str | bytes) -> Event:
         raise ProtocolError(f"event is not JSON ({error}): expected one object a message") from None
     if not isinstance(data, dict):
         raise ProtocolError(f"event is a JSON {type(data).__name__}: expected an object")
-    cls = EVENT_TYPES.get(str(data.get("type")))
+    name = data.get("type")
+    if not isinstance(name, str):
+        raise ProtocolError(f"event has type {name!r:.60}: expected one of {', '.join(EVENT_TYPES)}")
+    cls = EVENT_TYPES.get(name)
     if cls is None:
-        raise ProtocolError(f"event type {data.get('type')!r} is unknown: expected one of {', '.join(EVENT_TYPES)}")
+        raise UnknownEventError(f"event type {name!r:.60} is unknown: expected one of {', '.join(EVENT_TYPES)}")
     return cls(**_fields(cls, data, cls.type))
 
 

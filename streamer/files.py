@@ -21,8 +21,8 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import FileReplay, read_audio
 from streamer.config import Settings
 from streamer.diarise import ChannelLoudness
-from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError, UsageError
-from streamer.events import End, Error, Event, Final
+from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
+from streamer.events import End, Error, Event, Final, Gap
 from streamer.live import make_engine, open_session, ready_event, write_all
 from streamer.loading import load
 from streamer.options import (
@@ -173,7 +173,11 @@ class _Streaming:
         self._engine = engine
 
     def transcribe(self, path: Path, writer: Sink, on_progress: OnProgress) -> None:
-        """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
+        """Transcribe a file.
+
+        Raises TruncatedAudioError when the text of a truncated file has been written, InferenceError when that of a
+        file has of which something could not be transcribed.
+        """
         log = EventLog(path.name, self._settings.server.history_events)
         live = open_session(self._settings, self._model, log, kind=AudioKind.RECORDED, on_finished=log.close)
         # Events are written by this thread, so that an output that cannot be written to ends the command.
@@ -182,12 +186,22 @@ class _Streaming:
             writer.handle(event)
         self._engine.add(live)
         truncated: TruncatedAudioError | None = None
+        lost_s = 0.0
+
+        def write(event: Event) -> None:
+            nonlocal lost_s
+            writer.handle(event)
+            if isinstance(event, Gap):
+                lost_s += event.end - event.start
+
         try:
             for block in read_audio(path, on_error=lambda error: _tell_error(log, error)):
                 write_all(live, block)
                 on_progress(live.position, None)
                 while not events.empty():
-                    writer.handle(events.get())
+                    write(events.get())
+                if live.over:
+                    break  # it has failed
         except TruncatedAudioError as error:
             truncated = error
         except BaseException:
@@ -200,11 +214,15 @@ class _Streaming:
             except queue.Empty:
                 on_progress(live.position, live.ring.head)
                 continue
-            writer.handle(event)
+            write(event)
             if isinstance(event, End):
                 break
         if truncated is not None:
             raise truncated
+        if lost_s or live.failing:
+            raise InferenceError(
+                f"{lost_s:.1f} s of {path} could not be transcribed: expected all of it; the messages above say why"
+            )
 
 
 def _tell_error(log: EventLog, error: StreamerError) -> None:

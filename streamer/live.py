@@ -3,9 +3,10 @@
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +22,7 @@ from streamer.options import (
     text_tokens,
     transcribe_options,
 )
+from streamer.server.messages import SessionOptions
 from streamer.stream.engine import MAX_PACE_S, Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
@@ -46,6 +48,9 @@ SURE_ODDS = 3.0
 
 # Sessions' options whose prompts and hot words are kept ready; a thousand hot words take about 10 MB.
 MAX_PREPARED = 32
+
+# The options of a client that has none.
+NO_OPTIONS = SessionOptions()
 
 # Audio put into a session's buffer at a time by a source that can wait for room.
 MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
@@ -228,16 +233,14 @@ def open_session(
     kind: AudioKind,
     reserved: bool = False,
     on_finished: Callable[[], None],
-    language: str | None = None,
-    languages: Sequence[str] = (),
-    task: str | None = None,
-    options: DecodeOptions | None = None,
+    options: SessionOptions = NO_OPTIONS,
 ) -> SessionRunner:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
-    What a client chose is as in `session_settings`, which says what is raised. See `SessionRunner` for the rest.
+    `options` are a client's own. See `SessionRunner` for the rest.
+    Raises ConfigError where the model cannot do what is asked for.
     """
-    chosen = session_settings(settings, model, language=language, languages=languages, task=task, options=options)
+    chosen = session_settings(settings, model, options)
     runner = SessionRunner(
         chosen,
         kind=kind,
@@ -257,29 +260,18 @@ def ready_event(model: WhisperModel, language: str) -> Ready:
     return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
 
 
-def session_settings(
-    settings: Settings,
-    model: WhisperModel,
-    *,
-    language: str | None = None,
-    languages: Sequence[str] = (),
-    task: str | None = None,
-    options: DecodeOptions | None = None,
-) -> SessionSettings:
-    """Return a session's settings, with a client's own language, task and options where it named them.
-
-    languages : codes of those that `auto` may choose from; none: all that the model knows
-    options : what `decode_options` makes of the settings, with what the client chose instead; None: nothing
+def session_settings(settings: Settings, model: WhisperModel, options: SessionOptions = NO_OPTIONS) -> SessionSettings:
+    """Return a session's settings, with what a client chose where it chose something.
 
     Raises ConfigError where the model does not know a language, cannot translate, or cannot do what the options say.
     """
-    task = task or settings.decoding.task
-    language = language or settings.decoding.language
-    for code in languages:
+    task = options.task or settings.decoding.task
+    language = options.language or settings.decoding.language
+    for code in options.languages or ():
         model.tokenizer.start_sequence(code, task)
-    if language == "auto" and len(set(languages)) == 1:
-        language = languages[0]
-    return SessionSettings(
+    if language == "auto" and len(set(options.languages or ())) == 1:
+        (language,) = set(options.languages or ())
+    chosen = SessionSettings(
         gate=GateSettings(
             threshold=settings.speech.threshold,
             min_speech_s=settings.speech.min_speech_s,
@@ -303,9 +295,32 @@ def session_settings(
         compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
         language=model.tokenizer.choose_language(language, task),
         task=task,
-        languages=tuple(dict.fromkeys(languages)),
-        options=check_decode_options(decode_options(settings.decoding) if options is None else options, model),
     )
+    return _with_options(chosen, settings, model, options)
+
+
+def _with_options(
+    chosen: SessionSettings, settings: Settings, model: WhisperModel, options: SessionOptions
+) -> SessionSettings:
+    """Return settings with the options that a client named, but for language and task."""
+    decoding = _named(initial_prompt=options.initial_prompt, hotwords=options.hotwords, beam_size=options.beam_size)
+    gate = _named(threshold=options.vad_threshold, min_silence_s=options.min_silence_s)
+    own = dataclasses.replace(decode_options(settings.decoding), **decoding)
+    return dataclasses.replace(
+        chosen,
+        **_named(
+            languages=options.languages,
+            words=options.words,
+            pace_s=options.pace_s,
+            options=check_decode_options(own, model),
+            gate=dataclasses.replace(chosen.gate, **gate) if gate else None,
+        ),
+    )
+
+
+def _named(**options: object) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {key: value for key, value in options.items() if value is not None}
 
 
 def write_all(

@@ -128,14 +128,19 @@ class Daemon:
         """Return the ws:// address of a path."""
         return self.url.replace("http://", "ws://").rstrip("/") + path
 
-    def get(self, path: str) -> tuple[int, str]:
+    def get(self, path: str, method: str = "GET") -> tuple[int, str]:
         """Return status and body of a path."""
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        request = urllib.request.Request(self.url.rstrip("/") + path, method=method)
         try:
-            with opener.open(self.url.rstrip("/") + path, timeout=WAIT_S) as response:
+            with opener.open(request, timeout=WAIT_S) as response:
                 return int(response.status), response.read().decode("utf-8")
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode("utf-8")
+
+    def post(self, path: str) -> tuple[int, str]:
+        """Return status and body of what is answered to a command."""
+        return self.get(path, "POST")
 
     def health(self) -> dict[str, Any]:
         """Return what /healthz says, which must be that all is well."""

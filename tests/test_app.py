@@ -2,13 +2,16 @@
 
 import asyncio
 import json
+import logging
 import os
 import shutil
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,13 +19,15 @@ import scipy.signal
 import soundfile
 from numpy.typing import NDArray
 
-from streamer.app import FULL_SIZE_MODEL
+from streamer.app import FULL_SIZE_MODEL, _Daemon, _signals
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.events import Error, Final, Partial
+from streamer.config import Settings
+from streamer.events import Error, Final, Gap, Partial
 from tests.daemon import (
     REPOSITORY,
     SAMPLE,
     command,
+    connected,
     events_of,
     follow,
     pause_after,
@@ -32,6 +37,7 @@ from tests.daemon import (
     started,
 )
 from tests.promises import check_promises, transcript
+from tests.server.support import RecordingInput
 from tests.wer import wer
 
 SENTENCE_S = pause_after(1)  # the first of the sample
@@ -47,6 +53,14 @@ def sentence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first sentence of the sample, as a file."""
     path = tmp_path_factory.mktemp("audio") / "sentence.wav"
     soundfile.write(path, recording(SAMPLE, 0.0, SENTENCE_S), SAMPLE_RATE, subtype="PCM_16")
+    return path
+
+
+@pytest.fixture(scope="module")
+def excerpt_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first two sentences of the sample, as a file."""
+    path = tmp_path_factory.mktemp("audio") / "two.wav"
+    soundfile.write(path, recording(SAMPLE, 0.0, pause_after(2)), SAMPLE_RATE, subtype="PCM_16")
     return path
 
 
@@ -397,6 +411,49 @@ def test_a_daemon_that_waits_for_standard_input_ends_in_order() -> None:
         os.close(reading)
         os.close(writing)
     assert outcome.exit_code == 0, outcome.stderr
+
+
+# --- pausing ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGUSR1 on Windows")
+async def test_a_signal_pauses_the_input_and_lets_it_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    daemon = _Daemon(Settings(), captions=False)
+    own = RecordingInput()
+    toggled = asyncio.Event()
+
+    def toggle() -> None:
+        daemon._toggle_pause()
+        toggled.set()
+
+    before = signal.getsignal(signal.SIGUSR1)
+    with _signals(asyncio.get_running_loop(), daemon._stop.set, toggle):
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGUSR1)
+            async with asyncio.timeout(20):
+                await toggled.wait()
+            toggled.clear()
+            daemon._input = cast("Any", own)  # it has not begun the first time
+    assert own.commands == ["pause", "resume"]
+    assert "no input to pause" in caplog.text
+    assert signal.getsignal(signal.SIGUSR1) == before
+    assert not daemon._stop.is_set()
+
+
+async def test_what_is_heard_while_paused_is_a_gap(excerpt_of_two: Path) -> None:
+    with running("--input", excerpt_of_two, "--speed", "1", "--no-captions") as daemon:
+        async with connected(daemon.address("/v1/captions?after=0")) as (_, received):
+            await received.wait_for(Partial)
+            assert daemon.post("/v1/input/pause") == (200, '{"paused":true}\n')
+            await asyncio.sleep(1.0)  # of what is said
+            assert daemon.get("/v1/input") == (200, '{"paused":true}\n')
+            assert daemon.post("/v1/input/resume") == (200, '{"paused":false}\n')
+            await received.wait_closed()
+        outcome = daemon.stop()
+    assert outcome.exit_code == 0, outcome.stderr
+    assert {gap.reason for gap in received.of(Gap)} == {"paused"}
+    check_promises(received.events)
 
 
 # --- nothing said -----------------------------------------------------------------------------------------------------

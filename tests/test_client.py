@@ -121,6 +121,15 @@ async def test_events_come_until_end() -> None:
         assert paths == ["/v1/captions"]
 
 
+async def test_events_of_a_later_daemon_are_left_out() -> None:
+    async def handler(connection: ServerConnection) -> None:
+        for message in (ready().to_json(), '{"type":"applause","seq":2,"session":"s"}', end(3).to_json()):
+            await connection.send(message)
+
+    async with daemon(handler) as (address, _):
+        assert await received(address) == ([ready(), end(3)], [])
+
+
 async def test_a_normal_close_ends_too() -> None:
     async with daemon(sending(ready(), final(2))) as (address, _):
         assert await received(address) == ([ready(), final(2)], [])
@@ -186,7 +195,7 @@ async def test_no_daemon_is_an_error_that_says_how_to_start_one() -> None:
     [
         "{",
         "[]",
-        '{"type":"finale"}',
+        '{"type":7}',
         '{"type":"final","seq":2}',
         '{"type":"end","seq":"x"}',
         b"\x00",

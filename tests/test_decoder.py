@@ -14,6 +14,7 @@ from streamer.config import DecodingSettings, load_settings
 from streamer.errors import ConfigError
 from streamer.live import WhisperDecoder, WhisperEncoder, session_settings
 from streamer.options import check_decode_options, decode_options
+from streamer.server.messages import SessionOptions
 from streamer.stream.window import Request
 from streamer.whisper.decoding.hotwords import HotWords
 from streamer.whisper.decoding.options import DecodeOptions
@@ -166,19 +167,19 @@ class TestOptions:
         settings = load_settings(None, {}, {"decoding.hotwords": "NPU, OpenVINO", "decoding.beam_size": 2})
         daemons = DecodeOptions(hotwords=("NPU", "OpenVINO"), beam_size=2)
         assert session_settings(settings, model).options == daemons == decode_options(settings.decoding)
-        own = dataclasses.replace(daemons, initial_prompt="A talk.", hotwords=(" NPU ", "NPU"))
-        chosen = session_settings(settings, model, options=own).options
-        assert chosen == dataclasses.replace(own, hotwords=("NPU",))
+        own = SessionOptions(initial_prompt="A talk.", hotwords=(" NPU ", "NPU"))
+        chosen = session_settings(settings, model, own).options
+        assert chosen == dataclasses.replace(daemons, initial_prompt="A talk.", hotwords=("NPU",))
 
     def test_allowed_languages_are_those_of_the_model(self, known: Untyped) -> None:
         settings = load_settings(None, {}, {})
-        chosen = session_settings(settings, known, languages=["de", "en", "de"])
+        chosen = session_settings(settings, known, SessionOptions(languages=("de", "en")))
         assert (chosen.language, chosen.languages) == ("auto", ("de", "en"))
-        assert session_settings(settings, known, languages=["de"]).language == "de"
-        assert session_settings(settings, known, language="ja", languages=["de"]).language == "ja"
+        assert session_settings(settings, known, SessionOptions(languages=("de",))).language == "de"
+        assert session_settings(settings, known, SessionOptions(language="ja", languages=("de",))).language == "ja"
         for wrong in ("auto", "xx", ""):
             with pytest.raises(ConfigError, match="does not know the language"):
-                session_settings(settings, known, languages=["de", wrong])
+                session_settings(settings, known, SessionOptions(languages=("de", wrong)))
 
 
 class TestLanguage:

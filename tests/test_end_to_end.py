@@ -13,7 +13,7 @@ import soundfile
 from websockets.asyncio.client import connect
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech
+from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Resumed, Speech
 from tests.chat_endpoint import chat_endpoint, saying
 from tests.daemon import (
     SAMPLE,
@@ -144,16 +144,19 @@ async def test_a_client_without_audio_gets_ready_and_end(daemon: Daemon) -> None
     assert received.close_code == 1000
 
 
-async def test_text_where_audio_belongs_is_refused_and_nothing_said_before_is_lost(daemon: Daemon) -> None:
+async def test_text_where_audio_belongs_is_told_and_nothing_is_lost(daemon: Daemon) -> None:
+    samples = recording(SAMPLE, *FIRST_S)
     async with connected(daemon.address("/v1/stream")) as (connection, received):
-        await send_audio(connection, recording(SAMPLE, *FIRST_S))
+        await send_audio(connection, samples[: len(samples) // 2])
         await connection.send("hello?")
+        await send_audio(connection, samples[len(samples) // 2 :])
+        await connection.send('{"type":"finish"}')
         await received.wait_closed()
     (error,) = received.of(Error)
-    assert (error.code, error.fatal) == ("bad_message", True)
+    assert (error.code, error.fatal) == ("bad_message", False)
     assert "expected" in error.message
-    assert received.close_code == 1003
-    check_promises(received.events)
+    assert received.close_code == 1000
+    check_promises(received.events, duration_s=FIRST_S[1])
     assert wer(sample_text(*FIRST_S), transcript(received.events)) <= MAX_SAMPLE_WER
 
 
@@ -221,6 +224,33 @@ async def test_a_frame_that_announces_a_gigabyte_is_refused_before_it_comes(daem
         with contextlib.suppress(OSError):
             await writer.wait_closed()
     assert daemon.health()["status"] == "ok"
+
+
+async def test_a_client_that_loses_its_connection_goes_on_where_it_was(daemon: Daemon) -> None:
+    samples = recording(SAMPLE, *BOTH_S)
+    whole = Received()
+    heard, query = 0, ""
+    for until in (len(samples) // 3, 2 * len(samples) // 3, len(samples)):
+        async with connected(daemon.address(f"/v1/stream{query}")) as (connection, received):
+            if query:
+                await received.wait_for(Resumed)
+                greeting = received.events.pop(0)
+                assert isinstance(greeting, Resumed)
+                assert heard <= greeting.heard_samples <= until
+                heard = greeting.heard_samples
+            await send_audio(connection, samples[heard:until])
+            if until == len(samples):
+                await connection.send('{"type":"finish"}')
+                await received.wait_closed()
+            else:
+                await received.wait_for(Ready if not query else Event)
+                connection.transport.abort()
+                await received.wait_closed()
+        whole.events += received.events
+        last = whole.events[-1]
+        query = f"?session={last.session}&after={last.seq}"
+    whole.close_code = received.close_code
+    check_sample(whole, *BOTH_S)
 
 
 async def test_too_many_clients_are_told_to_come_back(daemon: Daemon) -> None:

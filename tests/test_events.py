@@ -1,10 +1,10 @@
 import json
 from dataclasses import MISSING, fields
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from streamer.errors import ProtocolError
+from streamer.errors import ProtocolError, UnknownEventError
 from streamer.events import (
     EVENT_TYPES,
     End,
@@ -12,8 +12,10 @@ from streamer.events import (
     Event,
     Final,
     Gap,
+    GapReason,
     Partial,
     Ready,
+    Resumed,
     Speech,
     Word,
     from_json,
@@ -27,11 +29,12 @@ WORDS = (
 TEXT: dict[str, Any] = {"segment": 3, "start": 1.0, "end": 2.0, "text": "Grüße, 世界", "words": WORDS}
 SAMPLES: tuple[Event, ...] = (
     Ready(model="nano.en", device={"encoder": "NPU", "decoder": "CPU"}, sample_rate=16_000, language="en"),
+    Resumed(heard_samples=48_000),
     Speech(state="start", time=0.5),
     Speech(state="end", time=2.5),
     Partial(**TEXT, stable=6),
     Final(**TEXT, language="en", no_speech_prob=0.02, avg_logprob=-0.25),
-    Gap(start=3.0, end=4.5, reason="overrun"),
+    *(Gap(start=3.0, end=4.5, reason=reason) for reason in get_args(GapReason)),
     Error(code="device", message='the device said "no"\nand left', fatal=True),
     End(),
 )
@@ -67,6 +70,15 @@ def test_an_event_without_one_of_its_fields_is_refused_by_name(event: Event) -> 
 def test_fields_of_a_later_version_are_ignored() -> None:
     data = {**Speech(state="end", time=1.5).to_dict(), "confidence": 0.5}
     assert from_json(json.dumps(data)) == Speech(state="end", time=1.5)
+
+
+def test_events_of_a_later_version_are_told_apart_from_what_is_none() -> None:
+    with pytest.raises(UnknownEventError, match="'shout'"):
+        from_json('{"type":"shout","seq":3}')
+    for text in ('{"type":7}', '{"seq":1}'):
+        with pytest.raises(ProtocolError) as caught:
+            from_json(text)
+        assert not isinstance(caught.value, UnknownEventError)
 
 
 @pytest.mark.parametrize(

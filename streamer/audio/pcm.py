@@ -94,6 +94,10 @@ class PcmDecoder:
             self._carried = b""
         return self._resampler.flush()
 
+    def drop_rest(self) -> None:
+        """Forget the beginning of a frame whose rest does not come: the sender goes on with a whole frame."""
+        self._carried = b""
+
     def take_problems(self) -> list[tuple[str, str]]:
         """Return the problems found since the last call as (code, message), oldest first."""
         problems, self._problems = self._problems, []

@@ -33,6 +33,9 @@ class RingBuffer:
         # Called by the writing thread after each write; it must return quickly.
         self.on_write: Callable[[], None] | None = None
 
+        # Called by the reading thread each time there is room for more; it must return quickly.
+        self.on_room: Callable[[], None] | None = None
+
         # The audio: position p lies at p % capacity_samples.
         self._samples = np.zeros(capacity_samples, dtype=np.float32)
 
@@ -134,6 +137,8 @@ class RingBuffer:
             self._released = position
             with self._changed:
                 self._changed.notify_all()
+            if self.on_room is not None:
+                self.on_room()
 
     def wait_for_room(self, n_samples: int, timeout_s: float) -> bool:
         """Wait until `n_samples` can be written without loss, wake() or the time is over; say whether they can."""

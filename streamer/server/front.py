@@ -21,8 +21,9 @@ from websockets.protocol import State
 from streamer.errors import ConfigError, PortInUseError
 from streamer.server.access import Access, is_wildcard
 from streamer.server.http import CAPTIONS_PATH, STREAM_PATH, HttpFront, check_upgrade, query_value, respond_error
-from streamer.server.interfaces import Feed, Streams
+from streamer.server.interfaces import Feed, Input, Streams
 from streamer.server.metrics import ServerMetrics
+from streamer.server.stream import StreamEndpoint
 from streamer.server.ws import (
     CLOSE_TIMEOUT_S,
     KEEPALIVE_S,
@@ -31,7 +32,6 @@ from streamer.server.ws import (
     EventWriter,
     close_connection,
     serve_captions,
-    serve_stream,
 )
 
 logger = logging.getLogger(__name__)
@@ -61,14 +61,16 @@ class Server:
         max_subscribers: int,
         queue_events: int,
         feed: Feed | None,
+        input_now: Callable[[], Input | None],
         streams: Streams,
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
     ) -> None:
         """Prepare a server for `host` and `port` (0: any free one).
 
-        `feed` is the daemon's own input, None where it has none. `health` returns what `/healthz` shows, with a
-        `status` that is `ok` or something else. `max_subscribers` holds for each endpoint.
+        `feed` has the events of the daemon's own input, None where it has none; `input_now` returns what commands to
+        it go to, None while it has not begun. `health` returns what `/healthz` shows, with a `status` that is `ok` or
+        something else. `max_subscribers` holds for each endpoint.
 
         Raises ConfigError where it would be open to a network without a token, or an origin is not one.
         """
@@ -77,14 +79,14 @@ class Server:
         self._port = port
         self._max_subscribers = max_subscribers
         self._feed = feed
-        self._streams = streams
-        self._http = HttpFront(self._access, health, registry)
+        self._http = HttpFront(self._access, health, registry, input_now if feed is not None else None)
         self._context = Context(
             queue_events=queue_events,
             stopping=asyncio.Event(),
             metrics=ServerMetrics(registry),
             writer=EventWriter(),
         )
+        self._streams = StreamEndpoint(self._context, streams)
         # One a listening socket: `localhost` has an IPv4 and an IPv6 address.
         self._servers: list[WebSocketServer] = []
         # All TCP connections, also those that have not said yet what they want.
@@ -141,21 +143,19 @@ class Server:
         self._servers.clear()
 
     def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
-        response = self._http.answer(request) or self._check_captions(request) or check_upgrade(request)
+        response = self._http.answer(request) or self._check_socket(request) or check_upgrade(request)
         if response is not None:
             return response
         sock = connection.transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         if urlsplit(request.path).path == STREAM_PATH:
-            connection.ping_interval = None  # a stream has a keepalive of its own, see ws._receive
+            connection.ping_interval = None  # a stream has a keepalive of its own, see ws.receive
         return None
 
-    def _check_captions(self, request: Request) -> Response | None:
+    def _check_socket(self, request: Request) -> Response | None:
         url = urlsplit(request.path)
-        if url.path != CAPTIONS_PATH:
-            return None
-        if self._feed is None:
+        if url.path == CAPTIONS_PATH and self._feed is None:
             return respond_error(
                 HTTPStatus.NOT_FOUND,
                 f"the daemon runs without an input of its own, there are no captions: send audio to {STREAM_PATH},"
@@ -180,20 +180,16 @@ class Server:
         assert task is not None
         self._handlers[task] = url.path
         logger.debug("%s connects to %s", connection.remote_address, url.path)
+        text = query_value(url.query, "after")
+        after = None if text is None else int(text)
+        session = query_value(url.query, "session") or None
         try:
             if url.path == STREAM_PATH:
-                await serve_stream(connection, self._context, self._streams)
+                await self._streams.serve(connection, after=after, session=session)
             else:
                 assert self._feed is not None
-                after = query_value(url.query, "after")
                 with self._context.metrics.subscribers.track_inprogress():
-                    await serve_captions(
-                        connection,
-                        self._context,
-                        self._feed,
-                        after=None if after is None else int(after),
-                        session=query_value(url.query, "session") or None,
-                    )
+                    await serve_captions(connection, self._context, self._feed, after=after, session=session)
         finally:
             del self._handlers[task]
             logger.debug("%s left %s", connection.remote_address, url.path)

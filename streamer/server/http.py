@@ -14,12 +14,22 @@ from websockets.datastructures import Headers
 from websockets.http11 import Request, Response
 
 from streamer.server.access import Access
+from streamer.server.interfaces import Input
 
 logger = logging.getLogger(__name__)
 
 CAPTIONS_PATH = "/v1/captions"
 STREAM_PATH = "/v1/stream"
 SOCKET_PATHS = (CAPTIONS_PATH, STREAM_PATH)
+
+# The daemon's own input: how it is (GET), and what it is to do (POST).
+INPUT_PATH = "/v1/input"
+COMMANDS: dict[str, Callable[[Input], None]] = {
+    f"{INPUT_PATH}/pause": lambda own: own.pause(),
+    f"{INPUT_PATH}/resume": lambda own: own.resume(),
+    f"{INPUT_PATH}/flush": lambda own: own.flush(),
+    f"{INPUT_PATH}/clear": lambda own: own.clear(),
+}
 
 # Files of the captions page. All but the page itself are served without a token: they hold nothing but the program.
 PAGE_FILES = {
@@ -30,7 +40,7 @@ PAGE_FILES = {
     "/microphone.js": ("microphone.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-GUARDED_PATHS = ("/", "/metrics", *SOCKET_PATHS)
+GUARDED_PATHS = ("/", "/metrics", INPUT_PATH, *COMMANDS, *SOCKET_PATHS)
 
 # A Host header that can be written into a policy as it is.
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
@@ -39,8 +49,16 @@ _PLAIN_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 class HttpFront:
     """Answers what is not a WebSocket."""
 
-    def __init__(self, access: Access, health: Callable[[], Mapping[str, object]], registry: CollectorRegistry) -> None:
+    def __init__(
+        self,
+        access: Access,
+        health: Callable[[], Mapping[str, object]],
+        registry: CollectorRegistry,
+        input_now: Callable[[], Input | None] | None,
+    ) -> None:
+        """Answer with what is given; `input_now` is None where the daemon has no input (see `Server`)."""
         self._access = access
+        self._input_now = input_now
         self._health = health
         self._registry = registry
         static = importlib.resources.files("streamer.server") / "static"
@@ -63,27 +81,48 @@ class HttpFront:
             return self._answer_health()
         if url.path == "/metrics":
             return respond(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
+        if url.path == INPUT_PATH or url.path in COMMANDS:
+            return self._answer_input(COMMANDS.get(url.path))
         return None
 
     def _refuse(self, request: Request, path: str, query: str) -> Response | None:
         refusal = self._access.check_peer(_header(request, "Host"), _header(request, "Origin"))
         if refusal is not None:
             return respond_error(HTTPStatus(refusal.status), refusal.message)
-        method = getattr(request, "method", "GET")  # websockets before 17 refuses the others itself
-        if method != "GET":
+        paths = ("/healthz", "/metrics", *SOCKET_PATHS, INPUT_PATH, *COMMANDS)
+        if path not in self._files and path not in paths:
             return respond_error(
-                HTTPStatus.METHOD_NOT_ALLOWED, f"method is {method:.20}: expected GET", {"Allow": "GET"}
+                HTTPStatus.NOT_FOUND, f"path {path!r:.100} does not exist: there are /, {', '.join(paths)}"
             )
-        if path not in self._files and path not in ("/healthz", "/metrics", *SOCKET_PATHS):
+        # What changes something must not happen because somebody looks at an address.
+        expected = "POST" if path in COMMANDS else "GET"
+        if request.method != expected:
             return respond_error(
-                HTTPStatus.NOT_FOUND,
-                f"path {path!r:.100} does not exist: there are /, /healthz, /metrics, {', '.join(SOCKET_PATHS)}",
+                HTTPStatus.METHOD_NOT_ALLOWED,
+                f"method is {request.method!r:.20}: expected {expected}",
+                {"Allow": expected},
             )
         if path in GUARDED_PATHS:
             refusal = self._access.check_token(_header(request, "Authorization"), query_value(query, "token"))
             if refusal is not None:
                 return respond_error(HTTPStatus(refusal.status), refusal.message, {"WWW-Authenticate": "Bearer"})
         return None
+
+    def _answer_input(self, command: Callable[[Input], None] | None) -> Response:
+        if self._input_now is None:
+            return respond_error(
+                HTTPStatus.NOT_FOUND,
+                "the daemon runs without an input of its own: a stream is commanded by messages in it,"
+                " or start the daemon with --input mic or a file",
+            )
+        own = self._input_now()
+        if command is not None:
+            if own is None:
+                return respond_error(
+                    HTTPStatus.SERVICE_UNAVAILABLE, "the input has not begun, the model is being loaded: try again"
+                )
+            command(own)
+        return respond(HTTPStatus.OK, _json({"paused": own is not None and own.paused}), "application/json")
 
     def _answer_health(self) -> Response:
         try:

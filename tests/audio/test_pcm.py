@@ -129,3 +129,11 @@ def test_a_stream_of_single_bytes_does_not_make_it_grow() -> None:
     grown, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert grown < 20_000
+
+
+def test_a_sender_that_begins_again_sends_whole_frames() -> None:
+    decoder = PcmDecoder("s16le", 16_000, 1)
+    assert len(decoder.decode(b"\x00\x40\x00")) == 1
+    decoder.drop_rest()
+    assert decoder.decode(b"\x00\x40").tolist() == [0.5]
+    assert decoder.frames_decoded == 2

@@ -173,6 +173,18 @@ def test_the_listener_hears_of_each_write_after_it_happened() -> None:
     assert heads == [3, 7]
 
 
+def test_the_writer_hears_of_each_time_that_there_is_room() -> None:
+    ring = RingBuffer(10)
+    free: list[int] = []
+    ring.on_room = lambda: free.append(ring.free)
+    ring.write(numbered(0, 10))
+    ring.release(4)
+    ring.release(4)
+    ring.release(3)
+    ring.release(99)
+    assert free == [4, 10]
+
+
 def test_reading_what_is_not_there_yet_is_a_bug() -> None:
     with pytest.raises(AssertionError):
         RingBuffer(10).read(0, 1)

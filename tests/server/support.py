@@ -3,21 +3,25 @@
 import asyncio
 import contextlib
 import json
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from prometheus_client import CollectorRegistry
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
-from streamer.errors import ProtocolError
+from streamer.errors import UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, Ready, Word, from_json
 from streamer.server.front import Server
-from streamer.server.interfaces import ClientStream, StreamStart
+from streamer.server.interfaces import ClientStream
+from streamer.server.messages import Command, SessionOptions, StreamStart
 from streamer.stream.eventlog import EventLog
 
 T = TypeVar("T")
 
+SESSION = "client-1"  # name of the session of each recording stream
 WAIT_S = 20.0  # bound of every wait for something that must come
 
 
@@ -73,9 +77,15 @@ class RecordingStream:
 
     def __init__(self, start: StreamStart) -> None:
         self.start = start
-        self.log = opened_log("client-1")
+        self.log = opened_log(SESSION)
+        self.options: SessionOptions = start
+        self.complete = False
         self.audio = bytearray()
+        # Commands, each with how many bytes of audio had come before.
+        self.commands: list[tuple[str, int]] = []
+        # Set with each piece of audio and each command.
         self.written = asyncio.Event()
+        self.kept = asyncio.Event()
         self.abandoned = asyncio.Event()
         self.finished = asyncio.Event()
         # Cleared to hold `write` and `finish` back, as a full buffer and a slow model do.
@@ -83,6 +93,8 @@ class RecordingStream:
         self.room.set()
         # Raised by the next `write`.
         self.failure: Exception | None = None
+        # Raised by the next `change`.
+        self.refusal: Exception | None = None
 
     @property
     def feed(self) -> EventLog:
@@ -92,12 +104,22 @@ class RecordingStream:
         await self.room.wait()
         if self.failure is not None:
             raise self.failure
-        if len(data) % 2:
-            raise ProtocolError(f"audio frame has {len(data)} bytes: expected whole samples of 2 bytes")
         self.audio += data
         self.written.set()
 
+    async def command(self, command: Command) -> None:
+        self.commands.append((command, len(self.audio)))
+        self.written.set()
+
+    async def change(self, options: SessionOptions) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.options = options
+        self.commands.append(("set", len(self.audio)))
+        self.written.set()
+
     async def finish(self) -> None:
+        self.complete = True
         await self.room.wait()
         self.log.append(final(1, f"{len(self.audio)} bytes"))
         self.log.close()
@@ -106,9 +128,37 @@ class RecordingStream:
     def report(self, code: str, message: str, fatal: bool) -> None:
         self.log.append(Error(code=code, message=message, fatal=fatal))
 
+    def go_on(self) -> int:
+        return len(self.audio) // 2
+
+    def keep(self) -> None:
+        self.kept.set()
+
     def abandon(self) -> None:
         self.log.close()
         self.abandoned.set()
+
+
+class RecordingInput:
+    """The daemon's own input, which takes notes of what it is told to do."""
+
+    def __init__(self) -> None:
+        self.commands: list[str] = []
+        self.paused = False
+
+    def flush(self) -> None:
+        self.commands.append("flush")
+
+    def pause(self) -> None:
+        self.commands.append("pause")
+        self.paused = True
+
+    def resume(self) -> None:
+        self.commands.append("resume")
+        self.paused = False
+
+    def clear(self) -> None:
+        self.commands.append("clear")
 
 
 class RecordingStreams:
@@ -131,6 +181,12 @@ class RecordingStreams:
         self.arrived.set()
         return stream
 
+    def resume(self, session: str) -> ClientStream:
+        for stream in self.opened:
+            if stream.log.session == session and not stream.abandoned.is_set():
+                return stream
+        raise UnknownSessionError("the session is not known: start another")
+
     async def first(self) -> RecordingStream:
         await within(self.arrived.wait())
         return self.opened[0]
@@ -144,6 +200,7 @@ class Running:
     url: str
     log: EventLog
     streams: RecordingStreams
+    own: RecordingInput
     registry: CollectorRegistry
     health: dict[str, object]
 
@@ -166,6 +223,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     """Run a server on a free port until the block is left."""
     log = log if log is not None else opened_log()
     streams = RecordingStreams()
+    own = RecordingInput()
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
     arguments: dict[str, Any] = {
@@ -176,6 +234,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
         "max_subscribers": 10,
         "queue_events": 256,
         "feed": log,
+        "input_now": lambda: own,
         "streams": streams,
         "health": lambda: health,
         "registry": registry,
@@ -184,7 +243,7 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     server = Server(**arguments)
     url = await server.start()
     try:
-        yield Running(server=server, url=url, log=log, streams=streams, registry=registry, health=health)
+        yield Running(server=server, url=url, log=log, streams=streams, own=own, registry=registry, health=health)
     finally:
         await server.stop(timeout_s=2.0)
 
@@ -193,6 +252,32 @@ async def within(awaitable: Awaitable[T]) -> T:
     """Wait for something that must come."""
     async with asyncio.timeout(WAIT_S):
         return await awaitable
+
+
+async def closing(client: ClientConnection) -> tuple[int, str]:
+    """Read to the end; return the close code and reason that the server gave."""
+    while True:
+        try:
+            await within(client.recv())
+        except ConnectionClosed:
+            return client.close_code or 0, client.close_reason or ""
+
+
+def deaf_socket(port: int, path: str) -> socket.socket:
+    """Open a WebSocket by hand that reads its handshake and nothing more, with a small receive buffer."""
+    sock = socket.socket()
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    sock.settimeout(20)
+    sock.connect(("127.0.0.1", port))
+    sock.sendall(
+        f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n".encode("ascii")
+    )
+    answer = b""
+    while b"\r\n\r\n" not in answer:
+        answer += sock.recv(1)
+    assert answer.startswith(b"HTTP/1.1 101")
+    return sock
 
 
 async def next_event(socket: ClientConnection) -> Event:

@@ -109,10 +109,57 @@ async def test_what_does_not_exist_is_told_together_with_what_does() -> None:
         assert "ws://" in json.loads(body)["error"]
 
 
+@pytest.mark.parametrize("command", ["pause", "resume", "flush", "clear"])
+async def test_the_input_does_what_it_is_told(command: str) -> None:
+    async with serving() as running:
+        response, body = await get(running, f"/v1/input/{command}", method="POST")
+        assert (response.status, json.loads(body)) == (200, {"paused": command == "pause"})
+        assert running.own.commands == [command]
+        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": command == "pause"}
+
+
+async def test_looking_at_a_command_does_not_do_it() -> None:
+    async with serving() as running:
+        response, _ = await get(running, "/v1/input/pause")
+        assert (response.status, response.getheader("Allow")) == (405, "POST")
+        assert (await get(running, "/v1/input", method="POST"))[0].status == 405
+        assert (await get(running, "/v1/input/stop", method="POST"))[0].status == 404
+        assert running.own.commands == []
+
+
+async def test_nobody_else_commands_the_input() -> None:
+    async with serving(token="secret") as running:
+        path = "/v1/input/clear"
+        assert (await get(running, path, method="POST"))[0].status == 401
+        assert (await get(running, f"{path}?token=wrong", method="POST"))[0].status == 401
+        token = "Bearer secret"
+        for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}):
+            assert (await get(running, path, method="POST", Authorization=token, **headers))[0].status == 403
+        assert running.own.commands == []
+        assert (await get(running, "/v1/input"))[0].status == 401
+        own = running.url.rstrip("/")
+        assert (await get(running, path, method="POST", Authorization=token, Origin=own))[0].status == 200
+        assert running.own.commands == ["clear"]
+
+
+async def test_an_input_that_is_not_there_cannot_be_commanded() -> None:
+    async with serving(feed=None) as running:
+        for path, method in (("/v1/input", "GET"), ("/v1/input/pause", "POST")):
+            response, body = await get(running, path, method=method)
+            assert response.status == 404
+            assert "--input" in json.loads(body)["error"]
+    async with serving(input_now=lambda: None) as running:
+        response, body = await get(running, "/v1/input/pause", method="POST")
+        assert response.status == 503
+        assert "loaded" in json.loads(body)["error"]
+        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": False}
+
+
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "9" * 40, "%D9%A1"])
 async def test_a_bad_after_is_400(after: str) -> None:
     async with serving() as running:
-        assert await refusal(running, f"/v1/captions?after={after}") == 400
+        for path in ("/v1/captions", "/v1/stream"):
+            assert await refusal(running, f"{path}?session=s&after={after}") == 400
 
 
 async def test_a_daemon_without_input_has_no_captions() -> None:
@@ -158,6 +205,7 @@ def make_server(host: str, port: int, token: str = "") -> Server:
         max_subscribers=1,
         queue_events=8,
         feed=None,
+        input_now=lambda: None,
         streams=RecordingStreams(),
         health=lambda: {"status": "ok"},
         registry=CollectorRegistry(),

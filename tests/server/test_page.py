@@ -133,10 +133,40 @@ async def test_a_page_with_a_token_passes_it_on() -> None:
         await page.wait_for(finals_are("private"))
 
 
+async def test_the_daemons_input_can_be_paused() -> None:
+    async with serving(token="a b") as running, browse(running.url + "?token=a%20b") as page:
+        await page.wait_for(LIVE)
+        await page.click("#pause")
+        await page.wait_for("document.querySelector('#status-text').textContent === 'Paused'")
+        assert running.own.paused
+        assert await page.text("#pause-text") == "Resume"
+        await page.click("#pause")
+        await page.wait_for(LIVE)
+        assert running.own.commands == ["pause", "resume"]
+        assert await page.text("#pause-text") == "Pause"
+        # Somebody else does it.
+        running.own.paused = True
+        running.log.append(Gap(start=1.0, end=2.0, reason="paused"))
+        await page.wait_for("document.querySelector('#status-text').textContent === 'Paused'")
+        assert page.problems == []
+        running.log.close()
+        await page.wait_for("document.querySelector('#pause').hidden")
+
+
+async def test_what_was_cleared_is_shown_no_more() -> None:
+    async with serving() as running, browse(running.url) as page:
+        running.log.append(partial(1, "never mind", 5))
+        await page.wait_for("document.querySelector('#unstable').textContent === ' mind'")
+        running.log.append(Gap(start=0.0, end=0.6, reason="cleared"))
+        await page.wait_for("document.querySelector('#live').hidden")
+        assert "dropped" in await page.evaluate(f"{FINALS}.at(-1)")
+
+
 async def test_a_daemon_without_input_says_so() -> None:
     async with serving(feed=None) as running, browse(running.url) as page:
         await page.wait_for("document.querySelector('#status-text').textContent === 'No input'")
         assert "microphone" in await page.text("#empty")
+        assert await page.evaluate("document.querySelector('#pause').hidden")
 
 
 async def test_the_browsers_microphone_is_captioned(tmp_path: Path) -> None:
@@ -150,6 +180,12 @@ async def test_the_browsers_microphone_is_captioned(tmp_path: Path) -> None:
         stream.log.append(partial(1, "a tone", 2))
         await page.wait_for("document.querySelector('#stable').textContent === 'a '")
         assert await page.text("#status-text") == "Your microphone"
+        for _ in range(2):
+            await page.click("#pause")
+        while [command for command, _ in stream.commands] != ["pause", "resume"]:
+            stream.written.clear()
+            await within(stream.written.wait())
+        assert running.own.commands == []
         while len(stream.audio) < 2 * stream.start.sample_rate:  # one second
             stream.written.clear()
             await within(stream.written.wait())

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from streamer.events import EVENT_TYPES, from_json
-from streamer.server.interfaces import StreamStart
+from streamer.server.messages import StreamStart, parse_message
 from tests.server.support import final, serving, within
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -24,9 +24,8 @@ def test_every_event_has_an_example_that_is_one() -> None:
         assert example.to_json() == block.strip()
 
 
-def test_the_start_example_is_one_and_every_key_is_described() -> None:
-    (example,) = blocks("text")
-    StreamStart.from_json(example)
+def test_the_examples_of_messages_are_some_and_every_key_is_described() -> None:
+    assert [parse_message(example)[0] for example in blocks("text")] == ["start", "set"]
     for key in StreamStart.__dataclass_fields__:
         assert f"| `{key}` |" in DOCUMENT
 

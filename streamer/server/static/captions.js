@@ -17,7 +17,8 @@ let following = true; // whether the page keeps to the bottom
 let socket = null; // the connection to the daemon's captions
 let attempt = 0; // connections in a row that failed
 let retryTimer = 0;
-let microphone = null; // the running capture: {socket, stream, context, node, stopping}
+let paused = false; // whether the daemon's own input is
+let microphone = null; // the running capture: {socket, stream, context, node, paused, stopping}
 
 // --- showing ---------------------------------------------------------------------------------------------------------
 
@@ -28,6 +29,7 @@ function show(event) {
   if (shown.add) addEntry(shown.add);
   if (shown.live) showLive();
   if (event.type === "speech") showState();
+  if (event.type === "gap" && event.reason === "paused" && !microphone) command(); // somebody else may have done it
   follow();
 }
 
@@ -67,12 +69,22 @@ function showLive() {
 
 function showState(state, text) {
   if (state === undefined) {
-    if (microphone) [state, text] = microphone.stopping ? ["recording", "Finishing…"] : ["recording", "Your microphone"];
-    else if (socket?.readyState === WebSocket.OPEN) [state, text] = transcript.speaking ? ["speech", "Speech"] : ["live", "Live"];
-    else return;
+    if (microphone?.stopping) [state, text] = ["recording", "Finishing…"];
+    else if (microphone) [state, text] = microphone.paused ? ["paused", "Paused"] : ["recording", "Your microphone"];
+    else if (socket?.readyState !== WebSocket.OPEN) return;
+    else if (paused) [state, text] = ["paused", "Paused"];
+    else [state, text] = transcript.speaking ? ["speech", "Speech"] : ["live", "Live"];
   }
+  showPause();
   $("status").dataset.state = state;
   if ($("status-text").textContent !== text) $("status-text").textContent = text;
+}
+
+function showPause() {
+  const isPaused = microphone ? microphone.paused : paused;
+  $("pause").hidden = microphone ? microphone.stopping : socket?.readyState !== WebSocket.OPEN || transcript.ended;
+  $("pause").dataset.paused = isPaused;
+  $("pause-text").textContent = isPaused ? "Resume" : "Pause";
 }
 
 function showMessage(text) {
@@ -116,6 +128,7 @@ function connect() {
   connection.onopen = () => {
     opened = true;
     if (!transcript.ended) showState();
+    command();
   };
   connection.onmessage = ({ data }) => {
     attempt = 0;
@@ -141,6 +154,21 @@ function connect() {
 function retryLater(ms) {
   clearTimeout(retryTimer);
   retryTimer = setTimeout(connect, ms);
+}
+
+// Tell the daemon what to do with its input ("pause", "resume"), or nothing; show how the input is then.
+async function command(name) {
+  try {
+    const url = new URL(name ? `v1/input/${name}` : "v1/input", base);
+    if (token) url.searchParams.set("token", token);
+    const response = await fetch(url, { method: name ? "POST" : "GET", cache: "no-store" });
+    const answer = await response.json();
+    if (response.ok) paused = answer.paused;
+    if (name) showMessage(response.ok ? "" : answer.error);
+  } catch {
+    if (name) showMessage("The daemon cannot be reached.");
+  }
+  if (!transcript.ended) showState();
 }
 
 // A browser does not tell a page why a WebSocket was refused; the same address asked over HTTP does.
@@ -182,7 +210,7 @@ async function startMicrophone() {
     return;
   }
   $("microphone").disabled = true;
-  const capture = { socket: null, stream: null, context: null, node: null, stopping: false };
+  const capture = { socket: null, stream: null, context: null, node: null, paused: false, stopping: false };
   try {
     capture.stream = await navigator.mediaDevices.getUserMedia({
       audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true },
@@ -226,6 +254,7 @@ function openStream(capture) {
       showMessage("The microphone was disconnected.");
       stopMicrophone();
     };
+    if (capture.paused) connection.send(JSON.stringify({ type: "pause" }));
     if (capture.stopping) finish(capture);
   };
   connection.onmessage = ({ data }) => show(JSON.parse(data));
@@ -301,6 +330,18 @@ function refusal(error) {
 }
 
 $("microphone").addEventListener("click", () => (microphone ? stopMicrophone() : startMicrophone()));
+$("pause").addEventListener("click", () => {
+  const capture = microphone;
+  if (!capture) {
+    command(paused ? "resume" : "pause");
+    return;
+  }
+  capture.paused = !capture.paused;
+  if (capture.socket.readyState === WebSocket.OPEN) {
+    capture.socket.send(JSON.stringify({ type: capture.paused ? "pause" : "resume" }));
+  }
+  showState();
+});
 $("back").addEventListener("click", () => {
   $("back").hidden = true;
   showMessage("");

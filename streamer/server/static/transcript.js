@@ -7,6 +7,8 @@ const GAP_REASONS = {
   overrun: "audio was lost before it could be read",
   overload: "the daemon could not keep up",
   device: "the audio device was away",
+  paused: "captions were paused",
+  cleared: "what was said was dropped",
 };
 
 export class Transcript {
@@ -54,6 +56,10 @@ export class Transcript {
         if (event.text.trim()) shown.add = this.#keep("final", event.text.trim());
         break;
       case "gap":
+        if (event.reason === "cleared") {
+          this.partial = null; // no final comes of it
+          shown.live = true;
+        }
         shown.add = this.#keep("gap", `${time(event.start)} – ${time(Math.ceil(event.end))} missing: ${GAP_REASONS[event.reason] ?? event.reason}`);
         break;
       case "error":

@@ -1,0 +1,109 @@
+"""An engine that only listens: a real client's stream in front of a runner that writes down what it hears."""
+
+import asyncio
+import random
+import threading
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.pcm import PcmDecoder
+from streamer.audio.ring import RingBuffer
+from streamer.clients import ClientStream
+from streamer.server.messages import SessionOptions, StreamStart
+from streamer.stream.eventlog import EventLog
+from tests.server.support import final, opened_log
+
+SAMPLES_A_FINAL = 500
+
+
+class FakeRunner:
+    """Takes audio from the buffer in a thread of its own, and publishes a final for each `SAMPLES_A_FINAL` of it."""
+
+    def __init__(self, capacity_samples: int = 100_000, *, seed: int = 0) -> None:
+        self.ring = RingBuffer(capacity_samples)
+        self.log: EventLog = opened_log("fake")
+        # Commands, each with how many samples had been written before.
+        self.commands: list[tuple[str, int]] = []
+        self.settings: list[Any] = []
+        self.first_write = asyncio.Event()
+        self._pieces: list[NDArray[np.float32]] = []
+        self._rng = random.Random(seed)
+        # Length of the audio, once it is known.
+        self._end: int | None = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen."""
+        self._thread.start()
+
+    def heard(self) -> NDArray[np.int64]:
+        """Return what was heard, shape (n,), as 16-bit integers."""
+        return np.round(np.concatenate(self._pieces) * 32768).astype(np.int64)
+
+    def write(self, samples: NDArray[np.float32]) -> None:
+        assert len(samples) <= self.ring.free, "audio was written that there is no room for"
+        self.ring.write(samples)
+        self.first_write.set()
+
+    def end(self) -> None:
+        self._note("end")
+        self._end = self.ring.head
+        self.ring.wake()
+
+    def flush(self) -> None:
+        self._note("flush")
+
+    def pause(self) -> None:
+        self._note("pause")
+
+    def resume(self) -> None:
+        self._note("resume")
+
+    def clear(self) -> None:
+        self._note("clear")
+
+    def change(self, settings: object) -> None:
+        self._note("set")
+        self.settings.append(settings)
+
+    def _note(self, command: str) -> None:
+        self.commands.append((command, self.ring.head))
+
+    def _run(self) -> None:
+        position = n_finals = 0
+        while position != self._end and not self.log.closed:
+            self.ring.wait_for_audio(position, 0.5)
+            end = min(self.ring.head, position + self._rng.randrange(1, 2000))
+            self._pieces.append(self.ring.read(position, end))
+            position = end
+            self.ring.release(position)
+            while (n_finals + 1) * SAMPLES_A_FINAL <= position:
+                n_finals += 1
+                self.log.append(final(n_finals, f"{n_finals}"))
+        self.log.close()
+
+
+class OneStream:
+    """Opens one stream, once, and keeps it."""
+
+    def __init__(self, stream: ClientStream) -> None:
+        self._stream = stream
+
+    def open(self, start: StreamStart) -> ClientStream:
+        return self._stream
+
+    def resume(self, session: str) -> ClientStream:
+        assert session == self._stream.feed.session
+        return self._stream
+
+
+def open_stream(runner: FakeRunner, options: StreamStart = StreamStart()) -> ClientStream:  # noqa: B008 - frozen
+    """Return a stream in front of a runner, which is not started yet; it is kept for ever."""
+
+    def choose(options: SessionOptions) -> Any:  # noqa: ANN401 - taken for settings
+        return options
+
+    pcm = PcmDecoder(options.format, options.sample_rate, options.channels)
+    return ClientStream(runner, runner.log, pcm, options, choose=choose, on_keep=lambda: None, on_leave=lambda: None)
