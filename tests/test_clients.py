@@ -24,10 +24,15 @@ MODEL = cast(
     "WhisperModel",
     SimpleNamespace(
         name="model",
-        dims=SimpleNamespace(n_mels=80),
+        n_beams=1,
+        dims=SimpleNamespace(n_mels=80, n_text_ctx=448),
         runtime=SimpleNamespace(devices={}, decoder=SimpleNamespace(beams=None)),
         generation=SimpleNamespace(prompted=False),
-        tokenizer=SimpleNamespace(choose_language=lambda language, task: language),
+        tokenizer=SimpleNamespace(
+            choose_language=lambda language, task: language,
+            start_sequence=lambda language, task: [0, 1, 2],
+            encode=lambda text: [0 for _ in text.split()],
+        ),
     ),
 )
 
@@ -154,7 +159,7 @@ def test_what_a_client_chooses_of_decoding_wins_over_the_settings() -> None:
 
 
 def test_more_beams_than_the_daemon_has_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"beam_size is 5: expected at most 1, .*decoding\.beam_size"):
+    with pytest.raises(ConfigError, match="beam_size is 5: expected 1, what the model was loaded for"):
         session_settings(Settings(), MODEL, StreamStart(beam_size=5))
 
 

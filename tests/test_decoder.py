@@ -156,8 +156,9 @@ class TestOptions:
     def test_what_the_model_cannot_do_is_refused(self, model: WhisperModel, options: DecodeOptions, words: str) -> None:
         with pytest.raises(ConfigError, match=words):
             check_decode_options(options, model)
+        named = dataclasses.asdict(options)
         with pytest.raises(ConfigError, match=words):
-            session_settings(load_settings(None, {}, {}), model, options=options)
+            session_settings(load_settings(None, {}, {}), model, SessionOptions(**named))
 
     def test_a_decoder_for_more_beams_than_were_compiled_is_refused(self, model: WhisperModel) -> None:
         with pytest.raises(ConfigError, match="beam_size is 5"):
