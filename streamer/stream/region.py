@@ -3,10 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Partial, Word, seconds
 
 SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
 CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
+
+# The decoder reads again where so many words follow each other for which it looked no further than before, and for one
+# of them it looked back by more than this. Of the other words it looks back as far for one in a hundred, on its own.
+MIN_REREAD_WORDS = 2
+REREAD_SAMPLES = SAMPLE_RATE // 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +69,12 @@ class Region:
     # Unsettled words of the newest hypothesis.
     tail: list[HeardWord] = field(default_factory=list)
 
+    # How many of these, from the first on, are new: those behind them the decoder read again, or went on from there.
+    n_new: int = 0
+
+    # Passes in a row that brought no new word before that.
+    n_rereading: int = 0
+
     # Whether the tail begins in the middle of a word, whose beginning is the last settled word.
     tail_writes_on: bool = False
 
@@ -88,6 +100,7 @@ class Region:
         """Settle the first words of the tail."""
         settled = self.tail[:n_words]
         del self.tail[:n_words]
+        self.n_new = max(0, self.n_new - n_words)
         if settled and self.tail_writes_on:
             # One word for the decoder is one word here, so that no final ends within a word.
             begun, rest = self.words.pop(), settled[0]
@@ -122,6 +135,28 @@ class Region:
             last = open_words[-1]
             return self.n_settled, between(last, self.tail[0]) if self.tail else last.end
         return None
+
+
+def find_reread(words: Sequence[HeardWord], reach: int) -> range:
+    """Find the first stretch of words for which the decoder read again what it had read.
+
+    That is told by where it looked, and not by the text: what is said twice is read in two places.
+
+    reach : how far it had looked before the first word, in absolute samples
+
+    Returns the indices of the stretch: a single one only where that word is the last; an empty range behind the last
+    word where nothing was read again.
+    """
+    first = 0
+    while first < len(words):
+        behind = next((i for i in range(first, len(words)) if words[i].attended > reach), len(words))
+        several = behind - first >= MIN_REREAD_WORDS or behind == len(words)
+        if several and any(word.attended < reach - REREAD_SAMPLES for word in words[first:behind]):
+            return range(first, behind)
+        if behind < len(words):
+            reach = words[behind].attended
+        first = behind + 1
+    return range(len(words), len(words))
 
 
 def between(left: HeardWord, right: HeardWord) -> int:

@@ -18,7 +18,7 @@ from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.events import Event, Final, Gap, GapReason, Partial, Speech, seconds
 from streamer.stream.agreement import LocalAgreement
 from streamer.stream.gate import GateSettings, SpeechEnd, SpeechGate, SpeechStart
-from streamer.stream.region import HeardWord, Region, event_words
+from streamer.stream.region import MIN_REREAD_WORDS, HeardWord, Region, event_words, find_reread
 from streamer.whisper.result import Hypothesis, TimedWord
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not settle.
@@ -39,6 +39,10 @@ HESITATION_SAMPLES = SAMPLE_RATE // 10
 # Words that begin nearer than this to the end of the audio were not heard: nobody says a word in a tenth of a second.
 # The decoder makes them up when it writes on past the end, and takes them back in the next pass.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
+
+# Passes in a row that bring no new word before the decoder reads again, until the next window begins behind that. What
+# the first reads again the second, which hears more, often does not.
+MAX_REREADING_PASSES = 2
 
 # Words of the last final that a window keeps after a cut. Three are enough for the decoder to find its place.
 N_ANCHOR_WORDS = 3
@@ -334,6 +338,10 @@ class Session:
         region.no_speech_prob = hypothesis.no_speech_prob
         region.avg_logprob = hypothesis.avg_logprob
         self._measure(region, window, request, hypothesis)
+        rereads = self._find_new(region, window)
+        # A window that was on its way when a newer one was made to begin further on may well read again.
+        stuck = rereads and not region.n_new and window.start == region.window_start
+        region.n_rereading = region.n_rereading + 1 if stuck else 0
         trusted = self._trusted(hypothesis)
         if not trusted:
             self._agreement.reset()
@@ -348,19 +356,29 @@ class Session:
             region.issued_end, region.last_issued = 0, False
             return []
         region.taken_end = max(region.taken_end, window.end)
+        events: list[Event] = []
+        if rereads and region.n_new < len(region.tail) and (closing or (window.pause and trusted)):
+            # The decoder went on behind what it read again. No window may follow: that is heard once more, without it.
+            region.settle(region.n_new)
+            events += self._begin_behind_settled(region, window)
+            if region.window_start < (region.heard_from if closing else window.end) - INVENTED_SAMPLES:
+                region.issued_end, region.last_issued, region.taken_end = 0, False, region.window_start
+                return events
         if closing:
-            return [self._close(region)]
+            return [*events, self._close(region)]
 
         if trusted:
+            new = region.tail[: region.n_new]
             limit = window.end - CUT_OFF_SAMPLES
-            n_eligible = next((i for i, word in enumerate(region.tail) if word.end > limit), len(region.tail))
+            n_eligible = next((i for i, word in enumerate(new) if word.end > limit), len(new))
             words = [word.text for word in region.tail]
-            region.settle(self._agreement.update(words, n_eligible, self._count_certain(region.tail, window)))
+            region.settle(self._agreement.update(words, n_eligible, self._count_certain(new, window)))
 
-        events: list[Event] = []
         cut = self._find_cut(region, window)
         if cut is not None:
             events.append(self._cut(region, window, *cut))
+        elif region.n_rereading >= MAX_REREADING_PASSES:
+            events += self._begin_behind_settled(region, window)
         partial = self._partial(region, window, trusted)
         if partial is not None:
             events.append(partial)
@@ -471,6 +489,40 @@ class Session:
         if self._is_silence(hypothesis):
             region.tail = []
         region.tail_writes_on = region.tail_writes_on and bool(region.tail)
+
+    def _find_new(self, region: Region, window: Window) -> bool:
+        """Tell new words of the tail from those that the decoder read again; return whether it did so.
+
+        What it read again does not settle. Where it did nothing else up to its end, nothing new was heard there.
+        """
+        # What the settled words were heard by counts from when they settled.
+        reach = region.words[-1].attended if window.first_word < region.n_settled else 0
+        stretch = find_reread(region.tail, reach)
+        region.n_new = stretch.start
+        # Of one word it is not known before the next comes.
+        several = len(stretch) >= MIN_REREAD_WORDS
+        if several and stretch.stop == len(region.tail):
+            del region.tail[region.n_new :]
+            region.tail_writes_on = region.tail_writes_on and bool(region.tail)
+        return several
+
+    def _begin_behind_settled(self, region: Region, window: Window) -> list[Event]:
+        """Let the next window begin behind the settled words, without an anchor: they cannot be read again.
+
+        Those that are open become final. Returns what there is to say of that.
+        """
+        last = region.words[-1]
+        # A word that is read twice is placed too early or too late; it was heard as far as the decoder looked for it.
+        end = window.end if region.end is None else min(window.end, region.end)
+        position = min(max(last.end, last.attended, region.segment_start), end)
+        region.tail, region.tail_writes_on, region.n_new, region.n_rereading = [], False, 0, 0
+        self._agreement.reset()
+        events: list[Event] = []
+        if region.n_settled > region.n_final:
+            events.append(self._cut(region, window, region.n_settled, position))
+        region.first_word = region.n_settled
+        region.window_start = max(region.window_start, position // HOP_LENGTH * HOP_LENGTH)
+        return events
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
         """Say whether nobody spoke: by openai-whisper's rule, or where none of the words is likely either."""
@@ -591,7 +643,8 @@ class Session:
         settled = region.settled_from(region.n_final)
         previous = region.partial
         region.n_told_stable = region.n_settled
-        words = settled + region.tail[: self._count_shown(region, window, len(settled), trusted)]
+        n_shown = min(region.n_new, self._count_shown(region, window, len(settled), trusted))
+        words = settled + region.tail[:n_shown]
         if previous is None and not words:
             return None
         partial = Partial(
