@@ -163,6 +163,11 @@ class Passes:
         if stretch.state is State.LAST_ISSUED:
             stretch.state = State.ENDED
 
+    def hear_rest_again(self, stretch: Stretch) -> None:
+        """Let a window be due of what was heard from where the next one begins."""
+        self.look_again(stretch)
+        stretch.taken_end = stretch.window_start
+
     def due(self) -> bool:
         """Say whether `next_window` would return one."""
         stretch = self.current

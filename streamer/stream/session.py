@@ -16,7 +16,7 @@ from streamer.events import Event, Final, Gap, GapReason, Speech, seconds
 from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.stream.passes import Passes, Stretch
 from streamer.stream.settings import SessionSettings
-from streamer.stream.transcript import Transcript
+from streamer.stream.transcript import INVENTED_SAMPLES, Cut, Transcript
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis
 
@@ -273,7 +273,8 @@ class Session:
             return events
         transcript = self._transcript
         self._passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
-        trusted = transcript.apply_hypothesis(window, request, hypothesis)
+        newest = window.start == stretch.window_start
+        trusted = transcript.apply_hypothesis(window, request, hypothesis, newest=newest)
         led_astray = bool(request.prompt) and transcript.loops(hypothesis)
         if led_astray:
             # What was said last may have led the decoder into the loop: it is not shown it again.
@@ -290,18 +291,34 @@ class Session:
                 return events
             transcript.keep_likely(hypothesis)
         stretch.taken_end = max(stretch.taken_end, window.end)
+        if transcript.went_on_behind_reread and (closing or (window.pause and trusted)):
+            # No window may follow: what was said behind that is heard once more, without it.
+            events += self._begin_behind_settled(stretch, window)
+            if stretch.window_start < (stretch.heard_from if closing else window.end) - INVENTED_SAMPLES:
+                self._passes.hear_rest_again(stretch)
+                return events
         if closing:
             return [*events, *self._close()]
 
         if trusted:
             transcript.settle(window)
-        if not self._passes.ends_in_next(stretch):
-            cut = transcript.cut(window, stretch.window_start, self._passes.cost)
-            if cut is not None:
-                stretch.window_start = max(stretch.window_start, cut.window_start // HOP_LENGTH * HOP_LENGTH)
-                events.append(self._told(cut.final, transcript.segment_start))
+        ends = self._passes.ends_in_next(stretch)
+        cut = None if ends else transcript.cut(window, stretch.window_start, self._passes.cost)
+        if cut is not None:
+            events += self._cut(stretch, cut)
+        elif transcript.stuck:
+            events += self._begin_behind_settled(stretch, window)
         partial = transcript.partial(window, trusted=trusted)
         return events if partial is None else [*events, partial]
+
+    def _begin_behind_settled(self, stretch: Stretch, window: Window) -> list[Event]:
+        end = window.end if stretch.open else min(window.end, stretch.end)
+        return self._cut(stretch, self._transcript.begin_behind_settled(window, end))
+
+    def _cut(self, stretch: Stretch, cut: Cut) -> list[Event]:
+        """Begin the next window behind a cut; return what has become final."""
+        stretch.window_start = max(stretch.window_start, cut.window_start // HOP_LENGTH * HOP_LENGTH)
+        return [] if cut.final is None else [self._told(cut.final, self._transcript.segment_start)]
 
     def _cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
         match boundary:
