@@ -169,7 +169,7 @@ class SpeechSettings:
 class StreamSettings:
     """When to transcribe and when a word is settled."""
 
-    pace_s: float = setting(0.5, low=0.1, high=10.0)  # least new audio from one pass to the next
+    pace_s: float = setting(0.25, low=0.1, high=10.0)  # least new audio from one pass to the next
     max_pace_s: float = setting(2.0, low=0.1, high=60.0)  # pace at which captions still count as live
     max_delay_s: float = setting(30.0, low=5.0, high=3600.0)  # wait after which live audio is given up
     policy: str = setting("alignatt", choices=("agreement", "alignatt"))  # what settles a word

@@ -289,7 +289,7 @@ def _simulator(args: argparse.Namespace) -> "tuple[Simulator, SessionSettings]":
 
     overrides = dict(item.partition("=")[::2] for item in args.set)
     settings = load_settings(None, {}, overrides)
-    model = load(settings.model)
+    model = load(settings.model, n_beams=settings.decoding.beam_size)
     return Simulator(model, settings.decoding, pass_s=args.pass_s), session_settings(settings, model)
 
 

@@ -132,7 +132,7 @@ def load_model(
     *,
     tokenizer: str = "",
     cache_dir: str = "",
-    n_beams: int = 1,
+    n_beams: int | None = 1,
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
@@ -141,7 +141,7 @@ def load_model(
 
     name : a path, the name of a model that is here, or one of the Hub's
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
-    n_beams : sequences that beam search follows at once
+    n_beams : sequences that beam search follows at once; None: as many as the model names for live captions
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
         the model names
 
@@ -157,7 +157,7 @@ def load_model(
     compilation = Compilation(
         source.graphs,
         plans,
-        n_beams=n_beams,
+        n_beams=_n_beams(source) if n_beams is None else n_beams,
         windows_s=_windows(source, windows_s),
         cache_dir=_cache_directory(cache_dir),
         on_progress=on_compiled,
@@ -218,6 +218,10 @@ def verify_model(
 
 def _read(path: Path, name: str, tokenizer: str) -> ModelSource:
     return read_model(path, name_of(path, name), Path(tokenizer).expanduser() if tokenizer else None)
+
+
+def _n_beams(source: ModelSource) -> int:
+    return source.generation.stream_beams if source.foreign_decoder is None else 1
 
 
 def _windows(source: ModelSource, wanted: Sequence[int] | None) -> Sequence[int]:

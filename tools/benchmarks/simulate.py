@@ -5,6 +5,7 @@ settings give the same timeline each time, whatever else the machine does, so th
 What it cannot show is what `stream` measures: sockets, threads and the true price of a pass.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -96,7 +97,7 @@ class Simulator:
             encoded = self._encoder.encode(spectrogram, 0, window.end - window.start)
             now_s += self._pass_s
             hear(in_flight=True)
-            request = session.request(window)
+            request = session.request(window, retry_s=math.inf)
             if request is not None:
                 hypothesis = self._decoder.decode(encoded, request)
                 n_calls += hypothesis.n_calls
