@@ -40,7 +40,7 @@ HOTTEST = 1.0
 def check_options(settings: Settings, *, streaming: bool) -> None:
     """Refuse options that contradict each other or cannot be, as far as no model is needed to see that.
 
-    streaming : whether they are for live captions, which are decoded at temperature 0 alone
+    streaming : whether they are for live captions, which begin at temperature 0 whatever is set
 
     Raises ConfigError, or UsageError for options of subtitles.
     """
