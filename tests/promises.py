@@ -1,6 +1,6 @@
-"""What docs/protocol.md promises of a session's events, checked on events as a client received them."""
+"""What docs/protocol.md promises of a session's events."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, Word
@@ -10,69 +10,155 @@ ROUNDING_S = 0.0015
 
 
 @dataclass
-class _State:
-    """What the events so far have said."""
+class Promises:
+    """Takes the events of one session in order; AssertionError where one breaks a promise."""
 
-    # Number of the segment that is open, and where the last final ended.
+    # Whether events may come without their words: somebody asked for that.
+    wordless: bool = False
+
+    finals: list[Final] = field(default_factory=list)
+    gaps: list[Gap] = field(default_factory=list)
+
+    # Stretches of speech, the last open while its end is None.
+    speech: list[tuple[float, float | None]] = field(default_factory=list)
+    partials: int = 0
+
+    # Number of the segment that is open, and the newest partial of it.
     segment: int = 1
-    settled_until_s: float = 0.0
+    partial: Partial | None = None
 
-    # Longest stable prefix of the open segment.
-    stable: str = ""
+    # Where the newest final or gap ended: what follows does not reach back beyond it.
+    told_until: float = 0.0
 
-    # When speech began that goes on; None in silence.
-    speech_since_s: float | None = None
-
-    # Speech from start to end, and what accounts for it: finals and gaps.
-    spoken: list[tuple[float, float]] = field(default_factory=list)
-    told: list[tuple[float, float]] = field(default_factory=list)
-
-    # Where a fatal error was published: no more audio is heard.
+    # Whether a fatal error was published, and whether `end` was.
     failed: bool = False
+    ended: bool = False
+
+    def take(self, events: Iterable[Event]) -> None:
+        """Take what comes next."""
+        for event in events:
+            assert not self.ended, f"{event} after `end`"
+            match event:
+                case Speech():
+                    self._take_speech(event)
+                case Partial():
+                    self._take_partial(event)
+                case Final():
+                    self._take_final(event)
+                case Gap():
+                    self._take_gap(event)
+                case Error():
+                    assert event.code
+                    assert event.message
+                    assert "\n" not in event.message
+                    assert not self.failed, f"{event} after a fatal error"
+                    self.failed = event.fatal
+                case End():
+                    self.ended = True
+                case _:
+                    assert isinstance(event, Ready), f"unexpected {event}"
+
+    def check_all_told(self) -> None:
+        """Hold that speech has ended, and that every moment of it lies in a final or in a gap."""
+        told = sorted([(f.start, f.end) for f in self.finals] + [(gap.start, gap.end) for gap in self.gaps])
+        n_passed = 0
+        for start_s, end_s in self.speech:
+            assert end_s is not None, f"speech that began at {start_s} s never ended"
+            while n_passed < len(told) and told[n_passed][1] < start_s - ROUNDING_S:
+                n_passed += 1
+            reached_s = start_s
+            for begin_s, until_s in told[n_passed:]:
+                if begin_s > reached_s + ROUNDING_S:
+                    break
+                reached_s = max(reached_s, until_s)
+            assert reached_s >= end_s - ROUNDING_S, (
+                f"speech from {start_s} s to {end_s} s: from {reached_s} s on it lies in no final and no gap"
+            )
+
+    def _take_speech(self, event: Speech) -> None:
+        since_s, until_s = self.speech[-1] if self.speech else (0.0, 0.0)
+        if event.state == "start":
+            assert until_s is not None, f"{event}: speech has begun already"
+            assert event.time >= until_s, f"{event}: speech ended at {until_s} s"
+            self.speech.append((event.time, None))
+        else:
+            assert self.speech, f"{event}: there was no speech"
+            assert until_s is None, f"{event}: it has ended at {until_s} s"
+            assert event.time >= since_s, f"{event}: speech began at {since_s} s"
+            self.speech[-1] = (since_s, event.time)
+
+    def _take_partial(self, event: Partial) -> None:
+        self.partials += 1
+        assert 0 <= event.stable <= len(event.text), f"{event.stable} of {len(event.text)} characters: {event}"
+        self._check_text(event)
+        n_stable = sum(word.stable for word in event.words)
+        assert all(word.stable for word in event.words[:n_stable]), f"a stable word behind one that is not: {event}"
+        if event.words:
+            stable = "".join(word.word for word in event.words[:n_stable]).strip()
+            assert stable == event.text[: event.stable], f"`stable` and the words' say different things: {event}"
+        self.partial = event
+
+    def _take_final(self, event: Final) -> None:
+        self._check_text(event)
+        assert all(word.stable for word in event.words), f"not all is stable: {event}"
+        assert event.language
+        assert 0.0 <= event.no_speech_prob <= 1.0
+        assert event.avg_logprob <= 0.0
+        self.finals.append(event)
+        self._leave_segment(event.end)
+
+    def _take_gap(self, event: Gap) -> None:
+        assert event.start < event.end, f"{event} is empty"
+        assert event.start >= self.told_until, f"{event}: all was told up to {self.told_until} s"
+        self.gaps.append(event)
+        if event.reason == "cleared" and self.partial is not None:
+            # What was shown is forgotten, and its segment's number not used again.
+            self._leave_segment(event.end)
+        self.told_until = event.end
+
+    def _leave_segment(self, end_s: float) -> None:
+        self.segment += 1
+        self.partial = None
+        self.told_until = end_s
+
+    def _check_text(self, event: Partial | Final) -> None:
+        assert event.segment == self.segment, f"segment {self.segment} is open: {event}"
+        assert self.told_until <= event.start <= event.end, f"{event}: all was told up to {self.told_until} s"
+        if self.partial is not None:
+            stable = self.partial.text[: self.partial.stable]
+            assert event.text.startswith(stable), f"{stable!r} was stable: {event}"
+            assert isinstance(event, Final) or event.stable >= self.partial.stable, f"{stable!r} was stable: {event}"
+        if event.words or not self.wordless:
+            _check_words(event, event.words)
 
 
-def check_promises(events: Sequence[Event], *, duration_s: float | None = None, ended: bool = True) -> None:
-    """Hold the events of one session, from its first on, against every promise.
+def check_promises(
+    events: Sequence[Event], *, duration_s: float | None = None, ended: bool = True, wordless: bool = False
+) -> None:
+    """Hold the events of one session, from its first on and as a client received them, against every promise.
 
     `duration_s` is the length of the audio, where known; `ended` says whether the session has come to its end. Raises
     AssertionError for the first promise that is broken.
     """
     assert events, "a session has at least a `ready` event"
-    state = _State()
+    promises = Promises(wordless)
     for i, event in enumerate(events):
         previous = events[i - 1] if i else None
         assert event.session == events[0].session, f"{event} is of another session"
         assert event.session, f"{event} names no session"
         _check_number(previous, event, events[i:])
         assert isinstance(event, Ready) == (i == 0), f"`ready` comes first and once: {event}"
-        assert not isinstance(previous, End), f"{event} after `end`"
-        match event:
-            case Ready():
-                assert event.protocol == 1
-                assert event.sample_rate == 16_000
-                assert event.model
-                assert set(event.device) == {"encoder", "cross_kv", "decoder"}
-            case Speech():
-                _take_speech(state, event)
-            case Partial():
-                _take_partial(state, event)
-            case Final():
-                _take_final(state, event)
-            case Gap():
-                assert event.start < event.end, f"{event} is empty"
-                state.told.append((event.start, event.end))
-            case Error():
-                assert event.code
-                assert event.message
-                assert "\n" not in event.message
-                assert not state.failed, f"{event} after a fatal error"
-                state.failed = event.fatal
+        if isinstance(event, Ready):
+            assert event.protocol == 1
+            assert event.sample_rate == 16_000
+            assert event.model
+            assert set(event.device) == {"encoder", "cross_kv", "decoder"}
+        promises.take([event])
         if duration_s is not None:
             _check_within(event, duration_s)
-    assert isinstance(events[-1], End) == ended, f"the last event is {events[-1]}"
+    assert promises.ended == ended, f"the last event is {events[-1]}"
     if ended:
-        assert state.speech_since_s is None, f"speech that began at {state.speech_since_s} s never ended"
-        _check_covered(state)
+        promises.check_all_told()
 
 
 def transcript(events: Sequence[Event]) -> str:
@@ -86,63 +172,21 @@ def _check_number(previous: Event | None, event: Event, rest: Sequence[Event]) -
         return
     assert event.seq > previous.seq, f"number {event.seq} after {previous.seq}"
     if event.seq > previous.seq + 1:
-        # Only partials leave the queue, and only for a newer text of their segment. (What the other promises say of
-        # segments, speech and coverage would fail if anything else were missing.)
-        assert any(isinstance(later, Partial | Final) for later in rest), (
-            f"numbers {previous.seq + 1} to {event.seq - 1} are missing, and no later text stands for them"
-        )
-
-
-def _take_speech(state: _State, event: Speech) -> None:
-    if event.state == "start":
-        assert state.speech_since_s is None, f"{event}: speech has begun already"
-        latest_s = state.spoken[-1][1] if state.spoken else 0.0
-        assert event.time >= latest_s - ROUNDING_S, f"{event} lies before {latest_s} s, where speech had ended"
-        state.speech_since_s = event.time
-    else:
-        assert state.speech_since_s is not None, f"{event}: there was no speech"
-        assert event.time >= state.speech_since_s, f"{event}: speech began later"
-        state.spoken.append((state.speech_since_s, event.time))
-        state.speech_since_s = None
-
-
-def _take_partial(state: _State, event: Partial) -> None:
-    assert event.segment == state.segment, f"segment {state.segment} is open: {event}"
-    assert 0 <= event.stable <= len(event.text), f"{event.stable} of {len(event.text)} characters: {event}"
-    stable = event.text[: event.stable]
-    assert stable.startswith(state.stable), f"{state.stable!r} was stable and is {stable!r} now"
-    state.stable = stable
-    assert event.start >= state.settled_until_s - ROUNDING_S, f"{event} begins before {state.settled_until_s} s"
-    _check_words(event, event.words)
-    n_stable = sum(word.stable for word in event.words)
-    assert all(word.stable for word in event.words[:n_stable]), f"a stable word behind one that is not: {event}"
-    assert "".join(word.word for word in event.words[:n_stable]).lstrip() == stable, (
-        f"`stable` and the words' `stable` say different things: {event}"
-    )
-
-
-def _take_final(state: _State, event: Final) -> None:
-    assert event.segment == state.segment, f"segment {state.segment} is open: {event}"
-    assert event.text.startswith(state.stable), f"{state.stable!r} was stable, the final says {event.text!r}"
-    assert event.start >= state.settled_until_s - ROUNDING_S, f"{event} begins before {state.settled_until_s} s"
-    _check_words(event, event.words)
-    assert event.language
-    assert 0.0 <= event.no_speech_prob <= 1.0
-    assert event.avg_logprob <= 0.0
-    state.told.append((event.start, event.end))
-    state.segment += 1
-    state.settled_until_s = event.end
-    state.stable = ""
+        # Only partials leave the queue, and only for a newer text of their segment, or because it is forgotten. (What
+        # the other promises say of segments, speech and coverage would fail if anything else were missing.)
+        assert any(
+            isinstance(later, Partial | Final) or (isinstance(later, Gap) and later.reason == "cleared")
+            for later in rest
+        ), f"numbers {previous.seq + 1} to {event.seq - 1} are missing, and no later text stands for them"
 
 
 def _check_words(event: Partial | Final, words: Sequence[Word]) -> None:
-    assert event.start <= event.end, f"{event} ends before it begins"
     assert event.text == "".join(word.word for word in words).strip(), f"the words do not give the text: {event}"
     earliest_s = event.start
     for word in words:
         assert word.word, f"an empty word: {event}"
         assert 0.0 <= word.probability <= 1.0
-        assert earliest_s - ROUNDING_S <= word.start <= word.end <= event.end + ROUNDING_S, (
+        assert earliest_s <= word.start <= word.end <= event.end, (
             f"{word} does not lie behind {earliest_s} s and within its segment: {event}"
         )
         earliest_s = word.end
@@ -157,15 +201,3 @@ def _check_within(event: Event, duration_s: float) -> None:
         case _:
             return
     assert all(0.0 <= time <= duration_s + ROUNDING_S for time in times), f"{event}, and the audio has {duration_s} s"
-
-
-def _check_covered(state: _State) -> None:
-    told = sorted(state.told)
-    for start_s, end_s in state.spoken:
-        reached_s = start_s
-        for first_s, last_s in told:
-            if first_s <= reached_s + ROUNDING_S:
-                reached_s = max(reached_s, last_s)
-        assert reached_s >= end_s - ROUNDING_S, (
-            f"speech from {start_s} s to {end_s} s: from {reached_s} s on it lies in no final and no gap"
-        )

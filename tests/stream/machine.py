@@ -22,7 +22,8 @@ from tests.fakes import (
     SpokenWord,
     spoken,
 )
-from tests.stream.test_session import SETTINGS, Promises
+from tests.promises import Promises
+from tests.stream.test_session import SETTINGS
 
 # Audio comes in pieces of this length.
 PIECE_S = 0.25
@@ -38,7 +39,10 @@ class Talker:
     voice: int
     words: list[SpokenWord]
     live: SessionRunner = field(init=False)
+    # What the session says, and how much of it was held against the promises.
+    events: list[Event] = field(default_factory=list)
     promises: Promises = field(default_factory=Promises)
+    n_held: int = 0
     finals: list[Final] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     # Clock times at which a pass of its was done, and how long the oldest speech without text had waited then.
@@ -51,12 +55,17 @@ class Talker:
     _next: int = 0
 
     def take(self, event: Event) -> None:
-        """Take an event of the session, holding it against the promises."""
-        self.promises.take([event])
+        """Take an event of the session."""
+        self.events.append(event)
         if isinstance(event, Final):
             self.finals.append(event)
         if isinstance(event, Gap):
             self.gaps.append(event)
+
+    def hold_promises(self) -> None:
+        """Hold what was said since the last call against the promises: in `take` the session would catch what fails."""
+        events, self.n_held = self.events[self.n_held :], len(self.events)
+        self.promises.take(events)
 
     def send_until(self, time_s: float) -> None:
         """Send what has been said by a time, as far as there is room where it can wait."""
@@ -126,6 +135,8 @@ class Machine:
         while self.clock.now_s < time_s:
             if not self._turn():
                 self.pass_time(PIECE_S)
+        for talker in self.talkers:
+            talker.hold_promises()
 
     def finish(self) -> None:
         """End the audio of all sessions, and hold what was told against the promises."""
@@ -135,6 +146,7 @@ class Machine:
         while self.engine.n_sessions:
             assert self._turn() or not self.engine.n_sessions, "it stands still"
         for talker in self.talkers:
+            talker.hold_promises()
             talker.promises.check_all_told()
 
     def _turn(self) -> bool:

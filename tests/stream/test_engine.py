@@ -27,7 +27,8 @@ from tests.fakes import (
     audio_of,
     spoken,
 )
-from tests.stream.test_session import SETTINGS, Promises
+from tests.promises import Promises
+from tests.stream.test_session import SETTINGS
 
 FloatArray = NDArray[np.float32]
 

@@ -5,7 +5,6 @@ import itertools
 import random
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 
 import pytest
@@ -14,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
-from streamer.events import Event, Final, Gap, Partial, Speech, Word
+from streamer.events import Event, Final, Gap, Partial, Speech
 from streamer.stream.gate import GateSettings
 from streamer.stream.passes import PAUSE_SAMPLES
 from streamer.stream.session import Session
@@ -23,6 +22,7 @@ from streamer.stream.transcript import PROMPT_CHARACTERS
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
+from tests.promises import Promises
 
 GATE = GateSettings(threshold=0.5, min_speech_s=0.1, min_silence_s=0.6, pad_s=0.3)
 
@@ -42,96 +42,6 @@ SETTINGS = SessionSettings(
     language="en",
     task="transcribe",
 )
-
-# Rounding to milliseconds, twice.
-TOLERANCE_S = 0.0011
-
-
-@dataclass
-class Promises:
-    """Takes a session's events and fails where one breaks a promise."""
-
-    finals: list[Final] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
-    # Stretches of speech, the last open while its end is None.
-    speech: list[tuple[float, float | None]] = field(default_factory=list)
-    partials: int = 0
-    # The newest partial of the segment that is open.
-    partial: Partial | None = None
-    # Where the newest final or gap ended.
-    told_until: float = 0.0
-
-    def take(self, events: Sequence[Event]) -> None:
-        for event in events:
-            match event:
-                case Speech():
-                    self._take_speech(event)
-                case Partial():
-                    self._take_partial(event)
-                case Final():
-                    self._take_final(event)
-                case Gap():
-                    assert self.told_until <= event.start < event.end
-                    self.told_until = event.end
-                    self.gaps.append(event)
-                case _:
-                    pytest.fail(f"unexpected {event}")
-
-    def check_all_told(self) -> None:
-        """Every moment of speech lies in a final or in a gap."""
-        told = sorted([(f.start, f.end) for f in self.finals] + [(gap.start, gap.end) for gap in self.gaps])
-        for start, end in self.speech:
-            assert end is not None, "speech that never ended"
-            position = start
-            for a, b in told:
-                if a <= position + TOLERANCE_S and b > position:
-                    position = b
-            assert position >= end - TOLERANCE_S, f"speech from {start} to {end} is told until {position} only"
-
-    def _take_speech(self, event: Speech) -> None:
-        if event.state == "start":
-            assert not self.speech or self.speech[-1][1] is not None, "speech started twice"
-            assert not self.speech or event.time >= (self.speech[-1][1] or 0)
-            self.speech.append((event.time, None))
-        else:
-            assert self.speech, "speech ended before it started"
-            start, end = self.speech[-1]
-            assert end is None, "speech ended twice"
-            assert event.time >= start
-            self.speech[-1] = (start, event.time)
-
-    def _take_partial(self, event: Partial) -> None:
-        self.partials += 1
-        assert event.segment == len(self.finals) + 1
-        assert self.told_until <= event.start + TOLERANCE_S
-        assert 0 <= event.stable <= len(event.text)
-        assert "".join(word.word for word in event.words).lstrip() == event.text
-        assert "".join(word.word for word in event.words if word.stable).strip() == event.text[: event.stable]
-        self._check_words(event.words, event.start, event.end)
-        if self.partial is not None:
-            assert event.stable >= self.partial.stable
-            stable = self.partial.text[: self.partial.stable]
-            assert event.text.startswith(stable), "stable text was taken back"
-        self.partial = event
-
-    def _take_final(self, event: Final) -> None:
-        assert event.segment == len(self.finals) + 1
-        assert self.told_until <= event.start <= event.end
-        assert "".join(word.word for word in event.words).strip() == event.text
-        assert all(word.stable for word in event.words)
-        self._check_words(event.words, event.start, event.end)
-        if self.partial is not None:
-            assert event.text.startswith(self.partial.text[: self.partial.stable]), "a final took stable text back"
-        self.partial = None
-        self.told_until = event.end
-        self.finals.append(event)
-
-    @staticmethod
-    def _check_words(words: Sequence[Word], start: float, end: float) -> None:
-        position = start
-        for word in words:
-            assert position <= word.start <= word.end <= end
-            position = word.end
 
 
 class Conversation:

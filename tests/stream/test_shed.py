@@ -6,7 +6,8 @@ from streamer.events import Event, Final, Gap
 from streamer.stream.session import Session
 from streamer.stream.window import Window
 from tests.fakes import Speaker, SpokenWord
-from tests.stream.test_session import SETTINGS, Promises
+from tests.promises import Promises
+from tests.stream.test_session import SETTINGS
 
 
 def words_at(*starts_s: float) -> list[SpokenWord]:
