@@ -62,15 +62,16 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "T",
             "added after a doubtful text, up to 1; none: it is kept",
             OPENAI,
+            True,
         ),
-        Flag("decoding.best_of", "N", "texts drawn at temperatures above 0, of which the best counts", OPENAI),
+        Flag("decoding.best_of", "N", "texts drawn at temperatures above 0, of which the best counts", OPENAI, True),
         Flag("decoding.compression_ratio_threshold", "X", "text that shrinks more is a loop", OPENAI, True),
         Flag("decoding.logprob_threshold", "X", "mean log-probability below which a text is doubtful", OPENAI, True),
         Flag("decoding.no_speech_threshold", "P", "probability from which doubtful text is silence", OPENAI, True),
         Flag(
             "decoding.entropy_threshold", "X", "nats; last tokens of less variety are a loop (there 2.4)", WHISPER_CPP
         ),
-        Flag("decoding.seed", "N", "what the random draws begin with", STREAMER),
+        Flag("decoding.seed", "N", "what the random draws begin with", STREAMER, True),
     ),
     "Prompt": (
         Flag(

@@ -54,6 +54,8 @@ class Session:
         self._told_until = start
         # Since where what comes is not heard, because somebody asked for that; None while it is heard.
         self._paused_from: int | None = None
+        # Seconds that there are for a better text of a final, as was said last.
+        self._retry_s = 0.0
         # When audio was heard last, in seconds of the caller's clock.
         self._heard_s = 0.0
         # Whether the audio has ended.
@@ -259,6 +261,7 @@ class Session:
         stretch = self._passes.find(window)
         if stretch is None:
             return None
+        self._retry_s = retry_s
         closing = self._passes.closes(stretch, window.end)
         request = self._transcript.request(window, retry_s=retry_s if closing else 0.0)
         if request is None:
@@ -275,7 +278,7 @@ class Session:
         self._passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
         newest = window.start == stretch.window_start
         trusted = transcript.apply_hypothesis(window, request, hypothesis, newest=newest)
-        led_astray = bool(request.prompt) and transcript.loops(hypothesis)
+        led_astray = bool(request.prompt) and transcript.loops
         if led_astray:
             # What was said last may have led the decoder into the loop: it is not shown it again.
             transcript.forget_prompt()
@@ -285,11 +288,10 @@ class Session:
             # Once more, without a prompt: no window may follow that would mend it.
             self._passes.look_again(stretch)
             return events
-        if closing and not transcript.reliable:
-            if not request.retry_s and not stretch.looked_again:
-                self._passes.look_again(stretch)
-                return events
-            transcript.keep_likely(hypothesis)
+        if closing and not transcript.reliable and not request.retry_s and self._may_look_again(stretch):
+            # Speech ended while it was decoded as a text that may still change.
+            self._passes.look_again(stretch)
+            return events
         stretch.taken_end = max(stretch.taken_end, window.end)
         if transcript.went_on_behind_reread and (closing or (window.pause and trusted)):
             # No window may follow: what was said behind that is heard once more, without it.
@@ -338,11 +340,15 @@ class Session:
                 events: list[Event] = [Speech(state="end", time=seconds(newest.end))]
                 if self._passes.closes(newest, newest.taken_end):
                     # The newest hypothesis says it all; where it can be relied on.
-                    if self._transcript.reliable:
+                    if self._transcript.reliable or not self._may_look_again(newest):
                         return [*events, *self._close()]
                     self._passes.look_again(newest)
                 return events
         return []
+
+    def _may_look_again(self, stretch: Stretch) -> bool:
+        """Say whether there is time to decode the last window of a stretch once more, and it was not yet."""
+        return self._retry_s > 0 and not stretch.looked_again
 
     def _end_speech(self) -> list[Event]:
         return [*self._cross(self._gate.close(self._passes.heard)), *self._tell_losses()]

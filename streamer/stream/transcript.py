@@ -123,6 +123,7 @@ class _Text:
     no_speech_prob: float = 0.0
     avg_logprob: float = 0.0
     reliable: bool = True
+    loops: bool = False
 
     # The tail of the newest hypothesis that could be trusted, and of how many settled and final words it was the tail.
     trusted_tail: tuple[HeardWord, ...] = ()
@@ -246,32 +247,23 @@ class Transcript:
         self._find_new(window)
         # A window that was on its way when a newer one was made to begin further on may well read again.
         text.n_rereading = text.n_rereading + 1 if text.rereads and not text.n_new and newest else 0
-        silence, loops = self._is_silence(hypothesis), self.loops(hypothesis)
+        silence = self._is_silence(hypothesis)
+        text.loops = hypothesis.looped or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
         improbable = bool(text.tail) and hypothesis.avg_logprob < self._settings.logprob_threshold
-        text.reliable = silence or not (loops or improbable)
-        if silence or loops:
+        text.reliable = silence or not (text.loops or improbable)
+        if silence or text.loops:
             self._agreement.reset()
-        return not (silence or loops)
+        return not (silence or text.loops)
 
     @property
     def reliable(self) -> bool:
         """Whether the newest hypothesis passes its thresholds."""
         return self._text.reliable
 
-    def keep_likely(self, hypothesis: Hypothesis) -> None:
-        """Of a text that becomes final though it fails its thresholds, keep what can be relied on.
-
-        A loop is nobody's words: what was said last that could be trusted stays. Of an improbable text, the words up to
-        the first that is.
-        """
-        text = self._text
-        if self.loops(hypothesis):
-            known = text.trusted_at == (text.n_settled, text.n_final)
-            text.tail, text.tail_writes_on = list(text.trusted_tail) if known else [], False
-            text.n_new, text.rereads = len(text.tail), False
-            return
-        n_likely = next((i for i, word in enumerate(text.tail) if word.likelihood < LIKELY_PROBABILITY), len(text.tail))
-        del text.tail[n_likely:]
+    @property
+    def loops(self) -> bool:
+        """Whether the newest hypothesis says the same again and again."""
+        return self._text.loops
 
     def settle(self, window: Window) -> None:
         """Settle what the newest hypothesis, that of a window, has said for sure, or as those before it."""
@@ -310,10 +302,6 @@ class Transcript:
         final = self._cut(window, text.n_settled, position).final if text.n_settled > text.n_final else None
         text.first_word = text.n_settled
         return Cut(final, position)
-
-    def loops(self, hypothesis: Hypothesis) -> bool:
-        """Say whether a hypothesis says the same again and again."""
-        return hypothesis.looped or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
 
     def forget_prompt(self) -> None:
         """Do not show the decoder what was said before."""
@@ -365,8 +353,10 @@ class Transcript:
         return partial
 
     def close(self, end: int) -> Final:
-        """Make final all that the newest hypothesis says, up to a position."""
+        """Make final all that the newest hypothesis says, as far as it can be relied on, up to a position."""
         text = self._text
+        if not text.reliable:
+            self._keep_likely()
         return self._final(text.settled_from(text.n_final) + text.tail, end)
 
     def abandon(self, end: int) -> Final | None:
@@ -384,6 +374,21 @@ class Transcript:
         self.clear()
         self.begin(0)
         return self
+
+    def _keep_likely(self) -> None:
+        """Of a text that becomes final though it fails its thresholds, keep what can be relied on.
+
+        A loop is nobody's words: what was said last that could be trusted stays. Of an improbable text, the words up to
+        the first that is.
+        """
+        text = self._text
+        if text.loops:
+            known = text.trusted_at == (text.n_settled, text.n_final)
+            text.tail, text.tail_writes_on = list(text.trusted_tail) if known else [], False
+            text.n_new, text.rereads = len(text.tail), False
+            return
+        n_likely = next((i for i, word in enumerate(text.tail) if word.likelihood < LIKELY_PROBABILITY), len(text.tail))
+        del text.tail[n_likely:]
 
     def _note_language(self, request: Request, hypothesis: Hypothesis) -> None:
         text = self._text

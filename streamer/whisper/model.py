@@ -1,5 +1,6 @@
 """A Whisper ready for use: found, read, compiled for its devices, and checked there."""
 
+import contextlib
 import logging
 import math
 import os
@@ -120,7 +121,8 @@ class _Starter:
         logger.warning("%s; starting the model again, nothing is lost", error)
         self._compilation.renew(available_devices())
         if lately:
-            self._compilation.reject({error.stage: error})
+            with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
+                self._compilation.reject({error.stage: error})
         runtime = self.start()
         logger.warning("the model is back on %s", ", ".join(f"{d} ({stage})" for stage, d in runtime.devices.items()))
         return runtime
