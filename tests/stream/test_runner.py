@@ -12,7 +12,7 @@ import pytest
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.errors import InferenceError
-from streamer.events import Error, Event, Final, Gap, Partial, Speech
+from streamer.events import Error, Event, Final, Gap, GapReason, Partial, Speech
 from streamer.stream.runner import (
     FIRST_RETRY_S,
     LONGEST_RETRY_S,
@@ -226,6 +226,15 @@ def test_adjoining_pieces_of_a_hole_are_one_gap_behind_the_final_of_what_was_sai
     assert (first, gap, second) == (rig.finals[0], rig.gaps[0], rig.finals[1])
 
 
+def test_a_hole_that_is_shorter_than_times_are_told_is_no_gap() -> None:
+    rig = Rig(words_at(0.5))
+    rig.speak_until(0.3)
+    rig.runner.write_gap(3, "overrun")
+    rig.speak_until(2.0)
+    rig.finish()
+    assert rig.gaps == []
+
+
 # Commands.
 
 
@@ -393,6 +402,49 @@ def test_numbers_of_segments_have_no_hole_where_a_session_that_failed_made_final
     rig.finish()
     assert [final.segment for final in rig.finals] == [1, 2]
     assert len(rig.gaps) == len(rig.errors) == 1
+
+
+@pytest.mark.parametrize("reason", ["device", "overrun"])
+def test_a_hole_while_the_device_fails_does_not_swallow_speech_that_waits(reason: GapReason) -> None:
+    rig = Rig(words_at(0.5, 3.0, 3.5, 8.0))
+    rig.decode = broken
+    rig.speak_until(2.5)
+    assert len(rig.errors) == 1
+    # More is said, and then there is a hole, before it is tried again.
+    rig.runner._retry_at_s = 9.0
+    rig.decode = rig.hear
+    rig.speak_until(5.0)
+    rig.runner.write_gap(SAMPLE_RATE, reason)
+    rig.clock.advance(1.0)
+    rig.work()
+    rig.speak_until(10.0)
+    rig.finish()
+    assert rig.texts == ["w1 w2", "w3"]
+    told = rig.of(Final, Gap)
+    assert [type(event) for event in told] == [Gap, Final, Gap, Final]
+
+
+def test_a_pause_before_speech_is_told_before_its_final_though_a_hole_goes_on() -> None:
+    rig = Rig(words_at(0.5, 3.0, 3.5, 8.0))
+    rig.decode = broken
+    rig.speak_until(1.7)
+    rig.runner._retry_at_s = 6.0
+    rig.decode = rig.hear
+    rig.runner.pause()
+    rig.speak_until(2.5)
+    rig.runner.resume()
+    rig.speak_until(4.5)
+    rig.runner.pause()
+    rig.speak_until(5.0)
+    # In a pause it is no loss of its own.
+    rig.runner.write_gap(2 * SAMPLE_RATE, "overrun")
+    rig.clock.advance(2.0)
+    rig.work()
+    rig.runner.resume()
+    rig.speak_until(10.0)
+    rig.finish()
+    assert rig.texts == ["w1 w2", "w3"]
+    assert [gap.reason for gap in rig.gaps] == ["device", "paused", "paused"]
 
 
 # Hypotheses.
