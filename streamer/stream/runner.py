@@ -115,6 +115,8 @@ class Job:
 class _Command:
     """Something to be done when the audio has been heard up to a position."""
 
+    # Of the same that is asked for several times only the last counts; empty for what counts each time.
+    name: str
     position: int
     apply: Callable[[], Iterable[Event]]
 
@@ -154,8 +156,9 @@ class SessionRunner:
         self._on_over: Callable[[SessionRunner], None] = lambda runner: None
         self._stats = EngineStats()
 
-        # Commands that wait for their place in the audio, in order.
+        # Commands that wait for their place in the audio, in order. The lock is held for a few steps.
         self._commands: deque[_Command] = deque()
+        self._commands_lock = threading.Lock()
         # When audio came, and how much of it was speech.
         self._arrivals = Arrivals(max_delay_s if math.isfinite(max_delay_s) else 0.0)
         self._activity = Activity(self._clock())
@@ -211,32 +214,32 @@ class SessionRunner:
         """Take it that so much audio is lost here. Only the thread that writes may call it."""
         for first in range(0, n_samples, SILENCE_SAMPLES):
             n_silent = min(SILENCE_SAMPLES, n_samples - first)
-            self._command(lambda end=self.ring.head + n_silent: self._miss(end, reason))  # type: ignore[misc]
+            self._command("", lambda end=self.ring.head + n_silent: self._miss(end, reason))  # type: ignore[misc]
             self.ring.write(np.zeros(n_silent, dtype=np.float32))
 
     def end(self) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
-        self._command(self._end)
+        self._command("end", self._end)
 
     def flush(self) -> None:
         """Make final what was said."""
-        self._command(lambda: self._session.flush())
+        self._command("flush", lambda: self._session.flush())
 
     def pause(self) -> None:
         """Hear nothing of what comes from here on."""
-        self._command(lambda: self._session.pause())
+        self._command("pause", lambda: self._session.pause())
 
     def resume(self) -> None:
         """Hear what comes from here on."""
-        self._command(self._resume)
+        self._command("resume", self._resume)
 
     def clear(self) -> None:
         """Forget what is not final."""
-        self._command(lambda: self._session.clear())
+        self._command("clear", lambda: self._session.clear())
 
     def change(self, settings: SessionSettings) -> None:
         """Go on with other settings."""
-        self._command(lambda: self._change(settings))
+        self._command("change", lambda: self._change(settings))
 
     def close(self) -> None:
         """Publish nothing any more: when this has returned nothing is. `on_finished` is not called."""
@@ -373,9 +376,32 @@ class SessionRunner:
             self._detector_behind = True
             self._note_change(self._clock())
 
-    def _command(self, apply: Callable[[], Iterable[Event]]) -> None:
-        self._commands.append(_Command(self.ring.head, apply))
+    def _command(self, name: str, apply: Callable[[], Iterable[Event]]) -> None:
+        position = self.ring.head
+        with self._commands_lock:
+            if self.over:
+                return  # nobody would take it
+            # Whoever sends no end of commands with hardly any audio between them must not fill the memory.
+            for i in reversed(range(len(self._commands))):
+                waiting = self._commands[i]
+                if waiting.position // CHUNK_SAMPLES != position // CHUNK_SAMPLES:
+                    break
+                if name and waiting.name == name:
+                    del self._commands[i]
+                    break
+            self._commands.append(_Command(name, position, apply))
         self._wake()
+
+    def _next_command(self) -> tuple[_Command | None, int]:
+        """Take out the command whose turn it is, None where there is none; return also up to where to listen first."""
+        with self._commands_lock:
+            if not self._commands:
+                head = self.ring.head
+                return None, head if head - self.position >= CHUNK_SAMPLES else self.position
+            command = self._commands[0]
+            if self.position < command.position:
+                return None, command.position
+            return self._commands.popleft(), command.position
 
     def _note_arrival(self) -> None:
         """Audio has come: called by the thread that wrote it."""
@@ -389,18 +415,16 @@ class SessionRunner:
             if not self._may_listen():
                 more = False
                 break
-            command = self._commands[0] if self._commands else None
-            if command is not None and self.position >= command.position:
+            command, end = self._next_command()
+            if command is not None:
                 with self._lock:
-                    self._commands.popleft()
                     if not self.over:
                         self._publish(command.apply())
                 more = True
                 continue
-            end = self.ring.head if command is None else command.position
             if not self._session.paused:
                 end = min(end, self.position + CHUNK_SAMPLES)
-            if end <= self.position or (command is None and end - self.position < CHUNK_SAMPLES):
+            if end <= self.position:
                 more = False
                 break
             more = True

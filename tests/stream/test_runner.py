@@ -342,6 +342,37 @@ def test_commands_from_many_threads_are_all_heard_and_nothing_is_lost() -> None:
     assert rig.gaps == []
 
 
+def test_commands_without_end_and_without_audio_between_them_take_no_memory() -> None:
+    # A recording that waits for its window listens to nothing.
+    rig = Rig(words_at(0.5, 1.0), kind=AudioKind.RECORDED)
+    runner = rig.runner
+    rig.write(4 * SAMPLE_RATE)
+    while runner.listen(0.0):
+        pass
+    assert runner.position < 4 * SAMPLE_RATE
+    for _ in range(1000):
+        for command in (runner.flush, runner.pause, runner.resume, runner.clear, lambda: runner.change(SETTINGS)):
+            command()
+    assert len(runner._commands) == 5
+    # The last of each, in their order.
+    runner.pause()
+    runner.end()
+    rig.work()
+    assert runner.over
+    rig.hold_promises()
+    runner.flush()
+    assert len(runner._commands) == 0
+
+
+def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
+    rig = Rig(words_at(0.5, 1.0), kind=AudioKind.RECORDED)
+    for _ in range(10 * CHUNK_SAMPLES):
+        rig.write(1)
+        rig.runner.flush()
+        rig.runner.pause()
+    assert len(rig.runner._commands) <= 2 * 11
+
+
 # Devices and detectors that fail.
 
 
