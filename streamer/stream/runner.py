@@ -292,8 +292,6 @@ class SessionRunner:
     def listen(self, now_s: float) -> bool:
         """Hear what has come. Returns whether there may be more to hear at once."""
         self._tick_at_s = now_s + TICK_S
-        if self._listening_failed and now_s < self._retry_at_s:
-            return False
         try:
             return self._listen(now_s)
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
@@ -345,8 +343,8 @@ class SessionRunner:
             if self.over:
                 return
             if request is not None and hypothesis is not None:
-                self._note_success(listening=False)
                 self._publish(self._session.apply_hypothesis(job.window, request, hypothesis, now_s))
+                self._note_success(listening=False)
             self._note_change(now_s)
 
     def fail(self, job: Job, error: Exception, now_s: float) -> None:
@@ -361,10 +359,11 @@ class SessionRunner:
     def recover(self, error: Exception, *, listening: bool = False) -> None:
         """The session itself has failed: make final what is known, and open it again on the same audio."""
         with self._lock:
+            again = listening and self._listening_failed and self.kind is not AudioKind.RECORDED
             if self.over or self._note_failure(error, listening=listening):
                 return
-            # What broke it is lost too, or it would break what comes next.
-            until = min(self.position + CHUNK_SAMPLES, self.ring.head)
+            # What broke it is lost too, or it would break what comes next; all that has come, where that did not help.
+            until = self.ring.head if again else min(self.position + CHUNK_SAMPLES, self.ring.head)
             try:
                 events = self._session.give_up(until)
             except Exception:
@@ -372,6 +371,8 @@ class SessionRunner:
                 events = []
             self._publish(events)
             self._session = self._session.successor(until)
+            if self._session.finished:
+                self._publish(self._session.recovered())
             self.position = until
             self._detector_behind = True
             self._note_change(self._clock())
@@ -424,7 +425,7 @@ class SessionRunner:
                 continue
             if not self._session.paused:
                 end = min(end, self.position + CHUNK_SAMPLES)
-            if end <= self.position:
+            if end <= self.position or (self._listening_failed and now_s < self._retry_at_s):
                 more = False
                 break
             more = True
@@ -469,9 +470,10 @@ class SessionRunner:
         with self._lock:
             if self.over or self._session is not session:
                 return
+            events = self._session.advance(end, probability, now_s)
             self._note_success(listening=True)
             self.position = end
-            self._publish(self._session.advance(end, probability, now_s))
+            self._publish(events)
             speech = self._session.waiting_from is not None
         self._activity.hear(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
 
@@ -529,7 +531,7 @@ class SessionRunner:
             self._finish()
 
     def _note_success(self, *, listening: bool) -> None:
-        if self.failing and (not listening or self._listening_failed):
+        if self.failing and listening == self._listening_failed:
             logger.info("%s: it works again", self.failing)
             self.failing, self._n_failures, self._retry_at_s = "", 0, -math.inf
             self._listening_failed = False

@@ -192,6 +192,7 @@ class Session:
         session._transcript = self._transcript.successor()
         session._losses, session._outage = self._losses, True
         session._told_until, session._paused_from = self._told_until, self._paused_from
+        session._ended = self._ended
         if self._passes.current is not None:
             # Not even what is known could be told.
             session._add_loss(max(self._told_until, self._passes.current.start), start, "device")
@@ -268,13 +269,13 @@ class Session:
 
     def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis, now_s: float) -> list[Event]:
         """Take what a window reads. Returns what there is to say."""
-        events = self.recovered()
         stretch = self._passes.find(window)
         if stretch is None:
-            return events
+            return self.recovered()
         transcript = self._transcript
         self._passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
         trusted = transcript.apply_hypothesis(window, request, hypothesis)
+        events = self.recovered()  # not before it is known that the hypothesis can be taken: what fails says nothing
         led_astray = bool(request.prompt) and transcript.loops(hypothesis)
         if led_astray:
             # What was said last may have led the decoder into the loop: it is not shown it again.

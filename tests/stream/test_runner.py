@@ -419,6 +419,50 @@ def test_a_recording_whose_device_fails_ends_with_a_fatal_error() -> None:
     assert rig.gaps[-1].end == 12.0
 
 
+@pytest.mark.parametrize("step", ["advance", "apply_hypothesis"])
+def test_a_recording_whose_session_fails_again_and_again_ends_with_a_fatal_error(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
+    monkeypatch.setattr(Session, step, lambda *args: 1 / 0)
+    rig.write(12 * SAMPLE_RATE)
+    rig.runner.end()
+    rig.wait(10.0)
+    assert [error.fatal for error in rig.errors] == [False, True]
+    assert rig.runner.over
+
+
+class Deaf(FakeDetector):
+    """Hears nothing any more."""
+
+    def process(self, samples: object) -> list[float]:
+        """See SpeechDetector."""
+        raise InferenceError("the detector is gone")
+
+
+def test_a_session_whose_detector_fails_for_good_ends_soon_after_its_audio() -> None:
+    rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(20))), new_detector=Deaf)
+    rig.speak_until(60.0)
+    rig.runner.end()
+    rig.wait(LONGEST_RETRY_S + 1.0)
+    assert rig.runner.over
+    assert rig.gaps == [Gap(start=0.0, end=60.0, reason="device")]
+    assert len(rig.errors) == 1
+
+
+def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = Rig(words_at(0.5, 1.0, 1.5))
+    rig.speak_until(1.9)
+    monkeypatch.setattr(Session, "apply_hypothesis", lambda *args: 1 / 0)
+    rig.runner.end()
+    rig.work()
+    assert rig.runner.over
+    assert rig.n_finished == 1
+    rig.hold_promises()
+
+
 def test_numbers_of_segments_have_no_hole_where_a_session_that_failed_made_final_what_was_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
