@@ -251,8 +251,7 @@ class SessionRunner:
         """Make final what is known, tell the rest of the audio as a gap, and be over. `on_finished` is not called."""
         with self._lock:
             if not self.over:
-                head = self.ring.head
-                self._publish([*self._session.lose(head, reason), *self._session.finish(head)])
+                self._give_up(reason)
                 self.over = True
         self._leave()
 
@@ -554,19 +553,19 @@ class SessionRunner:
             self._publish([Error(code=error.code, message=str(error), fatal=final_failure)])
         self.failing = str(error)
         if final_failure:
-            self._give_up()
+            self._give_up("device")
+            self._finish()
         return final_failure
 
-    def _give_up(self) -> None:
-        """End with what is known."""
+    def _give_up(self, reason: GapReason) -> None:
+        """End with what is known; the rest of the audio is lost."""
         try:
             head = self.ring.head
-            events = [*self._session.give_up(head), *self._session.finish(head)]
+            events = [*self._session.lose(head, reason), *self._session.finish(head)]
         except Exception:
             logger.exception("what was known of a session that failed is lost")
             events = []
         self._publish(events)
-        self._finish()
 
     def _finish(self) -> None:
         self.over = True

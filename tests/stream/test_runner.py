@@ -463,6 +463,14 @@ def test_a_session_that_fails_when_its_audio_is_complete_is_finished_all_the_sam
     rig.hold_promises()
 
 
+def test_a_session_that_fails_at_its_end_is_cut_short_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = Rig(words_at(0.5, 1.0, 1.5))
+    rig.speak_until(1.9)
+    monkeypatch.setattr(Session, "lose", lambda *args: 1 / 0)
+    rig.runner.cut_short("overload")
+    assert rig.runner.over
+
+
 def test_numbers_of_segments_have_no_hole_where_a_session_that_failed_made_final_what_was_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
