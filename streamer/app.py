@@ -115,7 +115,7 @@ class _Daemon:
                 if isinstance(source, Microphone) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
-                n_beams = settings.decoding.beam_size or 1
+                n_beams = settings.decoding.beam_size
                 model = await self._unless_stopped(lambda: load(settings.model, n_beams=n_beams))
                 if model is None:
                     return 0

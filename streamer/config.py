@@ -100,7 +100,7 @@ class DecodingSettings:
 
     language: str = setting("auto")  # a code such as `en`, or `auto`
     task: str = setting("transcribe", choices=("transcribe", "translate", "both"))
-    beam_size: int | None = setting(None, low=1, high=16)  # beams at temperature 0; none: greedy
+    beam_size: int | None = setting(None, low=1, high=16)  # beams at temperature 0; none: greedy, live: the model's
     patience: float | None = setting(None, low=0.1, high=10.0)  # factor on the texts that end a search; none: 1
     length_penalty: float | None = setting(None, low=0.0, high=1.0)  # alpha; none: the mean log-probability
     sample_len: int | None = setting(None, low=1, high=448)  # most tokens a window; none: half of the context
@@ -169,7 +169,7 @@ class SpeechSettings:
 class StreamSettings:
     """When to transcribe and when a word is settled."""
 
-    pace_s: float = setting(0.5, low=0.1, high=10.0)  # least new audio from one pass to the next
+    pace_s: float = setting(0.25, low=0.1, high=10.0)  # least new audio from one pass to the next
     max_pace_s: float = setting(2.0, low=0.1, high=60.0)  # pace at which captions still count as live
     max_delay_s: float = setting(30.0, low=5.0, high=3600.0)  # wait after which live audio is given up
     policy: str = setting("alignatt", choices=("agreement", "alignatt"))  # what settles a word

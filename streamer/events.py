@@ -51,7 +51,7 @@ class Word:
     start: float
     end: float
 
-    # Geometric mean of its tokens' probabilities, 0 to 1.
+    # Arithmetic mean of its tokens' probabilities, 0 to 1.
     probability: float
 
     # Whether it can still change.

@@ -69,7 +69,7 @@ def transcribe_files(
     _check_openable(paths)
     if settings.decoding.diarize:
         _check_channels(paths, streaming=streaming)
-    model = load(settings.model, n_beams=settings.decoding.beam_size or 1, live=streaming)
+    model = load(settings.model, n_beams=settings.decoding.beam_size, live=streaming)
     check_options_of_model(settings.decoding, model)
     with contextlib.ExitStack() as stack:
         if streaming:

@@ -48,7 +48,7 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     "Decoding": (
         Flag("decoding.language", "L", "language that is spoken, such as en; auto: found out", OPENAI, True),
         Flag("decoding.task", "T", "transcribe; translate, into English; both, each in its turn", OPENAI, True),
-        Flag("decoding.beam_size", "N", "beams that are followed at temperature 0; none: greedy", OPENAI, True),
+        Flag("decoding.beam_size", "N", "beams followed at temperature 0; none: greedy, live as many as the model asks for", OPENAI, True),
         Flag("decoding.patience", "X", "factor on the number of texts that end a beam search", OPENAI, True),
         Flag("decoding.length_penalty", "A", "0 to 1, how much long texts gain; none: their mean", OPENAI, True),
         Flag("decoding.sample_len", "N", "most tokens of one window; none: half of the context", OPENAI),
@@ -62,15 +62,16 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
             "T",
             "added after a doubtful text, up to 1; none: it is kept",
             OPENAI,
+            True,
         ),
-        Flag("decoding.best_of", "N", "texts drawn at temperatures above 0, of which the best counts", OPENAI),
+        Flag("decoding.best_of", "N", "texts drawn at temperatures above 0, of which the best counts", OPENAI, True),
         Flag("decoding.compression_ratio_threshold", "X", "text that shrinks more is a loop", OPENAI, True),
         Flag("decoding.logprob_threshold", "X", "mean log-probability below which a text is doubtful", OPENAI, True),
         Flag("decoding.no_speech_threshold", "P", "probability from which doubtful text is silence", OPENAI, True),
         Flag(
             "decoding.entropy_threshold", "X", "nats; last tokens of less variety are a loop (there 2.4)", WHISPER_CPP
         ),
-        Flag("decoding.seed", "N", "what the random draws begin with", STREAMER),
+        Flag("decoding.seed", "N", "what the random draws begin with", STREAMER, True),
     ),
     "Prompt": (
         Flag(

@@ -73,7 +73,7 @@ class WhisperDecoder:
         chosen = transcribe_options(dataclasses.replace(decoding, hotwords=()), model)
         self._config = chosen.generation(model.generation, model.tokenizer)
         # Of sessions that chose nothing.
-        self._own = check_decode_options(decode_options(decoding), model)
+        self._own = check_decode_options(decode_options(decoding, model), model)
         # Whether the model sees the initial prompt before every window.
         self._carried = chosen.carry_initial_prompt
         # When a text is not to be trusted. The last 32 tokens of a short window would tell nothing by their entropy.
@@ -305,7 +305,7 @@ def _with_options(
     """Return settings with the options that a client named, but for language and task."""
     decoding = _named(initial_prompt=options.initial_prompt, hotwords=options.hotwords, beam_size=options.beam_size)
     gate = _named(threshold=options.vad_threshold, min_silence_s=options.min_silence_s)
-    own = dataclasses.replace(decode_options(settings.decoding), **decoding)
+    own = dataclasses.replace(decode_options(settings.decoding, model), **decoding)
     return dataclasses.replace(
         chosen,
         **_named(

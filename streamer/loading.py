@@ -8,9 +8,10 @@ from streamer.whisper.devices import STAGES, DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 
 
-def load(settings: ModelSettings, *, n_beams: int = 1, live: bool = True) -> WhisperModel:
+def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = True) -> WhisperModel:
     """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
 
+    None stands for as many beams as the model wants for `live` captions, and for one beam in files.
     Where it is not for `live` captions, it has no graphs for windows of less than 30 s: nothing else uses them.
     """
     give_back_large_blocks()
@@ -20,7 +21,7 @@ def load(settings: ModelSettings, *, n_beams: int = 1, live: bool = True) -> Whi
             device_settings(settings),
             tokenizer=settings.tokenizer,
             cache_dir=settings.cache_dir,
-            n_beams=n_beams,
+            n_beams=n_beams if n_beams is not None or live else 1,
             windows_s=windows(settings) if live else WHOLE_WINDOW,
             on_download=progress.fetched,
             on_compiled=progress.compiled,

@@ -40,7 +40,7 @@ class _EngineCollector(Collector):
             ("streamer_encode_seconds", "Time spent encoding.", stats.encode_s),
             ("streamer_decode_seconds", "Time spent decoding.", stats.decode_s),
             ("streamer_windows_replaced", "Encoded windows that a newer one replaced.", stats.windows_replaced),
-            ("streamer_failures", "Windows that a device failed on.", stats.failures),
+            ("streamer_failures", "Windows, and sessions, that failed.", stats.failures),
         ):
             yield CounterMetricFamily(name, text, value=value)
         gaps = CounterMetricFamily("streamer_gap_seconds", "Audio that was not transcribed.", labels=["reason"])
@@ -50,6 +50,6 @@ class _EngineCollector(Collector):
         yield GaugeMetricFamily("streamer_sessions", "Sessions being transcribed.", value=self._engine.n_sessions)
         yield GaugeMetricFamily(
             "streamer_load_ratio",
-            "Share of the busier thread's time that sessions need at the rarest acceptable passes.",
+            "Share of the busiest thread's time that sessions need at the rarest acceptable passes.",
             value=self._engine.load.ratio,
         )

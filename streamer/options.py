@@ -40,7 +40,7 @@ HOTTEST = 1.0
 def check_options(settings: Settings, *, streaming: bool) -> None:
     """Refuse options that contradict each other or cannot be, as far as no model is needed to see that.
 
-    streaming : whether they are for live captions, which are decoded at temperature 0 alone
+    streaming : whether they are for live captions, which begin at temperature 0 whatever is set
 
     Raises ConfigError, or UsageError for options of subtitles.
     """
@@ -78,7 +78,7 @@ def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> N
     """
     tokenizer, n_text_ctx = model.tokenizer, model.dims.n_text_ctx
     tokenizer.choose_language(decoding.language, "translate" if decoding.task == "both" else decoding.task)
-    check_decode_options(decode_options(decoding), model)
+    check_decode_options(decode_options(decoding, model), model)
     room = n_text_ctx // 2 - max(decoding.sample_len or 0, START_TOKENS + 1)
     if decoding.prefix and room <= 0:
         raise ConfigError(
@@ -88,12 +88,15 @@ def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> N
     _check_length("prefix", len(text_tokens(decoding.prefix, tokenizer)), room, "tokens")
 
 
-def decode_options(decoding: DecodingSettings) -> DecodeOptions:
-    """Return what the settings say of what a session may choose. Raises ConfigError where a hot word cannot be."""
+def decode_options(decoding: DecodingSettings, model: WhisperModel) -> DecodeOptions:
+    """Return what the settings say of what a session may choose. Raises ConfigError where a hot word cannot be.
+
+    Where they say nothing of beams, there are as many as the model was loaded for.
+    """
     return DecodeOptions(
         initial_prompt=decoding.initial_prompt,
         hotwords=check_hotwords(decoding.hotwords),
-        beam_size=decoding.beam_size or 1,
+        beam_size=decoding.beam_size or model.n_beams,
     )
 
 
@@ -186,7 +189,7 @@ def transcribe_options(decoding: DecodingSettings, model: WhisperModel) -> Trans
         entropy_threshold=decoding.entropy_threshold,
         no_speech_threshold=decoding.no_speech_threshold,
         condition_on_previous_text=model.generation.prompted if previous == "auto" else previous == "always",
-        initial_prompt=initial_prompt(decode_options(decoding), model),
+        initial_prompt=initial_prompt(decode_options(decoding, model), model),
         carry_initial_prompt=decoding.carry_initial_prompt,
         prefix=decoding.prefix,
         word_timestamps=decoding.word_timestamps,

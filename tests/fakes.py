@@ -267,7 +267,7 @@ class FakeEncoder:
         self.encoded: list[FakeEncoded] = []
 
     def encode(self, mel: FloatArray, buffer: int, n_samples: int) -> FakeEncoded:
-        """See worker.Encoder."""
+        """See engine.Encoder."""
         start, heard, voice = (int(value) for value in mel[0, :3])
         assert heard == n_samples
         serial = len(self.encoded)
@@ -291,7 +291,7 @@ class FakeDecoder:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
-        """See worker.Decoder."""
+        """See engine.Decoder."""
         with self.lock:
             self.decoded.append(encoded)
         self.before(encoded)

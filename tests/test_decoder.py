@@ -137,7 +137,8 @@ class TestOptions:
         )
         by_daemon = WhisperDecoder(model, DecodingSettings(beam_size=3)).decode(encoded, REQUEST)
         assert by_session == by_daemon
-        greedy = WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST)
+        assert WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST) == by_daemon, "as many as there are"
+        greedy = WhisperDecoder(model, DecodingSettings(beam_size=1)).decode(encoded, REQUEST)
         fewer = DecodeOptions(beam_size=2)
         assert by_session.n_calls != greedy.n_calls
         assert WhisperDecoder(model, DecodingSettings()).decode(encoded, dataclasses.replace(REQUEST, options=fewer))
@@ -167,7 +168,7 @@ class TestOptions:
     def test_a_session_has_the_daemons_options_where_a_client_chose_none(self, model: WhisperModel) -> None:
         settings = load_settings(None, {}, {"decoding.hotwords": "NPU, OpenVINO", "decoding.beam_size": 2})
         daemons = DecodeOptions(hotwords=("NPU", "OpenVINO"), beam_size=2)
-        assert session_settings(settings, model).options == daemons == decode_options(settings.decoding)
+        assert session_settings(settings, model).options == daemons == decode_options(settings.decoding, model)
         own = SessionOptions(initial_prompt="A talk.", hotwords=(" NPU ", "NPU"))
         chosen = session_settings(settings, model, own).options
         assert chosen == dataclasses.replace(daemons, initial_prompt="A talk.", hotwords=("NPU",))

@@ -77,7 +77,7 @@ def test_the_decisions_are_pure(module: str) -> None:
     assert not within(set(imports_of(module)), "asyncio", "threading", "time", "datetime", "openvino")
 
 
-def test_the_worker_loads_no_openvino() -> None:
+def test_the_engine_loads_no_openvino() -> None:
     assert not within(loaded_by(["streamer.stream.engine"]), "openvino")
 
 

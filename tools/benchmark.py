@@ -5,6 +5,7 @@
     python tools/benchmark.py hallucination      the same where nobody speaks
     python tools/benchmark.py report DIR         the figures of timelines that were kept, once more
     python tools/benchmark.py simulate           the same in simulated time, to compare settings
+    python tools/benchmark.py doubled            what is said once and told twice, at several paces, in simulated time
     python tools/benchmark.py sessions           how many clients are served in real time at once
     python tools/benchmark.py soak [--hours H]   memory and delay of a long session
     python tools/benchmark.py raw                speed of the offline decoder
@@ -22,7 +23,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a script it sees its own folder only
@@ -44,7 +45,9 @@ except ModuleNotFoundError as error:
     sys.exit(f"benchmark: error: {error.name} is not installed: `make bench` installs what is needed")
 
 if TYPE_CHECKING:
+    from streamer.stream.settings import SessionSettings
     from tools.benchmarks.results import Folder
+    from tools.benchmarks.simulate import Simulator
 
 # By the name that --peers takes.
 PEERS: dict[str, Callable[[Path], StreamingSystem]] = {
@@ -117,11 +120,23 @@ def _parser() -> argparse.ArgumentParser:
 
     simulate = add("simulate", "delay and flicker in simulated time, to compare settings", _simulate)
     _recordings_arguments(simulate)
-    simulate.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting")
-    simulate.add_argument(
-        "--pass-s", type=_seconds, default=0.1, help="what a pass costs, in seconds (default: %(default)s)"
-    )
+    _simulator_arguments(simulate)
     simulate.add_argument("--timelines", type=Path, metavar="DIR", help="keep what was shown, for `report`")
+
+    doubled = add("doubled", "what is said once and told twice, at several paces, in simulated time", _doubled)
+    doubled.add_argument("--corpus", type=Path, nargs="+", metavar="DIR", help="folders that `corpus` made")
+    doubled.add_argument(
+        "--kinds", default="", metavar="K,K", help="kinds of recordings (default: all that are spoken)"
+    )
+    doubled.add_argument("--only", default="", metavar="NAME,NAME", help="names of recordings (default: all)")
+    doubled.add_argument(
+        "--paces",
+        type=_paces,
+        default=(1.0, 8.0, 0.0),
+        metavar="P,P",
+        help="seconds of audio that come in a second; 0: all are there at once (default: 1,8,0)",
+    )
+    _simulator_arguments(doubled)
 
     sessions = add("sessions", "how many clients are served in real time at once", _sessions)
     _recordings_arguments(sessions)
@@ -165,6 +180,17 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is too few: expected 1 or more")
     return value
+
+
+def _paces(text: str) -> tuple[float, ...]:
+    return tuple(_seconds(pace) for pace in text.split(","))
+
+
+def _simulator_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting")
+    parser.add_argument(
+        "--pass-s", type=_seconds, default=0.1, help="what a pass costs, in seconds (default: %(default)s)"
+    )
 
 
 def _recordings_arguments(parser: argparse.ArgumentParser) -> None:
@@ -231,23 +257,40 @@ def _tell(args: argparse.Namespace, folder: "Folder", recordings: Sequence[Recor
 
 
 def _simulate(args: argparse.Namespace, console: Console) -> str:
-    from streamer.config import load_settings
-    from streamer.live import session_settings
-    from streamer.loading import load
     from tools.benchmarks.results import Folder
-    from tools.benchmarks.simulate import Simulator
 
-    overrides = dict(item.partition("=")[::2] for item in args.set)
-    settings = load_settings(None, {}, overrides)
-    model = load(settings.model)
-    simulator = Simulator(model, settings.decoding, pass_s=args.pass_s)
+    simulator, settings = _simulator(args)
     recordings = _recordings(args)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Folder(args.timelines or Path(temporary))
         for recording in recordings:
-            folder.save(simulator.play(recording.name, recording.samples, session_settings(settings, model)))
+            folder.save(simulator.play(recording.name, recording.samples, settings))
         args.plots = None
         return _tell(args, folder, recordings, console)
+
+
+def _doubled(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from tools.benchmarks.doubling import measure_doubling
+
+    recordings = []
+    for folder in args.corpus or [None]:
+        chosen = argparse.Namespace(corpus=folder, half=None, kinds=args.kinds, only=args.only)
+        recordings += [(folder.name if folder else "", found) for found in _recordings(chosen, spoken=True)]
+    simulator, settings = _simulator(args)
+    return measure_doubling(simulator, recordings, settings, args.paces, console)
+
+
+def _simulator(args: argparse.Namespace) -> "tuple[Simulator, SessionSettings]":
+    """Return a simulator with the model of the settings, and a session's settings."""
+    from streamer.config import load_settings
+    from streamer.live import session_settings
+    from streamer.loading import load
+    from tools.benchmarks.simulate import Simulator
+
+    overrides = dict(item.partition("=")[::2] for item in args.set)
+    settings = load_settings(None, {}, overrides)
+    model = load(settings.model, n_beams=settings.decoding.beam_size)
+    return Simulator(model, settings.decoding, pass_s=args.pass_s), session_settings(settings, model)
 
 
 def _sessions(args: argparse.Namespace, console: Console) -> list[object]:

@@ -61,7 +61,7 @@ def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, 
         FileReplay(path).stop()
     texts = {path: _text_beside(path) for path in paths}
     _check_writable(json_path)
-    model = load(settings.model, n_beams=settings.decoding.beam_size or 1)
+    model = load(settings.model, n_beams=settings.decoding.beam_size)
     check_options_of_model(settings.decoding, model)
     calls = measure_calls(model)
     _print_calls(model, calls, console)

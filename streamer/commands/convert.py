@@ -200,6 +200,7 @@ def _companions(source: ConvertSource, *, encoder_only: bool) -> dict[str, bytes
                 "condition_on_prev_tokens": generation.prompted,
                 "pad_with_silence": generation.silent_padding,
                 "stream_windows_s": generation.windows_s,
+                "stream_beams": generation.stream_beams,
             }
         )
     return companions

@@ -42,7 +42,8 @@ class Activity:
 class Load:
     """What sessions need, were each transcribed as rarely as is acceptable."""
 
-    # Share of the busier thread's time; above 1 captions cannot be had at that pace. 0 while nothing is known.
+    # Share of the time that listening and encoding take, or decoding, whichever is more; above 1 captions cannot be had
+    # at that pace. 0 while nothing is known.
     ratio: float
 
     # Sessions that speak without a pause for which there is time, at least one; None while nothing is known.
@@ -59,7 +60,7 @@ class LoadMeter:
         """Make a meter; `max_pace_s` is the time from one pass of a session to the next that is still acceptable."""
         self._max_pace_s = max_pace_s
 
-        # Seconds that the newest passes took in each of the two threads, and that a second of audio took to listen to.
+        # Seconds that the newest passes took to encode and to decode, and that a second of audio took to listen to.
         self._encode_s: deque[float] = deque(maxlen=N_PASSES)
         self._decode_s: deque[float] = deque(maxlen=N_PASSES)
         self._listen_share: deque[float] = deque(maxlen=N_PASSES)

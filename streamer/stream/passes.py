@@ -18,6 +18,11 @@ PAUSE_SAMPLES = SAMPLE_RATE // 4
 # After silence this long it is worth waiting for whether it becomes a pause.
 HESITATION_SAMPLES = SAMPLE_RATE // 10
 
+# Passes come no more often than so many times as much new audio comes as one costs, up to this much audio: words are
+# seen sooner where passes are cheap, and the machine is not kept busy for it.
+EASE = 2.5
+EASY_SAMPLES = SAMPLE_RATE // 2
+
 # Speech that waits shares a window with what follows, unless a silence longer than this lies between.
 MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE
 
@@ -163,6 +168,11 @@ class Passes:
         if stretch.state is State.LAST_ISSUED:
             stretch.state = State.ENDED
 
+    def hear_rest_again(self, stretch: Stretch) -> None:
+        """Let a window be due of what was heard from where the next one begins."""
+        self.look_again(stretch)
+        stretch.taken_end = stretch.window_start
+
     def due(self) -> bool:
         """Say whether `next_window` would return one."""
         stretch = self.current
@@ -180,7 +190,8 @@ class Passes:
             return stretch.issued_end < self.last_speech + PAUSE_SAMPLES  # else it has all that was said
         if silence > HESITATION_SAMPLES:
             return False  # speech goes on in a moment, or it is a pause
-        return end - max(stretch.issued_end, stretch.start) >= max(self._pace, self.cost)
+        ease = min(EASY_SAMPLES, round(EASE * self.cost))
+        return end - max(stretch.issued_end, stretch.start) >= max(self._pace, self.cost, ease)
 
     def next_window(self, first_word: int, now_s: float) -> Window | None:
         """Return the audio to transcribe next, None where nothing is due.

@@ -147,6 +147,8 @@ class SessionRunner:
         self.kind = kind
         self.reserved = reserved
         self.settings = settings
+        # Whether what comes is not heard, as somebody has asked last.
+        self.paused = False
         self._max_delay_s = max_delay_s
         self._on_event = on_event
         self._on_finished = on_finished
@@ -227,10 +229,12 @@ class SessionRunner:
 
     def pause(self) -> None:
         """Hear nothing of what comes from here on."""
+        self.paused = True
         self._command("pause", lambda: self._session.pause())
 
     def resume(self) -> None:
         """Hear what comes from here on."""
+        self.paused = False
         self._command("resume", self._resume)
 
     def clear(self) -> None:
@@ -256,11 +260,6 @@ class SessionRunner:
         self._leave()
 
     # What can be seen.
-
-    @property
-    def paused(self) -> bool:
-        """Whether what comes is not heard."""
-        return self._session.paused
 
     @property
     def recorded(self) -> bool:

@@ -16,7 +16,7 @@ from streamer.events import Event, Final, Gap, GapReason, Speech, seconds
 from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.stream.passes import Passes, Stretch
 from streamer.stream.settings import SessionSettings
-from streamer.stream.transcript import Transcript
+from streamer.stream.transcript import INVENTED_SAMPLES, Cut, Transcript
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis
 
@@ -54,6 +54,8 @@ class Session:
         self._told_until = start
         # Since where what comes is not heard, because somebody asked for that; None while it is heard.
         self._paused_from: int | None = None
+        # Seconds that there are for a better text of a final, as was said last.
+        self._retry_s = 0.0
         # When audio was heard last, in seconds of the caller's clock.
         self._heard_s = 0.0
         # Whether the audio has ended.
@@ -261,6 +263,7 @@ class Session:
         stretch = self._passes.find(window)
         if stretch is None:
             return None
+        self._retry_s = retry_s
         closing = self._passes.closes(stretch, window.end)
         request = self._transcript.request(window, retry_s=retry_s if closing else 0.0)
         if request is None:
@@ -274,9 +277,10 @@ class Session:
             return self.recovered()
         transcript = self._transcript
         self._passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
-        trusted = transcript.apply_hypothesis(window, request, hypothesis)
+        newest = window.start == stretch.window_start
+        trusted = transcript.apply_hypothesis(window, request, hypothesis, newest=newest)
         events = self.recovered()  # not before it is known that the hypothesis can be taken: what fails says nothing
-        led_astray = bool(request.prompt) and transcript.loops(hypothesis)
+        led_astray = bool(request.prompt) and transcript.loops
         if led_astray:
             # What was said last may have led the decoder into the loop: it is not shown it again.
             transcript.forget_prompt()
@@ -286,24 +290,39 @@ class Session:
             # Once more, without a prompt: no window may follow that would mend it.
             self._passes.look_again(stretch)
             return events
-        if closing and not transcript.reliable:
-            if not request.retry_s and not stretch.looked_again:
-                self._passes.look_again(stretch)
-                return events
-            transcript.keep_likely(hypothesis)
+        if closing and not transcript.reliable and not request.retry_s and self._may_look_again(stretch):
+            # Speech ended while it was decoded as a text that may still change.
+            self._passes.look_again(stretch)
+            return events
         stretch.taken_end = max(stretch.taken_end, window.end)
+        if transcript.went_on_behind_reread and (closing or (window.pause and trusted)):
+            # No window may follow: what was said behind that is heard once more, without it.
+            events += self._begin_behind_settled(stretch, window)
+            if stretch.window_start < (stretch.heard_from if closing else window.end) - INVENTED_SAMPLES:
+                self._passes.hear_rest_again(stretch)
+                return events
         if closing:
             return [*events, *self._close()]
 
         if trusted:
             transcript.settle(window)
-        if not self._passes.ends_in_next(stretch):
-            cut = transcript.cut(window, stretch.window_start, self._passes.cost)
-            if cut is not None:
-                stretch.window_start = max(stretch.window_start, cut.window_start // HOP_LENGTH * HOP_LENGTH)
-                events.append(self._told(cut.final, transcript.segment_start))
+        ends = self._passes.ends_in_next(stretch)
+        cut = None if ends else transcript.cut(window, stretch.window_start, self._passes.cost)
+        if cut is not None:
+            events += self._cut(stretch, cut)
+        elif transcript.stuck:
+            events += self._begin_behind_settled(stretch, window)
         partial = transcript.partial(window, trusted=trusted)
         return events if partial is None else [*events, partial]
+
+    def _begin_behind_settled(self, stretch: Stretch, window: Window) -> list[Event]:
+        end = window.end if stretch.open else min(window.end, stretch.end)
+        return self._cut(stretch, self._transcript.begin_behind_settled(window, end))
+
+    def _cut(self, stretch: Stretch, cut: Cut) -> list[Event]:
+        """Begin the next window behind a cut; return what has become final."""
+        stretch.window_start = max(stretch.window_start, cut.window_start // HOP_LENGTH * HOP_LENGTH)
+        return [] if cut.final is None else [self._told(cut.final, self._transcript.segment_start)]
 
     def _cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
         match boundary:
@@ -323,11 +342,15 @@ class Session:
                 events: list[Event] = [Speech(state="end", time=seconds(newest.end))]
                 if self._passes.closes(newest, newest.taken_end):
                     # The newest hypothesis says it all; where it can be relied on.
-                    if self._transcript.reliable:
+                    if self._transcript.reliable or not self._may_look_again(newest):
                         return [*events, *self._close()]
                     self._passes.look_again(newest)
                 return events
         return []
+
+    def _may_look_again(self, stretch: Stretch) -> bool:
+        """Say whether there is time to decode the last window of a stretch once more, and it was not yet."""
+        return self._retry_s > 0 and not stretch.looked_again
 
     def _end_speech(self) -> list[Event]:
         return [*self._cross(self._gate.close(self._passes.heard)), *self._tell_losses()]

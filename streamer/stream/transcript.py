@@ -17,7 +17,16 @@ from streamer.events import Final, Partial, Word, seconds
 from streamer.stream.agreement import LocalAgreement
 from streamer.stream.settings import SessionSettings
 from streamer.stream.window import Request, Window
-from streamer.stream.words import CLAUSE_ENDS, SENTENCE_ENDS, HeardWord, between, event_words, mean_log_prob
+from streamer.stream.words import (
+    CLAUSE_ENDS,
+    MIN_REREAD_WORDS,
+    SENTENCE_ENDS,
+    HeardWord,
+    between,
+    event_words,
+    find_reread,
+    mean_log_prob,
+)
 from streamer.whisper.result import Hypothesis
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not settle.
@@ -33,6 +42,10 @@ LIKELY_PROBABILITY = 0.5
 # Words that begin nearer than this to the end of the audio were not heard: nobody says a word in a tenth of a second.
 # The decoder makes them up when it writes on past the end, and takes them back in the next pass.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
+
+# Passes in a row that bring no new word before the decoder reads again, until the next window begins behind that. What
+# the first reads again the second, which hears more, often does not.
+MAX_REREADING_PASSES = 2
 
 # Words of the last final that a window keeps after a cut. Three are enough for the decoder to find its place.
 N_ANCHOR_WORDS = 3
@@ -67,7 +80,8 @@ SURE_LANGUAGE_PROBABILITY = 0.5
 class Cut:
     """Where a segment ends, and with which window what follows it is heard."""
 
-    final: Final
+    # None where nothing was said since the last.
+    final: Final | None
 
     # Where the next window begins: at the anchor, or at the cut.
     window_start: int
@@ -91,6 +105,13 @@ class _Text:
     # Unsettled words of the newest hypothesis.
     tail: list[HeardWord] = field(default_factory=list)
 
+    # How many of these, from the first on, are new: those behind them the decoder read again, or went on from there.
+    n_new: int = 0
+
+    # Whether it read again, and how many passes in a row brought no new word before that.
+    rereads: bool = False
+    n_rereading: int = 0
+
     # Whether the tail begins in the middle of a word, whose beginning is the last settled word.
     tail_writes_on: bool = False
 
@@ -102,6 +123,7 @@ class _Text:
     no_speech_prob: float = 0.0
     avg_logprob: float = 0.0
     reliable: bool = True
+    loops: bool = False
 
     # The tail of the newest hypothesis that could be trusted, and of how many settled and final words it was the tail.
     trusted_tail: tuple[HeardWord, ...] = ()
@@ -124,6 +146,7 @@ class _Text:
         """Settle the first words of the tail."""
         settled = self.tail[:n_words]
         del self.tail[:n_words]
+        self.n_new = max(0, self.n_new - n_words)
         if settled and self.tail_writes_on:
             # One word for the decoder is one word here, so that no final ends within a word.
             begun, rest = self.words.pop(), settled[0]
@@ -209,8 +232,10 @@ class Transcript:
             options=self._settings.options,
         )
 
-    def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis) -> bool:
+    def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis, *, newest: bool) -> bool:
         """Place the settled words anew, and keep what the hypothesis says behind them; return whether to trust it.
+
+        newest : whether the window begins where the next one would
 
         A hypothesis that loops, compresses too well or looks like silence is no partner for agreement.
         """
@@ -219,46 +244,64 @@ class Transcript:
         text.avg_logprob = hypothesis.avg_logprob
         self._note_language(request, hypothesis)
         self._measure(window, request, hypothesis)
-        silence, loops = self._is_silence(hypothesis), self.loops(hypothesis)
+        self._find_new(window)
+        # A window that was on its way when a newer one was made to begin further on may well read again.
+        text.n_rereading = text.n_rereading + 1 if text.rereads and not text.n_new and newest else 0
+        silence = self._is_silence(hypothesis)
+        text.loops = hypothesis.looped or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
         improbable = bool(text.tail) and hypothesis.avg_logprob < self._settings.logprob_threshold
-        text.reliable = silence or not (loops or improbable)
-        if silence or loops:
+        text.reliable = silence or not (text.loops or improbable)
+        if silence or text.loops:
             self._agreement.reset()
-        return not (silence or loops)
+        return not (silence or text.loops)
 
     @property
     def reliable(self) -> bool:
         """Whether the newest hypothesis passes its thresholds."""
         return self._text.reliable
 
-    def keep_likely(self, hypothesis: Hypothesis) -> None:
-        """Of a text that becomes final though it fails its thresholds, keep what can be relied on.
-
-        A loop is nobody's words: what was said last that could be trusted stays. Of an improbable text, the words up to
-        the first that is.
-        """
-        text = self._text
-        if self.loops(hypothesis):
-            known = text.trusted_at == (text.n_settled, text.n_final)
-            text.tail, text.tail_writes_on = list(text.trusted_tail) if known else [], False
-            return
-        n_likely = next((i for i, word in enumerate(text.tail) if word.likelihood < LIKELY_PROBABILITY), len(text.tail))
-        del text.tail[n_likely:]
+    @property
+    def loops(self) -> bool:
+        """Whether the newest hypothesis says the same again and again."""
+        return self._text.loops
 
     def settle(self, window: Window) -> None:
         """Settle what the newest hypothesis, that of a window, has said for sure, or as those before it."""
         text = self._text
+        new = text.tail[: text.n_new]
         limit = window.end - CUT_OFF_SAMPLES
-        n_eligible = next((i for i, word in enumerate(text.tail) if word.end > limit), len(text.tail))
+        n_eligible = next((i for i, word in enumerate(new) if word.end > limit), len(new))
         words = [word.text for word in text.tail]
-        text.settle(self._agreement.update(words, n_eligible, self._count_certain(window)))
+        text.settle(self._agreement.update(words, n_eligible, self._count_certain(new, window)))
         text.trusted_tail, text.trusted_at = tuple(text.tail), (text.n_settled, text.n_final)
         if text.words and not text.language:
             text.language = text.newest_language
 
-    def loops(self, hypothesis: Hypothesis) -> bool:
-        """Say whether a hypothesis says the same again and again."""
-        return hypothesis.looped or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
+    @property
+    def went_on_behind_reread(self) -> bool:
+        """Whether the decoder read something again and then went on."""
+        return self._text.rereads and self._text.n_new < len(self._text.tail)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the decoder reads the same again with each pass."""
+        return self._text.n_rereading >= MAX_REREADING_PASSES
+
+    def begin_behind_settled(self, window: Window, end: int) -> Cut:
+        """Settle what is new; let the next window begin behind that, without an anchor: it cannot be read again.
+
+        end : of the window's speech. Settled words that are open become final.
+        """
+        text = self._text
+        text.settle(text.n_new)
+        # A word that is read twice is placed too early or too late; it was heard as far as the decoder looked for it.
+        heard = [max(word.end, word.attended) for word in text.words[-1:]]
+        position = min(max([text.segment_start, *heard]), end)
+        text.tail, text.tail_writes_on, text.rereads, text.n_rereading = [], False, False, 0
+        self._agreement.reset()
+        final = self._cut(window, text.n_settled, position).final if text.n_settled > text.n_final else None
+        text.first_word = text.n_settled
+        return Cut(final, position)
 
     def forget_prompt(self) -> None:
         """Do not show the decoder what was said before."""
@@ -284,7 +327,7 @@ class Transcript:
             return None
         n_final, position = place
         position = min(max(position, text.segment_start), window.end)
-        return self._cut(window, n_final, position, window_start)
+        return self._cut(window, n_final, position)
 
     def partial(self, window: Window, *, trusted: bool) -> Partial | None:
         """Return what the open segment reads; None where that is nothing new."""
@@ -292,7 +335,7 @@ class Transcript:
         settled = text.settled_from(text.n_final)
         previous = text.partial
         text.n_told_stable = text.n_settled
-        words = settled + text.tail[: self._count_shown(window, len(settled), trusted)]
+        words = settled + text.tail[: min(text.n_new, self._count_shown(window, len(settled), trusted))]
         if previous is None and not words:
             return None
         partial = Partial(
@@ -310,14 +353,16 @@ class Transcript:
         return partial
 
     def close(self, end: int) -> Final:
-        """Make final all that the newest hypothesis says, up to a position."""
+        """Make final all that the newest hypothesis says, as far as it can be relied on, up to a position."""
         text = self._text
+        if not text.reliable:
+            self._keep_likely()
         return self._final(text.settled_from(text.n_final) + text.tail, end)
 
     def abandon(self, end: int) -> Final | None:
         """Make final what is known of speech of which the rest is lost, from a position on; None where nothing is."""
         text = self._text
-        words = text.settled_from(text.n_final) + text.tail
+        words = text.settled_from(text.n_final) + text.tail[: text.n_new]
         return self._final(words, end) if words or end > text.segment_start else None
 
     def clear(self) -> None:
@@ -331,6 +376,21 @@ class Transcript:
         self.clear()
         self.begin(0)
         return self
+
+    def _keep_likely(self) -> None:
+        """Of a text that becomes final though it fails its thresholds, keep what can be relied on.
+
+        A loop is nobody's words: what was said last that could be trusted stays. Of an improbable text, the words up to
+        the first that is.
+        """
+        text = self._text
+        if text.loops:
+            known = text.trusted_at == (text.n_settled, text.n_final)
+            text.tail, text.tail_writes_on = list(text.trusted_tail) if known else [], False
+            text.n_new, text.rereads = len(text.tail), False
+            return
+        n_likely = next((i for i, word in enumerate(text.tail) if word.likelihood < LIKELY_PROBABILITY), len(text.tail))
+        del text.tail[n_likely:]
 
     def _note_language(self, request: Request, hypothesis: Hypothesis) -> None:
         text = self._text
@@ -380,6 +440,22 @@ class Transcript:
             text.tail = []
         text.tail_writes_on = text.tail_writes_on and bool(text.tail)
 
+    def _find_new(self, window: Window) -> None:
+        """Tell new words of the tail from those that the decoder read again.
+
+        What it read again does not settle. Where it did nothing else up to its end, nothing new was heard there.
+        """
+        text = self._text
+        # What the settled words were heard by counts from when they settled.
+        reach = text.words[-1].attended if text.words and window.first_word < text.n_settled else 0
+        stretch = find_reread(text.tail, reach)
+        text.n_new = stretch.start
+        # Of one word it is not known before the next comes.
+        text.rereads = len(stretch) >= MIN_REREAD_WORDS
+        if text.rereads and stretch.stop == len(text.tail):
+            del text.tail[text.n_new :]
+            text.tail_writes_on = text.tail_writes_on and bool(text.tail)
+
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
         """Say whether nobody spoke: by openai-whisper's rule, or where none of the words is likely either."""
         if hypothesis.is_silence(self._settings.no_speech_threshold, self._settings.logprob_threshold):
@@ -388,15 +464,15 @@ class Transcript:
             word.likelihood < LIKELY_PROBABILITY for word in hypothesis.words
         )
 
-    def _count_certain(self, window: Window) -> int:
-        """Count the first words of the tail that settle at once, whatever was said before."""
+    def _count_certain(self, words: Sequence[HeardWord], window: Window) -> int:
+        """Count the first words that settle at once, whatever was said before."""
         if self._settings.policy != "alignatt":
             return 0
         limit = window.end if window.pause else window.end - self._margin
-        for i, word in enumerate(self._text.tail):
+        for i, word in enumerate(words):
             if max(word.attended, word.end) > limit or word.likelihood < self._settings.commit_probability:
                 return i
-        return len(self._text.tail)
+        return len(words)
 
     def _find_cut(self, length: int, *, full: bool, crowded: bool) -> tuple[int, int] | None:
         """Look for a cut behind a settled word, the less particular the longer the window is.
@@ -432,7 +508,7 @@ class Transcript:
         """Settle what the newest hypothesis says, all but its end, and cut behind it, beyond `middle`."""
         text = self._text
         limit = window.end - FORCED_CUT_MARGIN_SAMPLES
-        text.settle(next((i for i, word in enumerate(text.tail) if word.end > limit), len(text.tail)))
+        text.settle(next((i for i, word in enumerate(text.tail[: text.n_new]) if word.end > limit), text.n_new))
         self._agreement.reset()
         if text.n_settled > text.n_final and text.words[-1].end >= middle:
             return text.n_settled, text.words[-1].end
@@ -440,7 +516,7 @@ class Transcript:
         following = text.tail[0].start if text.tail else limit
         return text.n_settled, max(middle, min(following, limit))
 
-    def _cut(self, window: Window, n_final: int, position: int, window_start: int) -> Cut:
+    def _cut(self, window: Window, n_final: int, position: int) -> Cut:
         """Make everything before a settled word final, and let the next window begin at the anchor."""
         text = self._text
         if text.tail_writes_on and n_final == text.n_settled:
@@ -461,7 +537,7 @@ class Transcript:
         n_old = window.first_word - text.n_forgotten
         del text.words[:n_old]
         text.n_forgotten += n_old
-        return Cut(final, max(window_start, min(begin, position)))
+        return Cut(final, min(begin, position))
 
     def _final(self, words: Sequence[HeardWord], end: int) -> Final:
         text = self._text

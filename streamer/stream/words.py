@@ -4,9 +4,15 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Word, seconds
 from streamer.stream.window import Window
 from streamer.whisper.result import TimedWord
+
+# The decoder reads again where so many words follow each other for which it looked no further than before, and for one
+# of them it looked back by more than this. Of the other words it looks back as far for one in a hundred, on its own.
+MIN_REREAD_WORDS = 2
+REREAD_SAMPLES = SAMPLE_RATE // 10
 
 SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
 CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
@@ -40,6 +46,28 @@ class HeardWord:
         end = min(max(start, window.start + word.end_samples), window.end)
         attended = min(window.start + word.attended_samples, window.end)
         return cls(word.text, word.tokens, start, end, attended, word.probability, word.log_prob)
+
+
+def find_reread(words: Sequence[HeardWord], reach: int) -> range:
+    """Find the first stretch of words for which the decoder read again what it had read.
+
+    That is told by where it looked, and not by the text: what is said twice is read in two places.
+
+    reach : how far it had looked before the first word, in absolute samples
+
+    Returns the indices of the stretch: a single one only where that word is the last; an empty range behind the last
+    word where nothing was read again.
+    """
+    first = 0
+    while first < len(words):
+        behind = next((i for i in range(first, len(words)) if words[i].attended > reach), len(words))
+        several = behind - first >= MIN_REREAD_WORDS or behind == len(words)
+        if several and any(word.attended < reach - REREAD_SAMPLES for word in words[first:behind]):
+            return range(first, behind)
+        if behind < len(words):
+            reach = words[behind].attended
+        first = behind + 1
+    return range(len(words), len(words))
 
 
 def between(left: HeardWord, right: HeardWord) -> int:

@@ -41,6 +41,10 @@ _MUSIC = "♩♪♫♬♭♮♯"
 _INSIDE_WORDS = (" -", " '")
 
 
+# Each beam takes memory and time; nobody has gained from more.
+MAX_BEAMS = 16
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
     """What a model's `generation_config.json` says."""
@@ -61,6 +65,9 @@ class GenerationConfig:
 
     # Lengths of audio, in seconds, that it can be given instead of 30 s without loss, in live captions.
     windows_s: tuple[int, ...] = ()
+
+    # Beams that live captions follow at temperature 0, unless somebody wants another number of them.
+    stream_beams: int = 1
 
 
 def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer, name: str = "") -> GenerationConfig:
@@ -97,6 +104,7 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
         prompted=_switch(data, "condition_on_prev_tokens", True, path),
         silent_padding=_switch(data, "pad_with_silence", False, path),
         windows_s=_windows(data, path),
+        stream_beams=_beams(data, path),
     )
 
 
@@ -167,6 +175,15 @@ def _windows(data: dict[str, Any], path: Path) -> tuple[int, ...]:
             f" {CHUNK_LENGTH_S}; fetch it again"
         )
     return tuple(windows)
+
+
+def _beams(data: dict[str, Any], path: Path) -> int:
+    beams = data.get("stream_beams", 1)
+    if type(beams) is not int or not 1 <= beams <= MAX_BEAMS:
+        raise ModelError(
+            f"{path} has stream_beams {beams!r:.60}: expected a whole number from 1 to {MAX_BEAMS}; fetch it again"
+        )
+    return beams
 
 
 def _switch(data: dict[str, Any], key: str, default: bool, path: Path) -> bool:

@@ -1,5 +1,6 @@
 """A Whisper ready for use: found, read, compiled for its devices, and checked there."""
 
+import contextlib
 import logging
 import math
 import os
@@ -120,7 +121,8 @@ class _Starter:
         logger.warning("%s; starting the model again, nothing is lost", error)
         self._compilation.renew(available_devices())
         if lately:
-            self._compilation.reject({error.stage: error})
+            with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
+                self._compilation.reject({error.stage: error})
         runtime = self.start()
         logger.warning("the model is back on %s", ", ".join(f"{d} ({stage})" for stage, d in runtime.devices.items()))
         return runtime
@@ -132,7 +134,7 @@ def load_model(
     *,
     tokenizer: str = "",
     cache_dir: str = "",
-    n_beams: int = 1,
+    n_beams: int | None = 1,
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
@@ -141,7 +143,7 @@ def load_model(
 
     name : a path, the name of a model that is here, or one of the Hub's
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
-    n_beams : sequences that beam search follows at once
+    n_beams : sequences that beam search follows at once; None: as many as the model names for live captions
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
         the model names
 
@@ -157,7 +159,7 @@ def load_model(
     compilation = Compilation(
         source.graphs,
         plans,
-        n_beams=n_beams,
+        n_beams=_n_beams(source) if n_beams is None else n_beams,
         windows_s=_windows(source, windows_s),
         cache_dir=_cache_directory(cache_dir),
         on_progress=on_compiled,
@@ -218,6 +220,10 @@ def verify_model(
 
 def _read(path: Path, name: str, tokenizer: str) -> ModelSource:
     return read_model(path, name_of(path, name), Path(tokenizer).expanduser() if tokenizer else None)
+
+
+def _n_beams(source: ModelSource) -> int:
+    return source.generation.stream_beams if source.foreign_decoder is None else 1
 
 
 def _windows(source: ModelSource, wanted: Sequence[int] | None) -> Sequence[int]:

@@ -463,7 +463,7 @@ def test_a_listener_that_raises_does_not_stop_the_others(setting: Setting) -> No
     assert other.text == setting.said(1)
 
 
-def test_stop_waits_for_the_window_at_hand_and_ends_both_threads() -> None:
+def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     setting = Setting()
     barrier = setting.barrier
     setting.decoder.before = barrier

@@ -318,6 +318,87 @@ def test_words_settle_when_two_hypotheses_agree_and_not_where_the_audio_cuts_the
     assert request_of(session, third).prefix == tokens_of(" so")
 
 
+# "so far away", read once, then again at the same places, and what is said behind it.
+ONCE = ((" so", 0.5, 0.8), (" far", 0.9, 1.2), (" away", 1.3, 1.6))
+TWICE = (*ONCE, (" so", 1.6, 1.6, 0.8), (" far", 1.6, 1.6, 1.2), (" away", 1.6, 1.6, 1.6))
+GOES_ON = (*TWICE, (" we", 1.6, 1.8), (" went", 1.9, 2.3))
+CERTAIN = settings_of(policy="alignatt", commit_probability=0.4)
+
+
+def test_what_is_read_twice_is_said_once() -> None:
+    session = speaking(CERTAIN)
+    (partial,) = take(session, window_at(session, 2.0), TWICE)
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("so far away", len("so far away"))
+    # The decoder reads the settled words again, which it was given.
+    assert take(session, window_at(session, 2.6), TWICE) == []
+    (partial,) = take(session, window_at(session, 3.2), (*ONCE, (" we", 1.7, 1.8), (" went", 1.9, 2.3)))
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("so far away we went", len("so far away we went"))
+
+
+def test_what_is_read_twice_does_not_settle_where_passes_agree_on_it() -> None:
+    session = speaking()
+    for until_s in (2.0, 2.6):
+        events = take(session, window_at(session, until_s), GOES_ON)
+    (partial,) = events
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("so far away", len("so far away"))
+
+
+def test_where_the_decoder_keeps_reading_again_the_next_window_begins_behind_that() -> None:
+    session = speaking(CERTAIN)
+    (partial,) = take(session, window_at(session, 2.6), GOES_ON)
+    assert isinstance(partial, Partial)
+    assert take(session, window_at(session, 3.2), GOES_ON) == []
+    (final,) = take(session, window_at(session, 3.8), GOES_ON)
+    assert isinstance(final, Final)
+    assert (final.text, final.end) == ("so far away", 1.6)
+    window = window_at(session, 4.4)
+    assert window.start == round(1.6 * SAMPLE_RATE)
+    assert request_of(session, window).prefix == ()
+
+
+def test_a_pause_says_once_what_was_read_twice_and_hears_what_follows_it() -> None:
+    session = speaking(CERTAIN)
+    take(session, window_at(session, 1.8), ONCE)
+    hear(session, 2.4)
+    pause = pause_at(session, 2.7)
+    assert pause.pause
+    (final,) = take(session, pause, GOES_ON)
+    assert isinstance(final, Final)
+    assert final.text == "so far away"
+    again = session.next_window(2.8)
+    assert again is not None
+    assert again.start == round(1.6 * SAMPLE_RATE)
+    (partial,) = take(session, again, [(" we", 0.0, 0.2), (" went", 0.3, 0.7)])
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("we went", len("we went"))
+    *_, rest = hear(session, 4.0, 0.0)
+    assert isinstance(rest, Final)
+    assert rest.text == "we went"
+
+
+def test_the_end_of_speech_says_once_what_was_read_twice_and_hears_what_follows_it() -> None:
+    session = speaking(CERTAIN)
+    take(session, window_at(session, 1.8), ONCE)
+    hear(session, 2.4)
+    hear(session, 4.0, 0.0)
+    last = session.next_window(4.0)
+    assert last is not None
+    assert last.last
+    (final,) = take(session, last, GOES_ON)
+    assert isinstance(final, Final)
+    assert final.text == "so far away"
+    again = session.next_window(4.1)
+    assert again is not None
+    assert again.start == round(1.6 * SAMPLE_RATE)
+    assert again.last
+    (rest,) = take(session, again, [(" we", 0.0, 0.2), (" went", 0.3, 0.7)])
+    assert isinstance(rest, Final)
+    assert rest.text == "we went"
+
+
 def test_a_word_that_begins_where_the_audio_ends_is_not_shown() -> None:
     session = speaking()
     window = window_at(session, 2.0)
@@ -645,7 +726,7 @@ def test_a_hypothesis_that_cannot_be_taken_does_not_take_the_gap_before_it_along
     hear(session, 7.0)
     window = window_at(session, 9.0)
     with monkeypatch.context() as patched:
-        patched.setattr(Transcript, "apply_hypothesis", lambda *args: 1 / 0)
+        patched.setattr(Transcript, "apply_hypothesis", lambda *args, **kwargs: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             take(session, window, [(" so", 0.5, 0.8)])
     gap, partial = take(session, window, [(" so", 0.5, 0.8)])
@@ -761,7 +842,10 @@ def request_of(session: Session, window: Window) -> Request:
 
 
 def take(
-    session: Session, window: Window, words: Sequence[tuple[str, float, float]], now_s: float | None = None
+    session: Session,
+    window: Window,
+    words: Sequence[tuple[str, float, float] | tuple[str, float, float, float]],
+    now_s: float | None = None,
 ) -> list[Event]:
     """Let the decoder say words, at seconds of the window."""
     hypothesis = Hypothesis(tuple(timed(*word) for word in words), "en", 0.0, -0.1)
@@ -775,8 +859,12 @@ def settle(session: Session, words: Sequence[tuple[str, float, float]], at_s: fl
     take(session, window_at(session, at_s + 0.7), words)
 
 
-def timed(text: str, start_s: float, end_s: float, probability: float = 0.5) -> TimedWord:
-    return TimedWord(text, tokens_of(text), round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE), probability)
+def timed(
+    text: str, start_s: float, end_s: float, attended_s: float | None = None, probability: float = 0.5
+) -> TimedWord:
+    attended = end_s if attended_s is None else attended_s
+    start, end, furthest = (round(time_s * SAMPLE_RATE) for time_s in (start_s, end_s, attended))
+    return TimedWord(text, tokens_of(text), start, end, probability, furthest)
 
 
 def tokens_of(text: str) -> tuple[int, ...]:

@@ -71,6 +71,7 @@ def test_peers_are_measured_beside_ours(
         (["stream", "--peers", "whisper-life"], "no peer is called whisper-life"),
         (["report", "nowhere"], "nowhere has no timelines"),
         (["stream", "--flags", "'"], "No closing quotation"),
+        (["doubled", "--corpus", "nowhere"], "nowhere has no such recording"),
         (["sessions"], "name a corpus with --corpus"),
         (["beams", "--json", "nowhere/figures.json"], "nowhere is no directory"),
     ],
@@ -84,7 +85,13 @@ def test_a_slip_is_told_in_one_line(command: list[str], said: str, capsys: pytes
 
 @pytest.mark.parametrize(
     "command",
-    [["soak", "--hours", "0"], ["soak", "--hours", "nan"], ["simulate", "--pass-s", "-1"], ["beams", "--beams", "0"]],
+    [
+        ["soak", "--hours", "0"],
+        ["soak", "--hours", "nan"],
+        ["simulate", "--pass-s", "-1"],
+        ["doubled", "--paces", "1,-1"],
+        ["beams", "--beams", "0"],
+    ],
 )
 def test_numbers_out_of_range_are_refused(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):

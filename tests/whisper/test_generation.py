@@ -62,6 +62,7 @@ def test_the_shipped_models_own(dims: ModelDimensions) -> None:
         prompted=False,
         silent_padding=True,
         windows_s=(5, 10),
+        stream_beams=4,
     )
 
 
@@ -228,3 +229,9 @@ def test_a_token_that_the_vocabulary_lacks_is_not_suppressed(dims: ModelDimensio
     tokenizer = Tokenizer.load(NANO, n_vocab=2022)
     tokenizer.special = dataclasses.replace(tokenizer.special, start_of_language_model=None)
     assert None not in default_generation(tokenizer, dims).suppress_tokens
+
+
+@pytest.mark.parametrize("value", [0, 17, 2.0, True, "3", [3]])
+def test_a_number_of_beams_that_cannot_be_is_refused(copy: Path, dims: ModelDimensions, value: object) -> None:
+    edit(copy / NAME, stream_beams=value)
+    refuse(copy, dims, "has stream_beams ", "expected a whole number from 1 to 16")

@@ -94,6 +94,7 @@ def generation_config(script: Script, heads: list[Head]) -> dict[str, Any]:
         # Its short windows were filled up with silence, as a stream's are, and never with zeros.
         "pad_with_silence": True,
         "stream_windows_s": [5, 10],
+        "stream_beams": 4,
         "lang_to_id": {"<|en|>": script.language},
         "task_to_id": {"transcribe": script.task, "translate": script.translate},
         "no_timestamps_token_id": script.no_timestamps,

@@ -1,0 +1,30 @@
+"""What the decoder reads again, told by where it looked."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.stream.words import HeardWord, find_reread
+
+
+@pytest.mark.parametrize(
+    ("attended_s", "reach_s", "stretch"),
+    [
+        ((0.5, 0.9, 1.4), 0.0, range(3, 3)),
+        # It looks back by little, or for a single word, and goes on.
+        ((0.5, 0.9, 0.85, 0.9, 1.4), 0.0, range(5, 5)),
+        ((0.5, 0.9, 0.4, 1.4), 0.0, range(4, 4)),
+        # The same words at the same places; and it goes on behind them.
+        ((0.5, 0.9, 1.4, 0.5, 0.9, 1.4), 0.0, range(3, 6)),
+        ((0.5, 0.9, 1.4, 0.5, 0.9, 1.4, 1.8), 0.0, range(3, 6)),
+        # It begins with what it read for words that have settled.
+        ((0.5, 0.9, 1.4), 0.9, range(2)),
+        # Of the last word it is not known yet.
+        ((0.5, 0.9, 0.5), 0.0, range(2, 3)),
+        ((), 1.0, range(0)),
+    ],
+)
+def test_what_is_read_again_is_found(attended_s: Sequence[float], reach_s: float, stretch: range) -> None:
+    words = [HeardWord(" so", (1,), 0, 0, round(time_s * SAMPLE_RATE), 0.9, -0.1) for time_s in attended_s]
+    assert find_reread(words, round(reach_s * SAMPLE_RATE)) == stretch
