@@ -111,8 +111,8 @@ class Promises:
         assert event.start < event.end, f"{event} is empty"
         assert event.start >= self.told_until, f"{event}: all was told up to {self.told_until} s"
         self.gaps.append(event)
-        if event.reason == "cleared" and self.partial is not None:
-            # What was shown is forgotten, and its segment's number not used again.
+        if event.reason in ("cleared", "device") and self.partial is not None:
+            # What was shown is forgotten, or lost by a fault, and its segment's number not used again.
             self._leave_segment(event.end)
         self.told_until = event.end
 

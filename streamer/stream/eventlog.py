@@ -173,6 +173,9 @@ class EventLog:
                 # Finals come in order, so this one settles every earlier segment too.
                 if self._partial is not None and self._partial.segment <= event.segment:
                     self._partial = None
+            case Gap(reason="cleared"):
+                # What was shown is forgotten: no final comes of it.
+                self._partial = None
             case Speech():
                 self._speech = event if event.state == "start" else None
             case Error() if event.fatal:

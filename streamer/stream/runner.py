@@ -115,6 +115,8 @@ class Job:
 class _Command:
     """Something to be done when the audio has been heard up to a position."""
 
+    # Of the same that is asked for several times only the last counts; empty for what counts each time.
+    name: str
     position: int
     apply: Callable[[], Iterable[Event]]
 
@@ -156,8 +158,9 @@ class SessionRunner:
         self._on_over: Callable[[SessionRunner], None] = lambda runner: None
         self._stats = EngineStats()
 
-        # Commands that wait for their place in the audio, in order.
+        # Commands that wait for their place in the audio, in order. The lock is held for a few steps.
         self._commands: deque[_Command] = deque()
+        self._commands_lock = threading.Lock()
         # When audio came, and how much of it was speech.
         self._arrivals = Arrivals(max_delay_s if math.isfinite(max_delay_s) else 0.0)
         self._activity = Activity(self._clock())
@@ -213,34 +216,34 @@ class SessionRunner:
         """Take it that so much audio is lost here. Only the thread that writes may call it."""
         for first in range(0, n_samples, SILENCE_SAMPLES):
             n_silent = min(SILENCE_SAMPLES, n_samples - first)
-            self._command(lambda end=self.ring.head + n_silent: self._miss(end, reason))  # type: ignore[misc]
+            self._command("", lambda end=self.ring.head + n_silent: self._miss(end, reason))  # type: ignore[misc]
             self.ring.write(np.zeros(n_silent, dtype=np.float32))
 
     def end(self) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
-        self._command(self._end)
+        self._command("end", self._end)
 
     def flush(self) -> None:
         """Make final what was said."""
-        self._command(lambda: self._session.flush())
+        self._command("flush", lambda: self._session.flush())
 
     def pause(self) -> None:
         """Hear nothing of what comes from here on."""
         self.paused = True
-        self._command(lambda: self._session.pause())
+        self._command("pause", lambda: self._session.pause())
 
     def resume(self) -> None:
         """Hear what comes from here on."""
         self.paused = False
-        self._command(self._resume)
+        self._command("resume", self._resume)
 
     def clear(self) -> None:
         """Forget what is not final."""
-        self._command(lambda: self._session.clear())
+        self._command("clear", lambda: self._session.clear())
 
     def change(self, settings: SessionSettings) -> None:
         """Go on with other settings."""
-        self._command(lambda: self._change(settings))
+        self._command("change", lambda: self._change(settings))
 
     def close(self) -> None:
         """Publish nothing any more: when this has returned nothing is. `on_finished` is not called."""
@@ -252,8 +255,7 @@ class SessionRunner:
         """Make final what is known, tell the rest of the audio as a gap, and be over. `on_finished` is not called."""
         with self._lock:
             if not self.over:
-                head = self.ring.head
-                self._publish([*self._session.lose(head, reason), *self._session.finish(head)])
+                self._give_up(reason)
                 self.over = True
         self._leave()
 
@@ -288,8 +290,6 @@ class SessionRunner:
     def listen(self, now_s: float) -> bool:
         """Hear what has come. Returns whether there may be more to hear at once."""
         self._tick_at_s = now_s + TICK_S
-        if self._listening_failed and now_s < self._retry_at_s:
-            return False
         try:
             return self._listen(now_s)
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
@@ -341,8 +341,8 @@ class SessionRunner:
             if self.over:
                 return
             if request is not None and hypothesis is not None:
-                self._note_success(listening=False)
                 self._publish(self._session.apply_hypothesis(job.window, request, hypothesis, now_s))
+                self._note_success(listening=False)
             self._note_change(now_s)
 
     def fail(self, job: Job, error: Exception, now_s: float) -> None:
@@ -357,10 +357,11 @@ class SessionRunner:
     def recover(self, error: Exception, *, listening: bool = False) -> None:
         """The session itself has failed: make final what is known, and open it again on the same audio."""
         with self._lock:
+            again = listening and self._listening_failed and self.kind is not AudioKind.RECORDED
             if self.over or self._note_failure(error, listening=listening):
                 return
-            # What broke it is lost too, or it would break what comes next.
-            until = min(self.position + CHUNK_SAMPLES, self.ring.head)
+            # What broke it is lost too, or it would break what comes next; all that has come, where that did not help.
+            until = self.ring.head if again else min(self.position + CHUNK_SAMPLES, self.ring.head)
             try:
                 events = self._session.give_up(until)
             except Exception:
@@ -368,13 +369,38 @@ class SessionRunner:
                 events = []
             self._publish(events)
             self._session = self._session.successor(until)
+            if self._session.finished:
+                self._publish(self._session.recovered())
             self.position = until
             self._detector_behind = True
             self._note_change(self._clock())
 
-    def _command(self, apply: Callable[[], Iterable[Event]]) -> None:
-        self._commands.append(_Command(self.ring.head, apply))
+    def _command(self, name: str, apply: Callable[[], Iterable[Event]]) -> None:
+        position = self.ring.head
+        with self._commands_lock:
+            if self.over:
+                return  # nobody would take it
+            # Whoever sends no end of commands with hardly any audio between them must not fill the memory.
+            for i in reversed(range(len(self._commands))):
+                waiting = self._commands[i]
+                if waiting.position // CHUNK_SAMPLES != position // CHUNK_SAMPLES:
+                    break
+                if name and waiting.name == name:
+                    del self._commands[i]
+                    break
+            self._commands.append(_Command(name, position, apply))
         self._wake()
+
+    def _next_command(self) -> tuple[_Command | None, int]:
+        """Take out the command whose turn it is, None where there is none; return also up to where to listen first."""
+        with self._commands_lock:
+            if not self._commands:
+                head = self.ring.head
+                return None, head if head - self.position >= CHUNK_SAMPLES else self.position
+            command = self._commands[0]
+            if self.position < command.position:
+                return None, command.position
+            return self._commands.popleft(), command.position
 
     def _note_arrival(self) -> None:
         """Audio has come: called by the thread that wrote it."""
@@ -388,18 +414,16 @@ class SessionRunner:
             if not self._may_listen():
                 more = False
                 break
-            command = self._commands[0] if self._commands else None
-            if command is not None and self.position >= command.position:
+            command, end = self._next_command()
+            if command is not None:
                 with self._lock:
-                    self._commands.popleft()
                     if not self.over:
                         self._publish(command.apply())
                 more = True
                 continue
-            end = self.ring.head if command is None else command.position
             if not self._session.paused:
                 end = min(end, self.position + CHUNK_SAMPLES)
-            if end <= self.position or (command is None and end - self.position < CHUNK_SAMPLES):
+            if end <= self.position or (self._listening_failed and now_s < self._retry_at_s):
                 more = False
                 break
             more = True
@@ -444,9 +468,10 @@ class SessionRunner:
         with self._lock:
             if self.over or self._session is not session:
                 return
+            events = self._session.advance(end, probability, now_s)
             self._note_success(listening=True)
             self.position = end
-            self._publish(self._session.advance(end, probability, now_s))
+            self._publish(events)
             speech = self._session.waiting_from is not None
         self._activity.hear(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
 
@@ -504,7 +529,7 @@ class SessionRunner:
             self._finish()
 
     def _note_success(self, *, listening: bool) -> None:
-        if self.failing and (not listening or self._listening_failed):
+        if self.failing and listening == self._listening_failed:
             logger.info("%s: it works again", self.failing)
             self.failing, self._n_failures, self._retry_at_s = "", 0, -math.inf
             self._listening_failed = False
@@ -527,19 +552,19 @@ class SessionRunner:
             self._publish([Error(code=error.code, message=str(error), fatal=final_failure)])
         self.failing = str(error)
         if final_failure:
-            self._give_up()
+            self._give_up("device")
+            self._finish()
         return final_failure
 
-    def _give_up(self) -> None:
-        """End with what is known."""
+    def _give_up(self, reason: GapReason) -> None:
+        """End with what is known; the rest of the audio is lost."""
         try:
             head = self.ring.head
-            events = [*self._session.give_up(head), *self._session.finish(head)]
+            events = [*self._session.lose(head, reason), *self._session.finish(head)]
         except Exception:
             logger.exception("what was known of a session that failed is lost")
             events = []
         self._publish(events)
-        self._finish()
 
     def _finish(self) -> None:
         self.over = True

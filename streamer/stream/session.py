@@ -194,6 +194,7 @@ class Session:
         session._transcript = self._transcript.successor()
         session._losses, session._outage = self._losses, True
         session._told_until, session._paused_from = self._told_until, self._paused_from
+        session._ended = self._ended
         if self._passes.current is not None:
             # Not even what is known could be told.
             session._add_loss(max(self._told_until, self._passes.current.start), start, "device")
@@ -239,8 +240,9 @@ class Session:
         if stretch.open:
             return self.lose(self._passes.heard, "device")
         events: list[Event] = []
-        self._add_loss(self._abandon(stretch, events), stretch.end, "device")
+        known = self._abandon(stretch, events)
         self._remove_first()
+        self._add_loss(known, stretch.end, "device")
         return [*events, *self._tell_losses()]
 
     def next_window_due(self) -> bool:
@@ -270,14 +272,14 @@ class Session:
 
     def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis, now_s: float) -> list[Event]:
         """Take what a window reads. Returns what there is to say."""
-        events = self.recovered()
         stretch = self._passes.find(window)
         if stretch is None:
-            return events
+            return self.recovered()
         transcript = self._transcript
         self._passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
         newest = window.start == stretch.window_start
         trusted = transcript.apply_hypothesis(window, request, hypothesis, newest=newest)
+        events = self.recovered()  # not before it is known that the hypothesis can be taken: what fails says nothing
         led_astray = bool(request.prompt) and transcript.loops
         if led_astray:
             # What was said last may have led the decoder into the loop: it is not shown it again.
@@ -408,7 +410,9 @@ class Session:
             reason = "device"
         self._losses = [loss for loss in self._losses if not start <= loss.start <= loss.end <= end]
         before = next((loss for loss in reversed(self._losses) if loss.start <= start), None)
-        adjoins = before is not None and (before.end >= start or (self._outage and before is self._losses[-1]))
+        first = self._passes.current
+        goes_on = self._outage and before in self._losses[-1:] and (first is None or first.start >= start)
+        adjoins = before is not None and (before.end >= start or goes_on)
         if before is not None and before.reason == reason and adjoins:
             self._losses.remove(before)
             start = before.start
@@ -419,10 +423,13 @@ class Session:
         events: list[Event] = []
         first = self._passes.current
         while self._losses and (first is None or first.start >= self._losses[0].start):
-            goes_on = self._outage and self._losses[0].reason == "device"
-            if (goes_on or (self._missing and len(self._losses) == 1)) and not self.finished:
+            loss = self._losses[0]
+            goes_on = (self._outage and loss.reason == "device") or (self._missing and loss.end == self._passes.heard)
+            if goes_on and not self.finished:
                 break
-            loss = self._losses.pop(0)
-            events.append(Gap(start=seconds(loss.start), end=seconds(loss.end), reason=loss.reason))
+            del self._losses[0]
+            gap = Gap(start=seconds(loss.start), end=seconds(loss.end), reason=loss.reason)
+            if gap.start < gap.end:  # else nobody could tell it from none
+                events.append(gap)
             self._told_until = max(self._told_until, loss.end)
         return events

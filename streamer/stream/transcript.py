@@ -367,7 +367,9 @@ class Transcript:
 
     def clear(self) -> None:
         """Forget what is not final. Its segment's number is not used again, since some of it may have been shown."""
-        self.segment += self._text.partial is not None
+        if self._text.partial is not None:
+            self.segment += 1
+            self._text.partial = None
 
     def successor(self) -> "Transcript":
         """Return a transcript of what follows, where what is not final of this one is given up."""
@@ -535,7 +537,6 @@ class Transcript:
         n_old = window.first_word - text.n_forgotten
         del text.words[:n_old]
         text.n_forgotten += n_old
-        text.partial = None
         return Cut(final, min(begin, position))
 
     def _final(self, words: Sequence[HeardWord], end: int) -> Final:
@@ -554,6 +555,7 @@ class Transcript:
             avg_logprob=round(min(0.0, mean_log_prob(words) if words else text.avg_logprob), 4),
         )
         self.segment += 1
+        text.partial = None
         return final
 
     def _event_words(self, words: Sequence[HeardWord], n_stable: int, end: int) -> tuple[Word, ...]:

@@ -257,3 +257,13 @@ def test_subscribing_while_others_publish_loses_and_doubles_nothing() -> None:
         thread.join()
     for seqs in followed:
         assert seqs == list(range(1, len(seqs) + 1))
+
+
+def test_what_is_cleared_is_not_shown_to_a_newcomer() -> None:
+    log = EventLog("s", 10)
+    for event in (ready(), partial(1), Gap(start=0.0, end=1.0, reason="paused")):
+        log.append(event)
+    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("partial", 2)]
+    log.append(Gap(start=1.0, end=2.0, reason="cleared"))
+    assert brief(log.subscribe(ignore).backlog) == [("ready", 1)]
+    assert brief(log.subscribe(ignore, after=1).backlog) == [("gap", 3), ("gap", 4)]

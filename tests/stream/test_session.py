@@ -18,7 +18,7 @@ from streamer.stream.gate import GateSettings
 from streamer.stream.passes import PAUSE_SAMPLES
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
-from streamer.stream.transcript import PROMPT_CHARACTERS
+from streamer.stream.transcript import PROMPT_CHARACTERS, Transcript
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import BAD, FAITHFUL, NEVER_AGREES, Clock, Manners, Speaker, SpokenWord, index_of, spoken
@@ -715,6 +715,23 @@ def test_windows_that_fail_one_after_the_other_are_one_gap_that_is_told_when_one
     assert isinstance(gap, Gap)
     assert gap == Gap(start=0.0, end=gap.end, reason="device")
     assert 994.0 < gap.end < 996.0
+    assert isinstance(partial, Partial)
+
+
+def test_a_hypothesis_that_cannot_be_taken_does_not_take_the_gap_before_it_along(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = speaking()
+    session.fail(window_at(session, 5.0))
+    hear(session, 7.0)
+    window = window_at(session, 9.0)
+    with monkeypatch.context() as patched:
+        patched.setattr(Transcript, "apply_hypothesis", lambda *args, **kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            take(session, window, [(" so", 0.5, 0.8)])
+    gap, partial = take(session, window, [(" so", 0.5, 0.8)])
+    assert isinstance(gap, Gap)
+    assert (gap.start, gap.reason) == (0.0, "device")
     assert isinstance(partial, Partial)
 
 

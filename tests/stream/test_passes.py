@@ -1,0 +1,124 @@
+"""Which window is due, and when."""
+
+import itertools
+
+from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from streamer.stream.passes import HESITATION_SAMPLES, MAX_SILENCE_SAMPLES, PAUSE_SAMPLES, Passes
+from streamer.stream.window import Window
+from tests.stream.test_session import SETTINGS, settings_of
+
+PACE = round(SETTINGS.pace_s * SAMPLE_RATE)
+
+
+def passes_of(*stretches_s: tuple[float, float | None]) -> Passes:
+    """Speech of these seconds, the last open where its end is None; it was heard up to there, or for a second."""
+    passes = Passes(SETTINGS, itertools.count(1))
+    for begin_s, end_s in stretches_s:
+        begin = round(begin_s * SAMPLE_RATE)
+        passes.begin(begin, after_loss=False)
+        if end_s is None:
+            passes.advance(begin + SAMPLE_RATE, begin + SAMPLE_RATE)
+        else:
+            end = round(end_s * SAMPLE_RATE)
+            passes.advance(end + PAUSE_SAMPLES, end)
+            passes.end(end + PAUSE_SAMPLES)
+    return passes
+
+
+def window_of(passes: Passes) -> Window:
+    window = passes.next_window(0, 0.0)
+    assert window is not None
+    return window
+
+
+def test_a_window_begins_on_the_grid_and_ends_where_speech_has_got_to() -> None:
+    passes = passes_of((1.0003, None))
+    window = window_of(passes)
+    assert window.start % HOP_LENGTH == 0
+    assert 0 <= round(1.0003 * SAMPLE_RATE) - window.start < HOP_LENGTH
+    assert (window.end, window.last, window.pause) == (passes.heard, False, False)
+    assert not passes.due()
+
+
+def test_the_next_is_due_after_the_pace_or_what_the_last_cost_and_at_once_in_a_pause() -> None:
+    passes = passes_of((1.0, None))
+    begin = window_of(passes).end
+    passes.advance(begin + PACE - 1, begin + PACE - 1)
+    assert not passes.due()
+    passes.advance(begin + PACE, begin + PACE)
+    assert passes.due()
+    passes.cost = 2 * PACE
+    assert not passes.due()
+    # Whoever hesitates may go on in a moment.
+    passes.advance(begin + 3 * PACE, begin + 3 * PACE - HESITATION_SAMPLES - 1)
+    assert not passes.due()
+    passes.advance(begin + 3 * PACE, begin + 3 * PACE - PAUSE_SAMPLES)
+    assert window_of(passes).pause
+    assert not passes.due()
+
+
+def test_the_pace_can_change() -> None:
+    passes = passes_of((1.0, None))
+    begin = window_of(passes).end
+    passes.change(settings_of(pace_s=2.0))
+    passes.advance(begin + PACE, begin + PACE)
+    assert not passes.due()
+    passes.change(SETTINGS)
+    assert passes.due()
+
+
+def test_a_full_window_is_asked_for_once() -> None:
+    passes = passes_of((0.0, None))
+    passes.advance(2 * N_SAMPLES, 2 * N_SAMPLES)
+    assert window_of(passes).end == N_SAMPLES
+    passes.advance(3 * N_SAMPLES, 3 * N_SAMPLES)
+    assert not passes.due()
+
+
+def test_the_last_window_is_asked_for_once_and_again_where_it_has_to_be() -> None:
+    passes = passes_of((1.0, 2.0))
+    window = window_of(passes)
+    assert window.last
+    assert not passes.due()
+    stretch = passes.current
+    assert stretch is not None
+    assert passes.closes(stretch, window.end)
+    passes.look_again(stretch)
+    assert window_of(passes) == window
+
+
+def test_a_window_that_comes_late_finds_nothing() -> None:
+    passes = passes_of((1.0, None))
+    older = window_of(passes)
+    passes.advance(older.end + PACE, older.end + PACE)
+    newer = window_of(passes)
+    stretch = passes.find(newer)
+    assert stretch is not None
+    stretch.taken_end = newer.end
+    assert passes.find(older) is None
+    assert passes.find(newer) is None
+    passes.remove_first()
+    assert passes.find(newer) is None
+
+
+def test_stretches_that_wait_share_a_window_unless_too_much_lies_between_or_was_lost() -> None:
+    near_s, far_s = 3.0, 2.0 + (MAX_SILENCE_SAMPLES + SAMPLE_RATE) / SAMPLE_RATE
+    passes = passes_of((1.0, 2.0), (near_s, 4.0))
+    assert window_of(passes).end > near_s * SAMPLE_RATE
+    passes = passes_of((1.0, 2.0), (far_s, far_s + 1.0))
+    assert window_of(passes).end < far_s * SAMPLE_RATE
+    passes = passes_of((1.0, 2.0), (near_s, 4.0))
+    newest = passes.newest
+    assert newest is not None
+    newest.after_loss = True
+    assert window_of(passes).end < near_s * SAMPLE_RATE
+
+
+def test_what_goes_on_behind_speech_that_was_given_up_is_due_at_once() -> None:
+    passes = passes_of((1.0, None))
+    stretch = passes.remove_first()
+    position = passes.heard - HOP_LENGTH
+    rest = passes.resume_at(stretch, position)
+    assert passes.waiting_from == rest.start == position
+    assert window_of(passes).start == position
+    assert not passes.due()
