@@ -61,8 +61,8 @@ TICK_S = 0.5
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 30.0
 
-# A recording ends with the failure that comes so often in a row: nobody waits for it to be heard some other day. In other
-# sessions all that has come is lost with each failure from then on, so that they end soon after their audio.
+# A recording ends with the failure that comes so often in a row: nobody waits for it to be heard some other day. Other
+# sessions lose all that has come with each failure from then on, so that they end soon after their audio.
 MAX_FAILURES = 3
 
 # Seconds that a live session may spend on a better text for a final.
