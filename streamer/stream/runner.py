@@ -61,7 +61,8 @@ TICK_S = 0.5
 FIRST_RETRY_S = 0.5
 LONGEST_RETRY_S = 30.0
 
-# A recording ends with the failure that comes so often in a row: nobody waits for it to be heard some other day.
+# A recording ends with the failure that comes so often in a row: nobody waits for it to be heard some other day. Other
+# sessions lose all that has come with each failure from then on, so that they end soon after their audio.
 MAX_FAILURES = 3
 
 # Seconds that a live session may spend on a better text for a final.
@@ -351,7 +352,8 @@ class SessionRunner:
             self._n_in_flight -= 1
             if self.over or self._note_failure(error, listening=False):
                 return
-            self._publish(self._session.fail(job.window))
+            waits = self._n_failures < MAX_FAILURES
+            self._publish(self._session.fail(job.window) if waits else self._session.give_up(self.position))
             self._note_change(now_s)
 
     def recover(self, error: Exception, *, listening: bool = False) -> None:
@@ -439,7 +441,7 @@ class SessionRunner:
     def _may_listen(self) -> bool:
         with self._lock:
             busy = self._n_in_flight > 0 or self._session.next_window_due()
-            return not self.over and not (self.recorded and busy)
+            return not self.over and not (self.recorded and busy and self._n_failures < MAX_FAILURES)
 
     def _hear(self, end: int, now_s: float) -> None:
         """Listen to audio up to a position, at most a chunk of it but in a pause."""

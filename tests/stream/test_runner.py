@@ -419,6 +419,20 @@ def test_a_recording_whose_device_fails_ends_with_a_fatal_error() -> None:
     assert rig.gaps[-1].end == 12.0
 
 
+@pytest.mark.parametrize("kind", [AudioKind.LIVE, AudioKind.EITHER])
+def test_a_session_whose_device_fails_for_good_ends_soon_after_its_audio(kind: AudioKind) -> None:
+    # Far enough apart that each stretch of speech has a window of its own.
+    rig = Rig(words_at(*(1.0 + 8.0 * i for i in range(10))), kind=kind)
+    rig.decode = broken
+    rig.write(80 * SAMPLE_RATE)
+    rig.runner.end()
+    rig.wait(2 * LONGEST_RETRY_S)
+    assert rig.runner.over
+    assert rig.n_finished == 1
+    rig.hold_promises()
+    assert len(rig.errors) == len(rig.gaps) == 1
+
+
 @pytest.mark.parametrize("step", ["advance", "apply_hypothesis"])
 def test_a_recording_whose_session_fails_again_and_again_ends_with_a_fatal_error(
     step: str, monkeypatch: pytest.MonkeyPatch
