@@ -82,7 +82,8 @@ class _Parser(argparse.ArgumentParser):
         found = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
         if found:
             message += _meant(found[1], [choice.strip("' ") for choice in found[2].split(",")])
-        super().error(message)
+        # Without the usage: it is longer than a screen, and the line that matters would stand below it.
+        self.exit(2, f"{self.prog}: error: {message}; `{self.prog} --help` says what there is\n")
 
 
 def _meant(found: str, valid: Iterable[str]) -> str:

@@ -48,7 +48,13 @@ GROUPS: dict[str, tuple[Flag, ...]] = {
     "Decoding": (
         Flag("decoding.language", "L", "language that is spoken, such as en; auto: found out", OPENAI, True),
         Flag("decoding.task", "T", "transcribe; translate, into English; both, each in its turn", OPENAI, True),
-        Flag("decoding.beam_size", "N", "beams followed at temperature 0; none: greedy, live as many as the model asks for", OPENAI, True),
+        Flag(
+            "decoding.beam_size",
+            "N",
+            "beams followed at temperature 0; none: greedy, live as many as the model asks for",
+            OPENAI,
+            True,
+        ),
         Flag("decoding.patience", "X", "factor on the number of texts that end a beam search", OPENAI, True),
         Flag("decoding.length_penalty", "A", "0 to 1, how much long texts gain; none: their mean", OPENAI, True),
         Flag("decoding.sample_len", "N", "most tokens of one window; none: half of the context", OPENAI),

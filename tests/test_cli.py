@@ -178,7 +178,8 @@ def test_wrong_usage_exits_2_and_says_what_was_meant(args: list[str], words: str
     done = streamer_command(*args)
     assert done.exit_code == 2
     assert done.stdout == ""
-    assert words in done.stderr.splitlines()[-1]
+    (line,) = done.stderr.splitlines()
+    assert words in line
 
 
 @pytest.mark.parametrize(

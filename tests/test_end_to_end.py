@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import json
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -251,6 +252,54 @@ async def test_a_client_that_loses_its_connection_goes_on_where_it_was(daemon: D
         query = f"?session={last.session}&after={last.seq}"
     whole.close_code = received.close_code
     check_sample(whole, *BOTH_S)
+
+
+async def test_a_stream_is_commanded_between_its_audio(daemon: Daemon) -> None:
+    samples = recording(SAMPLE, 0.0, pause_after(3))
+    end_s = len(samples) / SAMPLE_RATE
+    async with connected(daemon.address("/v1/stream")) as (connection, received):
+
+        async def send(begin_s: float, until_s: float, **command: object) -> None:
+            await send_audio(connection, samples[round(begin_s * SAMPLE_RATE) : round(until_s * SAMPLE_RATE)])
+            await connection.send(json.dumps(command))
+
+        await send(0.0, 3.0, type="flush")  # in mid-speech
+        await received.wait_for(Final)
+        await send(3.0, 5.0, type="pause")
+        await send(5.0, 7.0, type="resume")
+        await send(7.0, 9.5, type="clear")
+        await send(9.5, 13.0, type="set", words=False)  # between two sentences
+        await send(13.0, end_s, type="finish")
+        await received.wait_closed()
+    assert received.close_code == 1000, received.close_reason
+    assert not received.of(Error)
+    assert received.of(Final)[0].end == 3.0
+    paused, cleared = received.of(Gap)
+    assert (paused.reason, paused.start, paused.end) == ("paused", 5.0, 7.0)
+    assert (cleared.reason, cleared.end) == ("cleared", 9.5)
+    assert cleared.start >= 7.0
+    finals = received.of(Final)
+    assert finals[0].words
+    assert not any(event.words for event in received.of(Partial, Final) if event.start >= 13.0)
+    assert any(final.text for final in finals if final.start >= 13.0)
+    check_promises(received.events, duration_s=end_s, wordless=True)
+
+
+async def test_what_was_said_is_final_when_a_client_stops_to_send(daemon: Daemon) -> None:
+    until_s = 3.0  # in mid-speech
+    async with connected(daemon.address("/v1/stream")) as (connection, received):
+        await send_audio(connection, recording(SAMPLE, 0.0, until_s), speed=1.0)
+        await received.wait_for(Final)
+        (final,) = received.of(Final)
+        assert words_of(final.text)[:3] == words_of(sample_text())[:3]
+        assert received.of(Speech)[-1].state == "end"
+        await send_audio(connection, recording(SAMPLE, until_s, FIRST_S[1]), speed=1.0)  # it goes on
+        await connection.send('{"type":"finish"}')
+        await received.wait_closed()
+    assert received.close_code == 1000
+    assert not received.of(Error, Gap)
+    check_promises(received.events, duration_s=FIRST_S[1])
+    assert any(event.end > until_s for event in received.of(Final))
 
 
 async def test_too_many_clients_are_told_to_come_back(daemon: Daemon) -> None:
