@@ -433,7 +433,8 @@ class SessionRunner:
         with self._lock:
             if self.over:
                 return False
-            if not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._commands:
+            heard_all = not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._commands
+            if heard_all and self.kind is not AudioKind.RECORDED:  # a file that is read slowly goes on
                 self._publish(self._session.tick(now_s))
             self._note_change(now_s)
         return more
