@@ -427,17 +427,21 @@ async def test_a_signal_pauses_the_input_and_lets_it_go_on(caplog: pytest.LogCap
         daemon._toggle_pause()
         toggled.set()
 
-    before = signal.getsignal(signal.SIGUSR1)
-    with _signals(asyncio.get_running_loop(), daemon._stop.set, toggle):
-        for _ in range(3):
-            os.kill(os.getpid(), signal.SIGUSR1)
-            async with asyncio.timeout(20):
-                await toggled.wait()
-            toggled.clear()
-            daemon._input = cast("Any", own)  # it has not begun the first time
+    # Whoever sends one when nobody handles it would end the test's own process.
+    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    try:
+        with _signals(asyncio.get_running_loop(), daemon._stop.set, toggle):
+            for _ in range(3):
+                os.kill(os.getpid(), signal.SIGUSR1)
+                async with asyncio.timeout(20):
+                    await toggled.wait()
+                toggled.clear()
+                daemon._input = cast("Any", own)  # it has not begun the first time
+        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGUSR1, before)
     assert own.commands == ["pause", "resume"]
     assert "no input to pause" in caplog.text
-    assert signal.getsignal(signal.SIGUSR1) == before
     assert not daemon._stop.is_set()
 
 

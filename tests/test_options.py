@@ -139,7 +139,7 @@ def test_live_captions_have_one_task_and_no_fallback() -> None:
     [
         ({"stream.max_delay_s": 61.0}, ["max_delay_s is 61", "buffer_s 90", "at most 60"]),
         ({"stream.max_delay_s": 31.0, "input.buffer_s": 60.0}, ["at most 30", "raise input.buffer_s"]),
-        ({"stream.max_pace_s": 0.4}, ["max_pace_s is 0.4", "pace_s, which is 0.5"]),
+        ({"stream.max_pace_s": 0.2}, ["max_pace_s is 0.2", "pace_s, which is 0.25"]),
     ],
 )
 def test_live_audio_waits_in_the_buffer(given: dict[str, float], words: list[str]) -> None:
