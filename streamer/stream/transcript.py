@@ -199,11 +199,6 @@ class Transcript:
         return self._text.first_word
 
     @property
-    def n_settled(self) -> int:
-        """How many words of this stretch of speech have settled."""
-        return self._text.n_settled
-
-    @property
     def language(self) -> str:
         """Language code of what is being said, or what is set; `auto` while it is not known."""
         return self._settings.language if self._settings.language != "auto" else self._text.language or "auto"

@@ -14,6 +14,7 @@ from tests.server.engine import FakeRunner, OneStream, open_stream
 from tests.server.support import (
     SESSION,
     RecordingStream,
+    Running,
     closing,
     deaf_socket,
     events_until,
@@ -200,14 +201,7 @@ async def test_a_client_that_vanishes_mid_word_is_kept() -> None:
 
 async def test_a_client_that_vanishes_while_its_last_words_are_transcribed_is_kept() -> None:
     async with serving() as running:
-        client = await running.socket("/v1/stream")
-        await client.send(bytes(640))
-        stream = await running.streams.first()
-        await within(stream.written.wait())
-        stream.room.clear()
-        await client.send('{"type":"finish"}')
-        client.transport.abort()
-        await within(stream.kept.wait())
+        stream = await stream_cut_in_its_last_words(running)
         assert not stream.abandoned.is_set()
 
 
@@ -377,14 +371,7 @@ async def test_a_client_comes_back_to_what_it_missed_and_to_where_its_audio_stop
 
 async def test_the_last_words_can_be_fetched_after_finish() -> None:
     async with serving() as running:
-        client = await running.socket("/v1/stream")
-        await client.send(bytes(640))
-        stream = await running.streams.first()
-        await within(stream.written.wait())
-        stream.room.clear()
-        await client.send('{"type":"finish"}')
-        client.transport.abort()
-        await within(stream.kept.wait())
+        stream = await stream_cut_in_its_last_words(running)
         stream.room.set()
         async with running.socket(f"/v1/stream?session={SESSION}&after=1") as client:
             await client.send('{"type":"finish"}')  # it cannot know that the first one arrived
@@ -450,3 +437,16 @@ async def test_what_was_taken_in_before_a_cut_is_not_asked_for_again(monkeypatch
                 fake.start()
                 await events_until(new, "end")
         assert np.array_equal(fake.heard(), np.arange(3100))
+
+
+async def stream_cut_in_its_last_words(running: Running) -> RecordingStream:
+    """Open a stream whose connection breaks behind `finish`, before everything was transcribed; it is kept."""
+    client = await running.socket("/v1/stream")
+    await client.send(bytes(640))
+    stream = await running.streams.first()
+    await within(stream.written.wait())
+    stream.room.clear()
+    await client.send('{"type":"finish"}')
+    client.transport.abort()
+    await within(stream.kept.wait())
+    return stream

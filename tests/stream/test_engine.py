@@ -137,6 +137,18 @@ class Barrier:
         assert self.reached.wait(PATIENCE_S)
 
 
+def check_one_gap(setting: Setting, listener: Listener) -> None:
+    """Check that a failure has cost the first voice one gap, and that what follows it is transcribed."""
+    (gap,) = listener.of(Gap)
+    assert isinstance(gap, Gap)
+    assert gap.reason == "device"
+    assert listener.text
+    assert setting.said(0).endswith(listener.text)
+    promises = Promises()
+    promises.take([event for event in listener.events if not isinstance(event, Error)])
+    promises.check_all_told()
+
+
 def wait_until(engine: Engine[FakeEncoded], ready: Callable[[], bool]) -> None:
     """Wait until the engine's work makes something true."""
     ticks = threading.Event()
@@ -225,15 +237,7 @@ def test_a_window_that_fails_is_an_error_and_a_gap_and_the_session_goes_on(
     assert not error.fatal
     assert error.code == ("device" if isinstance(failure, InferenceError) else "failed")
     assert "\n" not in error.message
-    (gap,) = listener.of(Gap)
-    assert isinstance(gap, Gap)
-    assert gap.reason == "device"
-    # What follows the gap is transcribed.
-    assert listener.text
-    assert setting.said(0).endswith(listener.text)
-    promises = Promises()
-    promises.take([event for event in listener.events if not isinstance(event, Error)])
-    promises.check_all_told()
+    check_one_gap(setting, listener)
     assert setting.engine.stats.failures == 1
 
 
@@ -420,14 +424,7 @@ def test_a_detector_that_fails_is_replaced_and_what_was_lost_is_a_gap(setting: S
     assert isinstance(error, Error)
     assert not error.fatal
     assert "ZeroDivisionError" in error.message
-    (gap,) = listener.of(Gap)
-    assert isinstance(gap, Gap)
-    assert gap.reason == "device"
-    assert listener.text
-    assert setting.said(0).endswith(listener.text)
-    promises = Promises()
-    promises.take([event for event in listener.events if not isinstance(event, Error)])
-    promises.check_all_told()
+    check_one_gap(setting, listener)
     assert setting.engine.failing == ""
 
 
