@@ -19,22 +19,23 @@ from rich.console import Console
 
 from streamer import __version__
 from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm
-from streamer.captions import drawn_captions
-from streamer.clients import SESSION_NAME_BYTES, ClientStreams
-from streamer.config import Settings
+from streamer.commands.loading import load
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error
-from streamer.live import make_engine, open_session, write_all
-from streamer.loading import load
-from streamer.metrics import register_engine
-from streamer.options import check_options, check_options_of_model
+from streamer.live.captions import drawn_captions
+from streamer.live.clients import SESSION_NAME_BYTES, ClientStreams
+from streamer.live.decoder import make_engine
+from streamer.live.metrics import register_engine
+from streamer.live.sessions import open_session, write_all
 from streamer.server.front import Server
+from streamer.settings.apply import check_options, check_options_of_model
+from streamer.settings.table import Settings
 from streamer.sinks.terminal import TerminalSink
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.runtime import EncodedWindow
 
 logger = logging.getLogger(__name__)
 

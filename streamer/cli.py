@@ -20,14 +20,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from streamer import __version__
-from streamer.config import Settings, all_settings, load_settings
 from streamer.errors import ConfigError, StreamerError, UsageError
-from streamer.flags import add_decoding_flags
+from streamer.settings.flags import add_decoding_flags
+from streamer.settings.table import Settings, all_settings, load_settings
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from streamer.client import DaemonAddress
+    from streamer.client.captions import DaemonAddress
     from streamer.sinks.base import Sink
 
 logger = logging.getLogger(__name__)
@@ -348,7 +348,7 @@ def _run(args: argparse.Namespace) -> int:
 
 def _transcribe(args: argparse.Namespace) -> int:
     settings = _settings(args)
-    from streamer.files import transcribe_files
+    from streamer.commands.transcribe import transcribe_files
 
     return transcribe_files(settings, args.files, format=args.format, streaming=args.stream, output=args.output)
 
@@ -377,7 +377,7 @@ def _listen(args: argparse.Namespace) -> int:
 
 async def _follow(address: "DaemonAddress", sink: "Sink", *, tell_trouble: bool) -> None:
     """Give a daemon's events to a sink; what the sink does not show of trouble is logged."""
-    from streamer.client import captions
+    from streamer.client.captions import captions
     from streamer.events import Error, Gap
 
     async with contextlib.aclosing(captions(address, on_notice=_notice)) as events:
@@ -533,7 +533,7 @@ def _bench(args: argparse.Namespace) -> int:
 
 
 def _daemon_address(url: str | None, token: str, settings: Settings) -> "DaemonAddress":
-    from streamer.client import DEFAULT_PORT, parse_address
+    from streamer.client.captions import DEFAULT_PORT, parse_address
 
     if url:
         return parse_address(url, token)  # the token of the settings is for our own daemon, not for any other

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 from streamer.app import FULL_SIZE_MODEL, _Daemon, _signals
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.config import Settings
 from streamer.events import Error, Final, Gap, Partial
+from streamer.settings.table import Settings
 from tests.daemon import (
     REPOSITORY,
     SAMPLE,

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from streamer.audio.mel import log_mel
-from streamer.config import DecodingSettings
-from streamer.live import WhisperDecoder, WhisperEncoder
+from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.runtime import DecoderRuntime, EncodedWindow
 from tests.whisper.support import NANO, SPEECH, read
 
 SAMPLES = read(SPEECH)

@@ -21,9 +21,9 @@ from streamer.app import _Daemon
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import SpeechDetector
 from streamer.cli import main
-from streamer.config import InputSettings, ServerSettings, Settings
 from streamer.events import Error, Event, Final, Gap
-from streamer.whisper import runtime as runtime_module
+from streamer.settings.table import InputSettings, ServerSettings, Settings
+from streamer.whisper.device import runtime as runtime_module
 from tests.daemon import SAMPLE, START_S, WAIT_S, pause_after, recording
 from tests.promises import check_promises
 

@@ -10,17 +10,17 @@ import pytest
 from numpy.typing import NDArray
 
 from streamer.audio.mel import log_mel
-from streamer.config import DecodingSettings, load_settings
+from streamer.commands.transcribe import transcribe_files
 from streamer.errors import InferenceError
-from streamer.files import transcribe_files
-from streamer.live import WhisperDecoder, WhisperEncoder
+from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.settings.table import DecodingSettings, load_settings
 from streamer.stream.window import Request
 from streamer.transcribe import TranscribeOptions, transcribe
 from streamer.whisper import model as model_module
-from streamer.whisper import runtime as runtime_module
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.device import runtime as runtime_module
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.runtime import Runtime
 from tests.whisper.support import NANO, SPEECH, Untyped, read
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)

@@ -282,9 +282,9 @@ def _doubled(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 
 def _simulator(args: argparse.Namespace) -> "tuple[Simulator, SessionSettings]":
     """Return a simulator with the model of the settings, and a session's settings."""
-    from streamer.config import load_settings
-    from streamer.live import session_settings
-    from streamer.loading import load
+    from streamer.commands.loading import load
+    from streamer.live.sessions import session_settings
+    from streamer.settings.table import load_settings
     from tools.benchmarks.simulate import Simulator
 
     overrides = dict(item.partition("=")[::2] for item in args.set)

@@ -23,17 +23,18 @@ from streamer.bench.measure import Reference, measure
 from streamer.bench.recorder import Recorder
 from streamer.bench.report import as_json, print_figures
 from streamer.bench.text import plain
-from streamer.config import Settings
+from streamer.commands.loading import load
 from streamer.errors import InferenceError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event
-from streamer.live import make_engine, open_session
-from streamer.loading import load
-from streamer.options import check_options, check_options_of_model
+from streamer.live.decoder import make_engine
+from streamer.live.sessions import open_session
+from streamer.settings.apply import check_options, check_options_of_model
+from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind
+from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.runtime import EncodedWindow
 from streamer.whisper.shipped import SAMPLE_OF, shipped
 
 logger = logging.getLogger(__name__)

@@ -22,20 +22,20 @@ from rich.table import Table
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.commands.find_heads import find_heads
+from streamer.commands.progress import show_progress
 from streamer.errors import UsageError
-from streamer.memory import give_back_large_blocks
-from streamer.progress import show_progress
-from streamer.whisper import saved
-from streamer.whisper.compilation import ModelGraphs
-from streamer.whisper.compress import check_nncf, compress, needs_nncf, parse_precisions
-from streamer.whisper.contract import require
-from streamer.whisper.devices import STAGES
-from streamer.whisper.drift import Drift, measure_drift, measure_reference, reference_bytes
-from streamer.whisper.formats import find_checkpoint, holds_graphs, read_model
+from streamer.whisper.device.allocator import give_back_large_blocks
+from streamer.whisper.device.checks import require
+from streamer.whisper.device.compile import ModelGraphs
+from streamer.whisper.device.devices import STAGES
+from streamer.whisper.device.drift import Drift, measure_drift, measure_reference, reference_bytes
 from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.graphs import saved
+from streamer.whisper.graphs.compress import check_nncf, compress, needs_nncf, parse_precisions
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.shipped import SAMPLE_OF, shipped
-from streamer.whisper.tokenizer import Tokenizer
+from streamer.whisper.source import find_checkpoint, holds_graphs, read_model
+from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint
 
 logger = logging.getLogger(__name__)

@@ -6,16 +6,10 @@ from rich.console import Console
 from rich.table import Table
 
 from streamer.audio.sources.microphone import list_microphones
-from streamer.config import ModelSettings, Settings
+from streamer.commands.loading import device_settings
 from streamer.errors import StreamerError
-from streamer.loading import device_settings
-from streamer.whisper.devices import (
-    DeviceInfo,
-    StagePlan,
-    list_devices,
-    own_properties,
-    plan_stages,
-)
+from streamer.settings.table import ModelSettings, Settings
+from streamer.whisper.device.devices import DeviceInfo, StagePlan, list_devices, own_properties, plan_stages
 
 
 def show_devices(settings: Settings, console: Console) -> int:

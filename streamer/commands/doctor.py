@@ -28,8 +28,8 @@ from rich.text import Text
 from streamer import __version__
 from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
 from streamer.commands.probes import Audio, Inference, ask_audio, ask_inference
-from streamer.config import CONFIG_VARIABLE, Settings, default_config_path
 from streamer.errors import ConfigError, StreamerError
+from streamer.settings.table import CONFIG_VARIABLE, Settings, default_config_path
 
 # What a check may take, such as one of a directory on a server that is away.
 CHECK_TIMEOUT_S = 15.0
@@ -214,8 +214,8 @@ def check_stages(machine: Machine) -> Finding:
     if machine.inference.error:
         return Finding(Verdict.WARNING, "unknown, since OpenVINO does not answer", "see OpenVINO above")
     # Late: it needs OpenVINO, which may be what is broken.
-    from streamer.loading import device_settings
-    from streamer.whisper.devices import plan_stages
+    from streamer.commands.loading import device_settings
+    from streamer.whisper.device.devices import plan_stages
 
     try:
         plans = plan_stages(device_settings(machine.settings.model), list(machine.inference.devices))
@@ -315,7 +315,7 @@ def check_port(machine: Machine) -> Finding:
 
 def check_cache(machine: Machine) -> Finding:
     """The directory of compiled graphs."""
-    from streamer.whisper.devices import CACHE_VARIABLE, cache_base
+    from streamer.whisper.device.devices import CACHE_VARIABLE, cache_base
 
     setting = machine.settings.model.cache_dir
     is_set = bool(setting or os.environ.get(CACHE_VARIABLE))

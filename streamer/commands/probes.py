@@ -57,7 +57,7 @@ def answer_inference() -> dict[str, Any]:
     """Return the fields of `Inference`."""
     import openvino
 
-    from streamer.whisper.devices import list_devices
+    from streamer.whisper.device.devices import list_devices
 
     try:
         devices = list_devices()

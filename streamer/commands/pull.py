@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from streamer.progress import format_size, show_progress
+from streamer.commands.progress import format_size, show_progress
 from streamer.whisper import hub
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from streamer.whisper.shipped import shipped

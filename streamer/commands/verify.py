@@ -4,11 +4,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from streamer.commands.loading import device_settings, windows
+from streamer.commands.progress import show_progress
 from streamer.commands.window_costs import window_checks
-from streamer.config import ModelSettings
-from streamer.loading import device_settings, windows
-from streamer.progress import show_progress
-from streamer.whisper.contract import Check
+from streamer.settings.table import ModelSettings
+from streamer.whisper.device.checks import Check
 from streamer.whisper.model import verify_model
 
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.bench.text import Errors, errors, plain
-from streamer.whisper.contract import Check
-from streamer.whisper.decoding.window import WindowOptions, decode_window, max_tokens_for
+from streamer.whisper.decode.window import WindowOptions, decode_window, max_tokens_for
+from streamer.whisper.device.checks import Check
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.shipped import SAMPLE_OF, shipped
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from streamer.whisper.decoding.options import DecodeOptions
+from streamer.stream.settings import DecodeOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.transcribe.segments import Segment, last_end
-from streamer.whisper.decoding.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
+from streamer.whisper.decode.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from streamer.whisper.result import TimedWord
 
 _PUNCTUATION = PREPEND_PUNCTUATIONS + APPEND_PUNCTUATIONS

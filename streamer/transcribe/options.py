@@ -7,13 +7,13 @@ import dataclasses
 from dataclasses import dataclass
 
 from streamer.audio.constants import TOKENS_PER_SECOND
-from streamer.whisper.decoding.fallback import FallbackOptions
-from streamer.whisper.decoding.filters import LogitFilter
-from streamer.whisper.decoding.suppression import MODEL_TOKENS, suppressed_tokens
-from streamer.whisper.decoding.window import WindowOptions
+from streamer.whisper.decode.fallback import FallbackOptions
+from streamer.whisper.decode.filters import LogitFilter
+from streamer.whisper.decode.suppression import MODEL_TOKENS, suppressed_tokens
+from streamer.whisper.decode.window import WindowOptions
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
-from streamer.whisper.tokenizer import Tokenizer
+from streamer.whisper.tokens.tokenizer import Tokenizer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

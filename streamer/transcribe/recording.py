@@ -12,10 +12,10 @@ from streamer.transcribe.features import Features, FloatArray, Read
 from streamer.transcribe.options import TranscribeOptions
 from streamer.transcribe.segments import Segment
 from streamer.transcribe.texts import Text, Window
-from streamer.whisper.decoding.window import detect_language
+from streamer.whisper.decode.window import detect_language
+from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.runtime import EncodedWindow
-from streamer.whisper.tokenizer import Tokenizer
+from streamer.whisper.tokens.tokenizer import Tokenizer
 
 # Told the language that was found, and the probability of each.
 OnLanguage = Callable[[str, Mapping[str, float]], None]

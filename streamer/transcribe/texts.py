@@ -13,13 +13,13 @@ from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
 from streamer.transcribe.history import History
 from streamer.transcribe.options import TranscribeOptions
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
-from streamer.whisper.decoding.fallback import decode_with_fallback
-from streamer.whisper.decoding.loops import compression_ratio
-from streamer.whisper.decoding.search import drawer
-from streamer.whisper.decoding.window import DecodedWindow
-from streamer.whisper.decoding.word_timestamps import add_word_timestamps
+from streamer.whisper.decode.fallback import decode_with_fallback
+from streamer.whisper.decode.loops import compression_ratio
+from streamer.whisper.decode.search import drawer
+from streamer.whisper.decode.window import DecodedWindow
+from streamer.whisper.decode.word_timestamps import add_word_timestamps
+from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.runtime import EncodedWindow
 
 
 @dataclass(frozen=True, slots=True)

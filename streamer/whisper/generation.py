@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
-from streamer.whisper.alignment_heads import Heads, known_heads
+from streamer.whisper.decode.alignment_heads import Heads, known_heads
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.tokenizer import Tokenizer
+from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import huggingface
 
 logger = logging.getLogger(__name__)

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from streamer.errors import ConfigError, InferenceError
-from streamer.whisper.compilation import WHOLE_WINDOW, Compilation, graph_name
-from streamer.whisper.contract import Check, check_decoder, check_freshness, check_ports, require
-from streamer.whisper.devices import (
+from streamer.whisper.device.checks import Check, check_decoder, check_freshness, check_ports, require
+from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, graph_name
+from streamer.whisper.device.devices import (
     CACHE_VARIABLE,
     DeviceSettings,
     StagePlan,
@@ -23,14 +23,14 @@ from streamer.whisper.devices import (
     plan_stages,
     prune,
 )
+from streamer.whisper.device.masks import find_convention
+from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.formats import ModelSource, read_model
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.hub import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
-from streamer.whisper.masks import find_convention
-from streamer.whisper.runtime import Runtime
-from streamer.whisper.tokenizer import Tokenizer
+from streamer.whisper.source import ModelSource, read_model
+from streamer.whisper.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 

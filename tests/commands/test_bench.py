@@ -16,8 +16,8 @@ from rich.console import Console
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.commands import bench as command_of_bench
 from streamer.commands.bench import bench
-from streamer.config import ModelSettings, Settings
 from streamer.errors import AudioFileError, UsageError
+from streamer.settings.table import ModelSettings, Settings
 from tests.daemon import SAMPLE, WAIT_S, command, environment, recording
 
 # The first sentence of the sample begins in it.

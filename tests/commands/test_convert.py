@@ -22,14 +22,16 @@ from streamer.audio.mel import log_mel
 from streamer.commands import convert as module
 from streamer.commands.convert import ConvertSource, convert
 from streamer.errors import ModelError, UsageError
-from streamer.whisper import drift, graphs, saved
-from streamer.whisper.compress import parse_precisions
+from streamer.whisper.device import drift
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig, read_generation
-from streamer.whisper.tokenizer import Tokenizer
+from streamer.whisper.graphs import build as graphs
+from streamer.whisper.graphs import saved
+from streamer.whisper.graphs.compress import parse_precisions
+from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint, LazyTensors, expected_shapes, huggingface
+from tests.whisper.graphs.test_build import DIMS
 from tests.whisper.support import NANO, SAMPLE, load_reference, random_checkpoint, read, tensor
-from tests.whisper.test_graphs import DIMS
 
 ROOT = Path(__file__).parents[2]
 ALL = ("encoder", "cross_kv", "decoder")
@@ -306,8 +308,8 @@ def test_converting_base_takes_less_than_two_and_a_half_times_its_weights(
         import psutil
         from rich.console import Console
         from streamer.commands import convert as module
-        from streamer.whisper import drift
-        from streamer.whisper.compress import parse_precisions
+        from streamer.whisper.device import drift
+        from streamer.whisper.graphs.compress import parse_precisions
         from streamer.whisper.generation import GenerationConfig
         from streamer.whisper.weights import huggingface
         generation = GenerationConfig(

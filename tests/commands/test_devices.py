@@ -9,10 +9,10 @@ from rich.console import Console
 from streamer.audio.sources.microphone import MicrophoneInfo
 from streamer.commands import devices
 from streamer.commands.devices import show_devices
-from streamer.config import ModelSettings, Settings
+from streamer.commands.loading import device_settings
 from streamer.errors import AudioDeviceError, InferenceError
-from streamer.loading import device_settings
-from streamer.whisper.devices import DeviceInfo, DeviceSettings
+from streamer.settings.table import ModelSettings, Settings
+from streamer.whisper.device.devices import DeviceInfo, DeviceSettings
 
 CPU = DeviceInfo("CPU", "Some Processor", "")
 GPU = DeviceInfo("GPU.0", "", "")

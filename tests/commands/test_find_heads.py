@@ -8,7 +8,7 @@ import pytest
 
 from streamer.commands.find_heads import find_heads
 from streamer.whisper.generation import default_generation
-from streamer.whisper.tokenizer import Tokenizer
+from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint, huggingface
 from tests.whisper.support import NANO
 

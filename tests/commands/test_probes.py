@@ -78,7 +78,7 @@ def test_no_other_process_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 def test_answers_are_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamer.audio.sources import microphone
     from streamer.errors import AudioDeviceError, InferenceError
-    from streamer.whisper import devices
+    from streamer.whisper.device import devices
 
     found = [
         microphone.MicrophoneInfo(0, "Webcam", "ALSA", 1, 48_000, False),

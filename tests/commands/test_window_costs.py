@@ -8,8 +8,8 @@ from rich.console import Console
 
 from streamer.commands.verify import verify
 from streamer.commands.window_costs import PAD_S, Sentence, passages, window_checks
-from streamer.config import ModelSettings
-from streamer.whisper.devices import DeviceSettings
+from streamer.settings.table import ModelSettings
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
-from streamer.clients import ClientStream
+from streamer.live.clients import ClientStream
 from streamer.server.messages import SessionOptions, StreamStart
 from streamer.stream.eventlog import EventLog
 from tests.server.support import final, opened_log

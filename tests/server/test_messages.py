@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from streamer.config import all_settings
 from streamer.errors import ProtocolError
 from streamer.server.messages import SessionOptions, StreamStart, parse_message
+from streamer.settings.table import all_settings
 
 
 def start_of(text: str) -> StreamStart:

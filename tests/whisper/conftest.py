@@ -7,7 +7,7 @@ import pytest
 import torch
 import transformers
 
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO, Untyped, load_reference
 

@@ -10,7 +10,7 @@ import whisper
 import whisper.model
 import whisper.tokenizer
 
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.weights import Checkpoint
 from streamer.whisper.weights.names import openai_name

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
-from streamer.whisper.tokenizer import Tokenizer
+from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO
-from tests.whisper.vocabularies.published import CASES, Case, load, reference
+from tests.whisper.tokens.published import CASES, Case, load, reference
 
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 NAME = "generation_config.json"

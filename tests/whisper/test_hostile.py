@@ -18,14 +18,14 @@ from safetensors.numpy import save_file
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError
-from streamer.whisper import saved
-from streamer.whisper.compilation import ModelGraphs
+from streamer.whisper.device.compile import ModelGraphs
+from streamer.whisper.device.masks import OURS
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.formats import ModelSource, read_model
-from streamer.whisper.masks import OURS
+from streamer.whisper.graphs import saved
+from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.weights import Checkpoint, expected_shapes
 from tests.whisper.support import NANO, random_checkpoint, write_openai
-from tests.whisper.test_formats import vocabulary
+from tests.whisper.test_source import vocabulary
 from tests.whisper.triple import write_triple
 from tests.whisper.weights.checks import at_most
 from tests.whisper.weights.ggml_writer import write_ggml
@@ -361,7 +361,7 @@ _READ = """
 import resource, sys
 from pathlib import Path
 from streamer.errors import ModelError
-from streamer.whisper.formats import read_model
+from streamer.whisper.source import read_model
 import numpy, openvino, tokenizers
 
 in_use = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()

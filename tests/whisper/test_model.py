@@ -12,11 +12,11 @@ from safetensors.numpy import load_file, save_file
 
 from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.whisper import model as model_module
-from streamer.whisper.compilation import Compilation
-from streamer.whisper.contract import Check
-from streamer.whisper.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.checks import Check
+from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.runtime import DecoderRuntime
 from streamer.whisper.model import WhisperModel, load_model, verify_model
-from streamer.whisper.runtime import DecoderRuntime
 from tests.whisper.support import NANO
 
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 import streamer.transcribe.texts
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.transcribe import TranscribeOptions, transcribe_segments
-from streamer.whisper.decoding.loops import compression_ratio
-from streamer.whisper.decoding.search import Draw
-from streamer.whisper.decoding.window import decode_window, detect_language
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.decode.loops import compression_ratio
+from streamer.whisper.decode.search import Draw
+from streamer.whisper.decode.window import decode_window, detect_language
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.runtime import EncodedWindow
 from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, write_standard
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
 from tools.benchmarks.peers.weights import standard_nano

@@ -17,21 +17,21 @@ from rich.console import Console
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.commands.convert import convert_model
-from streamer.config import DecodingSettings, load_settings
+from streamer.commands.loading import load, windows
+from streamer.commands.transcribe import transcribe_files
 from streamer.errors import ConfigError, InferenceError, ModelError
-from streamer.files import transcribe_files
-from streamer.live import WhisperDecoder, WhisperEncoder
-from streamer.loading import load, windows
+from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.settings.table import DecodingSettings, load_settings
 from streamer.stream.window import Request
 from streamer.whisper import model as model_module
-from streamer.whisper.compilation import Compilation, ModelGraphs, graph_name, stage_of, window_of
-from streamer.whisper.contract import check_freshness
-from streamer.whisper.devices import DeviceSettings, plan_stages
-from streamer.whisper.formats import read_model
-from streamer.whisper.graphs import build_encoder
-from streamer.whisper.masks import OURS
+from streamer.whisper.device.checks import check_freshness
+from streamer.whisper.device.compile import Compilation, ModelGraphs, graph_name, stage_of, window_of
+from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.masks import OURS
+from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow, Runtime
+from streamer.whisper.graphs.build import build_encoder
 from streamer.whisper.model import WhisperModel, load_model, verify_model
-from streamer.whisper.runtime import DecoderRuntime, EncodedWindow, Runtime
+from streamer.whisper.source import read_model
 from streamer.whisper.weights import huggingface
 from tests.wer import wer
 from tests.whisper.support import NANO, SPEECH, Untyped, read, tensor

@@ -12,7 +12,7 @@ import openvino as ov
 import openvino.opset13 as ops
 from numpy.typing import NDArray
 
-from streamer.whisper.masks import MaskConvention
+from streamer.whisper.device.masks import MaskConvention
 from streamer.whisper.weights import Checkpoint
 
 FloatArray = NDArray[np.floating]

@@ -7,8 +7,8 @@ from rich.console import Console
 
 from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
-from streamer.whisper.decoding.window import WindowOptions, decode_window
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.decode.window import WindowOptions, decode_window
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tools.benchmarks.corpus import Recording
 

@@ -8,8 +8,8 @@ import importlib.metadata
 import time
 
 from streamer.audio.mel import log_mel
-from streamer.whisper.decoding.window import WindowOptions, decode_window
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.decode.window import WindowOptions, decode_window
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tools.benchmarks.windows import Samples, Task, Transcribe, Window, serve
 

@@ -19,8 +19,8 @@ from streamer.bench.measure import Reference, SpokenWord, measure
 from streamer.bench.report import NOTHING, as_json, print_figures
 from streamer.bench.text import Normaliser
 from streamer.bench.timeline import Timeline
-from streamer.config import Settings
 from streamer.errors import UsageError
+from streamer.settings.table import Settings
 from tools.benchmarks.corpus import Recording
 from tools.benchmarks.sounds_of_rooms import SOUNDS
 

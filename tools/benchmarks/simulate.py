@@ -16,9 +16,9 @@ from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.bench.recorder import Recorder
 from streamer.bench.timeline import Timeline
-from streamer.config import DecodingSettings
 from streamer.events import Event
-from streamer.live import WhisperDecoder, WhisperEncoder
+from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.settings.table import DecodingSettings
 from streamer.stream.arrivals import Arrivals
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings

@@ -18,9 +18,9 @@ from websockets.asyncio.client import ClientConnection
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.bench.recorder import Recorder
 from streamer.bench.timeline import Timeline
-from streamer.config import Settings
 from streamer.errors import ProtocolError
 from streamer.events import End, Error, Final, Partial, from_json
+from streamer.settings.table import Settings
 from tools.benchmarks.playing import Samples, play
 from tools.benchmarks.processes import Meter, Server, ServerFailure, our_python
 

@@ -24,12 +24,12 @@ from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
-from streamer.config import DecodingSettings
-from streamer.live import WhisperDecoder
+from streamer.live.decoder import WhisperDecoder
+from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
 from streamer.transcribe import transcribe
 from streamer.transcribe.options import TranscribeOptions
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.result import Hypothesis
 from tools.train_nano import degrade, sentences, sounds

@@ -19,7 +19,7 @@ from safetensors.torch import save
 from tokenizers import Tokenizer
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.whisper.timing import word_spans
+from streamer.whisper.decode.timing import word_spans
 from tools.train_nano.corpus import Corpus, Utterance
 from tools.train_nano.network import Shape, Whisper
 from tools.train_nano.spectrogram import LogMel

@@ -12,7 +12,7 @@ from typing import Any
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import Checkpoint, safetensors_file, torchfile
-from streamer.whisper.weights.stored import StoredTensor, as_checkpoint
+from streamer.whisper.weights.tensors import StoredTensor, as_checkpoint
 
 # Largest JSON file that is read: those of a Whisper have a few kilobytes.
 MAX_JSON_BYTES = 4 << 20

@@ -26,7 +26,7 @@ from streamer.whisper.weights import (
 from streamer.whisper.weights.huggingface import read_json
 from streamer.whisper.weights.mlx_groups import GroupedMatrix
 from streamer.whisper.weights.names import openai_name
-from streamer.whisper.weights.stored import StoredTensor, row_strides
+from streamer.whisper.weights.tensors import StoredTensor, row_strides
 
 # In the order in which they are looked for.
 _WEIGHTS = ("model.safetensors", "weights.safetensors", "weights.npz")

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.errors import ModelError
-from streamer.whisper.weights.stored import StoredTensor
+from streamer.whisper.weights.tensors import StoredTensor
 
 _BITS = (2, 3, 4, 5, 6, 8)
 _GROUP_SIZES = (32, 64, 128)

@@ -12,7 +12,7 @@ import zipfile
 from pathlib import Path
 
 from streamer.errors import ModelError
-from streamer.whisper.weights.stored import StoredTensor, is_shape
+from streamer.whisper.weights.tensors import StoredTensor, is_shape
 
 # The archive's table of contents of a quantized large-v3 has 200 kB.
 _MAX_DIRECTORY_BYTES = 1 << 20

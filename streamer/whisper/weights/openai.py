@@ -6,7 +6,7 @@ from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import Checkpoint, expected_shapes, torchfile
 from streamer.whisper.weights.names import openai_name
-from streamer.whisper.weights.stored import as_checkpoint
+from streamer.whisper.weights.tensors import as_checkpoint
 
 
 def load(path: Path) -> Checkpoint:

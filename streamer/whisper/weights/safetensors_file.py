@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 from streamer.errors import ModelError
-from streamer.whisper.weights.stored import StoredTensor, is_shape
+from streamer.whisper.weights.tensors import StoredTensor, is_shape
 
 # Longest table that is read: that of large-v3 has 150 kB.
 _MAX_HEADER_BYTES = 4 << 20

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from streamer.errors import ModelError
-from streamer.whisper.weights.stored import StoredTensor, is_shape, last_element
+from streamer.whisper.weights.tensors import StoredTensor, is_shape, last_element
 
 # That of large-v3 has 200 kB and 46 thousand operations; with an optimizer's state it is three times as much.
 _MAX_PICKLE_BYTES = 4 << 20

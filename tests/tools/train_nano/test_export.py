@@ -11,7 +11,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 from transformers import WhisperForConditionalGeneration
 
-from streamer.whisper.devices import DeviceSettings
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tests.tools.train_nano.support import Said, write_shard
 from tools.train_nano import export

@@ -8,7 +8,7 @@ import pytest
 
 from streamer.errors import ModelError
 from streamer.whisper.weights.mlx_groups import GroupedMatrix
-from streamer.whisper.weights.stored import StoredTensor
+from streamer.whisper.weights.tensors import StoredTensor
 from tests.whisper.weights.mlx_writer import pack, quantize, rounded
 
 # A group of random bits with scale 0.5 and bias -3.25, and the weights that `mlx` 0.32.4 reads in it.

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from streamer.errors import ModelError
 from streamer.whisper.weights.npz import read_header
-from streamer.whisper.weights.stored import StoredTensor
+from streamer.whisper.weights.tensors import StoredTensor
 
 ARRAYS: dict[str, NDArray[Any]] = {
     "half": np.arange(24, dtype=np.float16).reshape(4, 6),

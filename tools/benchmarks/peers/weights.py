@@ -21,8 +21,8 @@ import whisper
 import whisper.tokenizer
 from safetensors.numpy import save_file
 
-from streamer.whisper import vocabularies
-from streamer.whisper.vocabularies.bpe import BYTE_CHARACTERS
+from streamer.whisper.tokens import vocabulary
+from streamer.whisper.tokens.bpe import BYTE_CHARACTERS
 from streamer.whisper.weights import Checkpoint, FloatArray, huggingface
 from streamer.whisper.weights.names import openai_name
 from tools.benchmarks.peers import ggml
@@ -150,7 +150,7 @@ def write_huggingface(directory: Path, checkpoint: Checkpoint) -> None:
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     for name in ("config.json", "generation_config.json"):
         _write_json(directory / name, {**_renumbered(_read_json(NANO / name)), **_SIZE.get(name, {})})
-    tokenizer = vocabularies.load(RANKS, N_STANDARD)
+    tokenizer = vocabulary.load(RANKS, N_STANDARD)
     tokenizer.save(str(directory / "tokenizer.json"))
     model = _read_json(directory / "tokenizer.json")["model"]
     _write_json(directory / "vocab.json", model["vocab"])

@@ -10,7 +10,7 @@ import torch
 import whisper
 import whisper.tokenizer
 
-from streamer.whisper import vocabularies
+from streamer.whisper.tokens import vocabulary
 from streamer.whisper.weights import Checkpoint, huggingface
 from streamer.whisper.weights import ggml as our_ggml
 from streamer.whisper.weights import openai as our_openai
@@ -28,7 +28,7 @@ def test_each_token_has_a_place_of_its_own_where_the_same_is_spelled() -> None:
     numbers = weights.standard_numbers()
     assert sorted(numbers) == list(range(2022))
     assert len(set(numbers.values())) == 2022
-    ours = vocabularies.load(NANO / "tokenizer.json", 2022)
+    ours = vocabulary.load(NANO / "tokenizer.json", 2022)
     standard = whisper.tokenizer.get_tokenizer(True)
     text = " Right, the light was as bright as Oswald thought: Oswald's osprey, at eight."
     theirs = standard.decode([numbers[number] for number in ours.encode(text).ids])

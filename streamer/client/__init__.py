@@ -1,0 +1,1 @@
+"""Programs of ours that follow a running daemon."""

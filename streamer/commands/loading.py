@@ -1,0 +1,44 @@
+"""A model loaded as the settings say, while a person sees how far it is."""
+
+from streamer.commands.progress import show_progress
+from streamer.settings.table import ModelSettings
+from streamer.whisper.device.allocator import give_back_large_blocks
+from streamer.whisper.device.compile import WHOLE_WINDOW
+from streamer.whisper.device.devices import STAGES, DeviceSettings
+from streamer.whisper.model import WhisperModel, load_model
+
+
+def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = True) -> WhisperModel:
+    """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
+
+    None stands for as many beams as the model wants for `live` captions, and for one beam in files.
+    Where it is not for `live` captions, it has no graphs for windows of less than 30 s: nothing else uses them.
+    """
+    give_back_large_blocks()
+    with show_progress(settings.name) as progress:
+        return load_model(
+            settings.name,
+            device_settings(settings),
+            tokenizer=settings.tokenizer,
+            cache_dir=settings.cache_dir,
+            n_beams=n_beams if n_beams is not None or live else 1,
+            windows_s=windows(settings) if live else WHOLE_WINDOW,
+            on_download=progress.fetched,
+            on_compiled=progress.compiled,
+        )
+
+
+def windows(settings: ModelSettings) -> tuple[int, ...] | None:
+    """Return the lengths of audio that the settings want graphs for, in seconds; None: those that the model names."""
+    return settings.windows_s or None
+
+
+def device_settings(settings: ModelSettings) -> DeviceSettings:
+    """Return where the settings have the stages compute."""
+    return DeviceSettings(
+        device=settings.device,
+        stage_devices={stage: getattr(settings, f"{stage}_device") for stage in STAGES},
+        properties=settings.properties,
+        stage_properties={stage: getattr(settings, f"{stage}_properties") for stage in STAGES},
+        npu_through_cpu=settings.npu_through_cpu,
+    )

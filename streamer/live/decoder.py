@@ -1,0 +1,211 @@
+"""Whisper as the streaming engine's encoder and decoder."""
+
+import dataclasses
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.constants import N_SAMPLES
+from streamer.settings.apply import (
+    check_decode_options,
+    decode_options,
+    initial_prompt,
+    temperatures,
+    text_tokens,
+    transcribe_options,
+)
+from streamer.settings.table import DecodingSettings
+from streamer.stream.engine import MAX_PACE_S, Engine
+from streamer.stream.settings import DecodeOptions
+from streamer.stream.window import Request
+from streamer.whisper.decode.fallback import at_temperature, has_failed
+from streamer.whisper.decode.filters import LogitFilter
+from streamer.whisper.decode.hotwords import HotWords
+from streamer.whisper.decode.search import Draw, drawer
+from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for
+from streamer.whisper.decode.words import to_hypothesis
+from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.result import Hypothesis
+
+# A window is decoded in another language than the known one where the other is likelier than all the rest together, and
+# this many times as likely as the known one. Speakers mostly go on in one language, and where only two may be spoken
+# one of them is always likelier than even, whatever a short word such as "no" sounds like.
+SURE_PROBABILITY = 0.5
+SURE_ODDS = 3.0
+
+# Sessions' options whose prompts and hot words are kept ready; a thousand hot words take about 10 MB.
+MAX_PREPARED = 32
+
+
+class WhisperDecoder:
+    """Decodes encoded windows without timestamps, from the settled words on; word times come from the attention."""
+
+    def __init__(
+        self, model: WhisperModel, decoding: DecodingSettings, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        """Raise ConfigError where the model cannot do what the settings ask for.
+
+        clock : in seconds, for the time that further attempts may take
+        """
+        self._model = model
+        self._decoding = decoding
+        self._clock = clock
+        # Hot words are each session's own.
+        chosen = transcribe_options(dataclasses.replace(decoding, hotwords=()), model)
+        self._config = chosen.generation(model.generation, model.tokenizer)
+        # Of sessions that chose nothing.
+        self._own = check_decode_options(decode_options(decoding, model), model)
+        # Whether the model sees the initial prompt before every window.
+        self._carried = chosen.carry_initial_prompt
+        # When a text is not to be trusted. The last 32 tokens of a short window would tell nothing by their entropy.
+        self._fallback = dataclasses.replace(chosen.fallback(), entropy_threshold=None)
+        # Temperatures of further attempts; the first is at 0.
+        self._ladder: tuple[float, ...] = ()
+        if decoding.temperature_increment_on_fallback is not None:
+            self._ladder = tuple(temperature for temperature in temperatures(decoding) if temperature > 0)
+        # The same for all windows.
+        self._options = WindowOptions(
+            language="en",
+            best_of=chosen.best_of or 1,
+            patience=chosen.patience or 1.0,
+            length_penalty=chosen.length_penalty,
+            filters=chosen.filters,
+            stop_at_loop=True,
+        )
+        # By options and language. To build the tree of many hot words takes as long as a pass.
+        self._prepared = lru_cache(MAX_PREPARED)(self._prepare)
+
+    def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
+        """Decode a window as asked for. Raises InferenceError where the device fails, and no other is left."""
+        return self._model.run(lambda runtime: self._decode(runtime.decoder_of(encoded), request))
+
+    def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
+        n_calls_before = decoder.n_calls
+        language, probability = self._language(decoder, request)
+        prepared = self._prepared(request.options or self._own, language)
+        options = dataclasses.replace(
+            self._options,
+            language=language,
+            task=request.task,
+            prompt=self._prompt(request, prepared.initial),
+            begins_with=request.prefix,
+            # A guess that has to be checked token by token saves nothing.
+            draft=request.draft if decoder.block_tokens > 1 else (),
+            max_tokens=max_tokens_for(request.n_samples),
+            n_beams=prepared.n_beams,
+            filters=prepared.filters,
+        )
+        hypothesis = self._attempt(decoder, options, request)
+        if hypothesis.failed and request.retry_s > 0:
+            hypothesis = self._retry(decoder, options, request, hypothesis)
+        n_calls = decoder.n_calls - n_calls_before
+        return dataclasses.replace(hypothesis, language_probability=probability, n_calls=n_calls)
+
+    def _language(self, decoder: DecoderRuntime, request: Request) -> tuple[str, float]:
+        """Return the language to decode in, and how probable it is among those that it may be."""
+        if request.language != "auto":
+            return request.language, 1.0
+        among = request.languages or tuple(self._model.tokenizer.languages)
+        if len(among) == 1:
+            return among[0], 1.0
+        found, probabilities = detect_language(decoder, self._model.tokenizer, among)
+        known = request.known_language
+        if known in probabilities:
+            least = max(SURE_PROBABILITY, SURE_ODDS * probabilities[known])
+            if probabilities[found] < least:
+                found = known
+        return found, probabilities[found]
+
+    def _attempt(
+        self,
+        decoder: DecoderRuntime,
+        options: WindowOptions,
+        request: Request,
+        cancelled: Callable[[], bool] = lambda: False,
+        draw: Draw | None = None,
+    ) -> Hypothesis:
+        tokenizer = self._model.tokenizer
+        window = decode_window(decoder, tokenizer, self._config, options, cancelled, draw)
+        hypothesis = to_hypothesis(window, tokenizer, options.language, request.n_samples)
+        failed = has_failed(window, hypothesis.compression_ratio, self._fallback)
+        return dataclasses.replace(hypothesis, failed=failed)
+
+    def _retry(
+        self, decoder: DecoderRuntime, options: WindowOptions, request: Request, failed: Hypothesis
+    ) -> Hypothesis:
+        """Try higher temperatures until a text is trusted or the time is up; return the best, the first included."""
+        until_s = self._clock() + request.retry_s
+        best = failed
+        # The same draws for each window, whatever was drawn for others.
+        draw = drawer(self._decoding.seed)
+        for temperature in self._ladder:
+            attempt = self._attempt(
+                decoder, at_temperature(options, temperature), request, lambda: self._clock() >= until_s, draw
+            )
+            if self._clock() >= until_s:
+                break  # it was cut off
+            best = max(best, attempt, key=lambda hypothesis: (not hypothesis.failed, hypothesis.avg_logprob))
+            if not best.failed:
+                break
+        return best
+
+    def _prepare(self, options: DecodeOptions, language: str) -> "_Prepared":
+        tokenizer = self._model.tokenizer
+        filters = self._options.filters
+        if options.hotwords:
+            filters = (HotWords(tokenizer, options.hotwords, language, self._decoding.hotwords_boost), *filters)
+        initial = tuple(text_tokens(initial_prompt(options, self._model), tokenizer))
+        return _Prepared(initial, filters, options.beam_size)
+
+    def _prompt(self, request: Request, initial: tuple[int, ...]) -> tuple[int, ...]:
+        """Return what the model sees before a window: what it was told to see first, and what was said."""
+        said = tuple(self._model.tokenizer.encode(request.prompt)) if request.prompt else ()
+        if self._carried:
+            # Decoding keeps the newest part of a prompt that is too long.
+            room = self._model.runtime.decoder.capacity // 2 - 1 - len(initial)
+            return (*initial, *said[max(0, len(said) - room) :])
+        return (*initial, *said) if said or request.first else ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Prepared:
+    """What a session's options come to."""
+
+    # Tokens that the model sees first.
+    initial: tuple[int, ...]
+
+    # Further rules on what may come next.
+    filters: tuple[LogitFilter, ...]
+    n_beams: int
+
+
+class WhisperEncoder:
+    """Encodes windows into the buffers of the model's runtime."""
+
+    def __init__(self, model: WhisperModel) -> None:
+        self._model = model
+
+    def encode(self, mel: NDArray[np.float32], buffer: int, n_samples: int = N_SAMPLES) -> EncodedWindow:
+        """Encode a mel spectrogram, shape (n_mels, 3000), in the shortest window that holds its audio.
+
+        n_samples : length of the audio, behind which there is silence
+
+        Raises InferenceError where the device fails, and no other is left.
+        """
+        n_frames = self._model.runtime.frames_for(n_samples)
+        return self._model.run(lambda runtime: runtime.encode(mel[:, :n_frames], buffer))
+
+
+def make_engine(
+    model: WhisperModel, decoding: DecodingSettings, *, max_pace_s: float = MAX_PACE_S
+) -> Engine[EncodedWindow]:
+    """Return an engine that transcribes with this model; it is not started yet. See `Engine` for `max_pace_s`.
+
+    Raises ConfigError where the model cannot do what the settings ask for.
+    """
+    return Engine(WhisperEncoder(model), WhisperDecoder(model, decoding), max_pace_s=max_pace_s)

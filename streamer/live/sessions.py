@@ -1,0 +1,144 @@
+"""Sessions of a loaded model: their settings, how they are opened, and how audio is written to them."""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.events import Ready
+from streamer.server.messages import SessionOptions
+from streamer.settings.apply import (
+    check_decode_options,
+    decode_options,
+)
+from streamer.settings.table import Settings
+from streamer.stream.eventlog import EventLog
+from streamer.stream.gate import GateSettings
+from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.settings import SessionSettings
+from streamer.whisper.model import WhisperModel
+
+# The options of a client that has none.
+NO_OPTIONS = SessionOptions()
+
+# Audio put into a session's buffer at a time by a source that can wait for room.
+MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
+
+
+def open_session(
+    settings: Settings,
+    model: WhisperModel,
+    log: EventLog,
+    *,
+    kind: AudioKind,
+    reserved: bool = False,
+    on_finished: Callable[[], None],
+    options: SessionOptions = NO_OPTIONS,
+) -> SessionRunner:
+    """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
+
+    `options` are a client's own. See `SessionRunner` for the rest.
+    Raises ConfigError where the model cannot do what is asked for.
+    """
+    chosen = session_settings(settings, model, options)
+    runner = SessionRunner(
+        chosen,
+        kind=kind,
+        capacity_samples=round(settings.input.buffer_s * SAMPLE_RATE),
+        n_mels=model.dims.n_mels,
+        max_delay_s=settings.stream.max_delay_s,
+        reserved=reserved,
+        on_event=log.append,
+        on_finished=on_finished,
+    )
+    log.append(ready_event(model, chosen.language))
+    return runner
+
+
+def ready_event(model: WhisperModel, language: str) -> Ready:
+    """Return the event that opens a session."""
+    return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
+
+
+def session_settings(settings: Settings, model: WhisperModel, options: SessionOptions = NO_OPTIONS) -> SessionSettings:
+    """Return a session's settings, with what a client chose where it chose something.
+
+    Raises ConfigError where the model does not know a language, cannot translate, or cannot do what the options say.
+    """
+    task = options.task or settings.decoding.task
+    language = options.language or settings.decoding.language
+    for code in options.languages or ():
+        model.tokenizer.start_sequence(code, task)
+    if language == "auto" and len(set(options.languages or ())) == 1:
+        (language,) = set(options.languages or ())
+    chosen = SessionSettings(
+        gate=GateSettings(
+            threshold=settings.speech.threshold,
+            min_speech_s=settings.speech.min_speech_s,
+            min_silence_s=settings.speech.min_silence_s,
+            pad_s=settings.speech.pad_s,
+        ),
+        pace_s=settings.stream.pace_s,
+        policy=settings.stream.policy,
+        n_agreeing=settings.stream.agreement,
+        attention_margin_s=settings.stream.attention_margin_s,
+        commit_probability=settings.stream.commit_probability,
+        show_probability=settings.stream.show_probability,
+        trim_after_s=settings.stream.trim_after_s,
+        condition_on_previous_text=(
+            model.generation.prompted
+            if settings.decoding.condition_on_previous_text == "auto"
+            else settings.decoding.condition_on_previous_text == "always"
+        ),
+        no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
+        logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
+        compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
+        language=model.tokenizer.choose_language(language, task),
+        task=task,
+    )
+    return _with_options(chosen, settings, model, options)
+
+
+def _with_options(
+    chosen: SessionSettings, settings: Settings, model: WhisperModel, options: SessionOptions
+) -> SessionSettings:
+    """Return settings with the options that a client named, but for language and task."""
+    decoding = _named(initial_prompt=options.initial_prompt, hotwords=options.hotwords, beam_size=options.beam_size)
+    gate = _named(threshold=options.vad_threshold, min_silence_s=options.min_silence_s)
+    own = dataclasses.replace(decode_options(settings.decoding, model), **decoding)
+    return dataclasses.replace(
+        chosen,
+        **_named(
+            languages=options.languages,
+            words=options.words,
+            pace_s=options.pace_s,
+            options=check_decode_options(own, model),
+            gate=dataclasses.replace(chosen.gate, **gate) if gate else None,
+        ),
+    )
+
+
+def _named(**options: object) -> dict[str, Any]:
+    """Return the options that are not None."""
+    return {key: value for key, value in options.items() if value is not None}
+
+
+def write_all(
+    runner: SessionRunner, samples: NDArray[np.float32], cancelled: Callable[[], bool] = lambda: False
+) -> None:
+    """Write to a session's buffer, waiting for room; what is left when the session is over or cancelled is dropped."""
+    for first in range(0, len(samples), MAX_WRITE_SAMPLES):
+        piece = samples[first : first + MAX_WRITE_SAMPLES]
+        while not runner.ring.wait_for_room(len(piece), 0.5):
+            if runner.over or cancelled():
+                return
+        runner.write(piece)
+
+
+def _or(threshold: float | None, never: float) -> float:
+    """Return a threshold, or where there is none, one that nothing passes."""
+    return never if threshold is None else threshold

@@ -1,0 +1,1 @@
+"""Settings: one table of what can be set, and all that is made from it."""

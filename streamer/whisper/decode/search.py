@@ -1,0 +1,291 @@
+"""How the tokens of a window are searched for: greedily, by sampling, or along several beams.
+
+Source: openai-whisper's `decoding.py` (`GreedyDecoder`, `BeamSearchDecoder`, `MaximumLikelihoodRanker`); patience is
+Kasai et al. (2022), arXiv:2204.05424, the length penalty Wu et al. (2016), arXiv:1609.08144; to check a draft in one
+call is Stern et al. (2018), arXiv:1811.03115.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.whisper.decode.filters import LogitFilter
+from streamer.whisper.decode.loops import loop_length, loop_repeats
+from streamer.whisper.decode.probabilities import log_prob, log_softmax
+
+FloatArray = NDArray[np.floating]
+
+# Draws a token, given the probability of each, shape (n_vocab,).
+Draw = Callable[[FloatArray], int]
+
+
+class TokenDecoder(Protocol):
+    """The decoder's forward pass over a growing sequence (see `runtime.DecoderRuntime`)."""
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a sequence can hold."""
+
+    @property
+    def n_fed(self) -> int:
+        """Tokens of the sequence so far."""
+
+    @property
+    def beams(self) -> "BranchingDecoder | None":
+        """The same decoder for several sequences at once, where it was compiled for them."""
+
+    def begin(self) -> None:
+        """Forget the sequence and start a new one."""
+
+    def rewind(self, n_fed: int) -> None:
+        """Forget the tokens behind the first `n_fed`."""
+
+    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """Append tokens; return logits (n, n_vocab) and alignment heads' attention (n_heads, n, n_audio_ctx)."""
+
+    def start_beams(self) -> "BranchingDecoder":
+        """Let several sequences continue the one that was fed."""
+
+
+class BranchingDecoder(Protocol):
+    """The forward pass over several sequences that share their beginning (see `runtime.BeamDecoder`)."""
+
+    @property
+    def n_beams(self) -> int:
+        """Most sequences at once."""
+
+    @property
+    def n_free(self) -> int:
+        """Tokens, of all sequences together, that there is room for."""
+
+    def extend(self, parents: Sequence[int], tokens: Sequence[int]) -> FloatArray:
+        """Continue sequences, by their numbers in the call before, by a token each; return logits (n, n_vocab)."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """A text that was found for a window."""
+
+    # What was sampled, without the end of text.
+    tokens: list[int] = field(default_factory=list)
+
+    # Of each of these, after filtering.
+    log_probs: list[float] = field(default_factory=list)
+
+    # Of these and of the end of text, where it came.
+    sum_logprob: float = 0.0
+
+    # Tokens that were sampled, with the end of text, and with those of a loop that are not kept.
+    n_sampled: int = 0
+
+    # Alignment heads' attention after each token that was fed, shape (n_heads, n, n_audio_ctx).
+    attention: list[FloatArray] = field(default_factory=list)
+    looped: bool = False
+
+    @property
+    def avg_logprob(self) -> float:
+        """Mean log-probability, the end of text counted in, as openai-whisper has it."""
+        return self.sum_logprob / (len(self.tokens) + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What all ways of searching need to know."""
+
+    rules: Sequence[LogitFilter]
+    end_of_text: int
+
+    # Most tokens to sample, the end of text counted.
+    limit: int
+
+    # Tokens that the text begins with, which rules look at.
+    begins_with: Sequence[int] = ()
+    stop_at_loop: bool = False
+    cancelled: Callable[[], bool] = lambda: False
+
+    def filtered(self, logits: FloatArray, tokens: Sequence[int]) -> FloatArray:
+        """Forbid what must not follow the tokens that were sampled; changes and returns the logits."""
+        for rule in self.rules:
+            rule.apply(logits, tokens)
+        return logits
+
+
+@dataclass(frozen=True, slots=True)
+class Guess:
+    """A token that was fed before it was known to come, and what the decoder said behind it."""
+
+    token: int
+
+    # Shape (n_vocab,).
+    logits: FloatArray
+
+    # Shape (n_heads, 1, n_audio_ctx).
+    attention: FloatArray
+
+
+def greedy(logits: FloatArray) -> int:
+    """Choose the likeliest token."""
+    return int(logits.argmax())
+
+
+def sampler(temperature: float, draw: Draw) -> Callable[[FloatArray], int]:
+    """Choose by chance: the higher the temperature, the more evenly."""
+
+    def choose(logits: FloatArray) -> int:
+        return draw(np.exp(log_softmax(logits.astype(np.float64) / temperature)))
+
+    return choose
+
+
+def drawer(seed: int) -> Draw:
+    """Return what draws tokens, the same ones for the same seed."""
+    random = np.random.default_rng(seed)
+
+    def draw(probabilities: FloatArray) -> int:
+        cumulative = np.cumsum(probabilities)
+        return int(np.searchsorted(cumulative, random.random() * cumulative[-1], side="right"))
+
+    return draw
+
+
+def follow(
+    decoder: TokenDecoder,
+    logits: FloatArray,
+    search: Search,
+    choose: Callable[[FloatArray], int],
+    guesses: Sequence[Guess] = (),
+) -> Found:
+    """Continue the fed sequence by one token after another.
+
+    logits : shape = (n_vocab,)
+        Those of the last token fed, guesses apart.
+    guesses
+        Tokens that were fed behind it on trial: fewer than the limit. As long as what is chosen is what was guessed,
+        nothing needs to be fed; the first wrong guess and those behind it are taken back.
+    """
+    found = Found()
+    tokens = list(search.begins_with)
+    n_before = len(tokens)
+    ahead = deque(guesses)
+    for left in range(search.limit, 0, -1):
+        if search.cancelled():
+            break
+        token = choose(search.filtered(logits, tokens))
+        probability = log_prob(logits, token)
+        found.sum_logprob += probability
+        found.n_sampled += 1
+        if token == search.end_of_text:
+            break
+        tokens.append(token)
+        found.log_probs.append(probability)
+        if search.stop_at_loop and (length := loop_length(tokens)):
+            found.looped = True
+            # Keep the first round of the loop, and never less than was given.
+            del tokens[max(n_before, len(tokens) - length * (loop_repeats(length) - 1)) :]
+            del found.log_probs[len(tokens) - n_before :]
+            found.sum_logprob = sum(found.log_probs)
+            break
+        if left > 1:
+            if ahead and ahead[0].token == token:
+                guess = ahead.popleft()
+                logits, attention = guess.logits, guess.attention
+            else:
+                decoder.rewind(decoder.n_fed - len(ahead))
+                ahead.clear()
+                (logits, *_), attention = decoder.feed([token])
+            found.attention.append(attention)
+    found.tokens = tokens[n_before:]
+    return found
+
+
+def follow_beams(
+    decoder: TokenDecoder, logits: FloatArray, search: Search, *, n_beams: int, patience: float = 1.0
+) -> list[Found]:
+    """Continue the fed sequence along the likeliest beams; return the texts that were found, none of them ranked.
+
+    logits : shape = (n_vocab,)
+        Those of the last token fed.
+    """
+    branching = decoder.start_beams()
+    limit = min(search.limit, branching.n_free // n_beams)
+    n_wanted = round(n_beams * patience)
+    before = list(search.begins_with)
+    beams = [_Beam((), (), 0.0)]
+    rows = logits[np.newaxis]
+    finished: dict[tuple[int, ...], Found] = {}
+    for left in range(limit, 0, -1):
+        if search.cancelled():
+            break
+        ended: list[_Beam] = []
+        going: list[tuple[int, _Beam]] = []
+        for parent, beam in _ranked(beams, rows, search, before, n_beams + 1):
+            if beam.tokens[-1] == search.end_of_text:
+                ended.append(beam)
+            else:
+                going.append((parent, beam))
+                if len(going) == n_beams:
+                    break
+        for beam in sorted(ended, key=lambda beam: beam.sum_logprob, reverse=True):
+            if len(finished) >= n_wanted:
+                break
+            finished[beam.tokens] = beam.found(ended=True)
+        beams = [beam for _, beam in going]
+        if len(finished) >= n_wanted or left == 1:
+            break
+        rows = branching.extend([parent for parent, _ in going], [beam.tokens[-1] for beam in beams])
+    # Where too few have ended, the likeliest that have not count too.
+    for index in np.argsort([beam.sum_logprob for beam in beams])[::-1]:
+        if len(finished) >= n_beams:
+            break
+        beam = beams[int(index)]
+        finished[*beam.tokens, search.end_of_text] = beam.found(ended=False)
+    return list(finished.values())
+
+
+def best_of(candidates: Sequence[Found], length_penalty: float | None = None) -> Found:
+    """Return the likeliest text: by its mean log-probability, or with Google's length penalty (0 to 1)."""
+
+    def score(found: Found) -> float:
+        n_tokens = len(found.tokens)
+        divisor = n_tokens or 1 if length_penalty is None else ((5 + n_tokens) / 6) ** length_penalty
+        return found.sum_logprob / divisor
+
+    return max(candidates, key=score)
+
+
+@dataclass(frozen=True, slots=True)
+class _Beam:
+    """One of the sequences that are followed."""
+
+    tokens: tuple[int, ...]
+    log_probs: tuple[float, ...]
+    sum_logprob: float
+
+    def found(self, *, ended: bool) -> Found:
+        n_tokens = len(self.tokens) - ended
+        return Found(
+            tokens=list(self.tokens[:n_tokens]),
+            log_probs=list(self.log_probs[:n_tokens]),
+            sum_logprob=self.sum_logprob,
+            n_sampled=len(self.tokens),
+        )
+
+
+def _ranked(
+    beams: Sequence[_Beam], rows: FloatArray, search: Search, before: list[int], n_each: int
+) -> Iterator[tuple[int, _Beam]]:
+    """Yield the continuations of all beams, the likeliest first, each with the number of the beam it continues."""
+    candidates: list[tuple[int, _Beam]] = []
+    for parent, (beam, logits) in enumerate(zip(beams, rows, strict=True)):
+        log_probs = log_softmax(search.filtered(logits, [*before, *beam.tokens]))
+        n_top = min(n_each, len(log_probs))
+        top = np.argpartition(-log_probs, n_top - 1)[:n_top]
+        for token in top[np.argsort(-log_probs[top], kind="stable")]:
+            added = float(log_probs[token])
+            longer = _Beam((*beam.tokens, int(token)), (*beam.log_probs, added), beam.sum_logprob + added)
+            candidates.append((parent, longer))
+    yield from sorted(candidates, key=lambda candidate: candidate[1].sum_logprob, reverse=True)

@@ -1,0 +1,258 @@
+"""Decoding of one window.
+
+Source: openai-whisper's `decoding.py`; generation settings from the model's own `generation_config.json`.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.audio.constants import N_SAMPLES_PER_TOKEN
+from streamer.whisper.decode.filters import N_TIMESTAMPS, LogitFilter, SuppressAtBegin, SuppressTokens, TimestampRules
+from streamer.whisper.decode.probabilities import log_prob, log_softmax
+from streamer.whisper.decode.search import (
+    Draw,
+    Found,
+    Guess,
+    Search,
+    TokenDecoder,
+    best_of,
+    drawer,
+    follow,
+    follow_beams,
+    greedy,
+    sampler,
+)
+from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.tokens.tokenizer import Tokenizer
+
+FloatArray = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WindowOptions:
+    """How to decode one window."""
+
+    language: str
+    task: str = "transcribe"
+    timestamps: bool = False
+
+    # Text that came before, as tokens; never part of the result.
+    prompt: tuple[int, ...] = ()
+
+    # Text that the window is known to begin with; no part of the result either.
+    prefix: tuple[int, ...] = ()
+
+    # Text that the result begins with, as if it had been sampled. Where the sequence has no room for all of it, nothing
+    # follows.
+    begins_with: tuple[int, ...] = ()
+
+    # What may well follow, such as what was said of this audio before. It changes no result: it saves calls where it is
+    # right. Only heeded where the likeliest token is taken, along one beam.
+    draft: tuple[int, ...] = ()
+
+    # Most tokens to sample.
+    max_tokens: int = 10_000
+
+    # Whether to stop at a loop; not along beams.
+    stop_at_loop: bool = False
+
+    # Above 0 tokens are drawn, `best_of` texts of them; at 0 the likeliest is taken, along `n_beams` beams.
+    temperature: float = 0.0
+    best_of: int = 1
+    n_beams: int = 1
+
+    # How many texts have to end, in beams, before a search along beams ends.
+    patience: float = 1.0
+
+    # 0 to 1; None: texts are compared by their mean log-probability.
+    length_penalty: float | None = None
+
+    # Further rules on what may come next.
+    filters: tuple[LogitFilter, ...] = ()
+
+    # Whether to forbid all special tokens but timestamps, and not only those that the settings list.
+    text_only: bool = True
+
+    # Whether to keep the attention, which word times are made of.
+    keep_attention: bool = True
+
+
+@dataclass(slots=True, kw_only=True)
+class DecodedWindow:
+    """The tokens of one window and what was seen on the way."""
+
+    # Sampled tokens behind those that the result begins with, without the end of text.
+    tokens: list[int]
+
+    # Log-probability of each token after filtering; for those that were given, after suppression. Given tokens that the
+    # sequence had no room for get the mean of the others.
+    log_probs: list[float]
+    no_speech_prob: float
+
+    # Mean log-probability of the sampled tokens, the end of text included.
+    avg_logprob: float
+
+    # Alignment heads' attention from the start of the transcript on, shape (n_heads, n_rows, n_audio_ctx); no rows
+    # where it was not asked for. Given tokens that the sequence had no room for repeat the last row.
+    attention: FloatArray
+
+    # Rows of `attention` before the first text token.
+    n_start: int
+    looped: bool = False
+
+    # Tokens that were sampled (see `Found`), those that were given before (prompt, start and beginning), and with how
+    # many of the latter the result begins.
+    n_sampled: int = 0
+    n_given: int = 0
+    n_begins_with: int = 0
+
+    # Temperature that it was decoded at.
+    temperature: float = 0.0
+
+
+def decode_window(
+    decoder: TokenDecoder,
+    tokenizer: Tokenizer,
+    config: GenerationConfig,
+    options: WindowOptions,
+    cancelled: Callable[[], bool] = lambda: False,
+    draw: Draw | None = None,
+) -> DecodedWindow:
+    """Decode the window whose cross-attention keys and values the decoder holds.
+
+    Stops at the end of text, after `max_tokens`, when the sequence is full, at a loop, or when `cancelled` says so.
+    `draw` draws tokens where the temperature is above 0.
+    """
+    special = tokenizer.special
+    start = tokenizer.start_sequence(options.language, options.task)
+    if not options.timestamps:
+        start = [*start, special.no_timestamps]
+    start += options.prefix
+    # As in openai-whisper, half of the context is for the prompt, its newest part, and half for what is said next.
+    room = decoder.capacity // 2 - 1
+    if options.begins_with:
+        room = min(room, (decoder.capacity - len(start) - len(options.begins_with) - 1) // 2)
+    n_prompt = max(0, min(len(options.prompt), room))
+    prompt = [special.start_of_previous, *options.prompt[len(options.prompt) - n_prompt :]] if n_prompt else []
+
+    fitting = options.begins_with[: decoder.capacity - len(start)]
+    n_left_out = len(options.begins_with) - len(fitting)
+    given = [*prompt, *start, *fitting]
+    limit = min(options.max_tokens, decoder.capacity + 1 - len(given)) if not n_left_out else 0
+    is_greedy = options.temperature == 0 and options.n_beams == 1
+    # The last token is not fed: nothing comes after it.
+    draft = options.draft[: max(0, limit - 1)] if is_greedy else ()
+
+    decoder.begin()
+    logits, attention = decoder.feed([*given, *draft])
+    no_speech_prob = math.exp(log_prob(logits[len(prompt)], special.no_speech))
+
+    suppress, *others = _filters(tokenizer, config, options, logits.shape[-1])
+    # What was sampled before; the other rules depend on where a text began, which may have been elsewhere.
+    log_probs = []
+    for row, token in zip(logits[len(prompt) + len(start) - 1 :], fitting, strict=False):
+        scored = row.copy()
+        suppress.apply(scored, ())
+        log_probs.append(log_prob(scored, token))
+    if n_left_out:
+        log_probs += [sum(log_probs) / len(log_probs)] * n_left_out
+    search = Search(
+        rules=(suppress, *others),
+        end_of_text=special.end_of_text,
+        limit=limit,
+        begins_with=options.begins_with,
+        stop_at_loop=options.stop_at_loop,
+        cancelled=cancelled,
+    )
+    n_given = len(given)
+    guesses = [Guess(token, logits[i], attention[:, i : i + 1]) for i, token in enumerate(draft, n_given)]
+    found = _search(decoder, logits[n_given - 1], guesses, search, options, draw)
+    rows = [attention[:, len(prompt) : n_given], *found.attention] if options.keep_attention else [attention[:, :0]]
+    if options.keep_attention and len(found.attention) < len(found.tokens) - 1:
+        # Several texts were tried: this one is fed once more, a block at a time.
+        decoder.rewind(n_given)
+        rows.append(decoder.feed(found.tokens[: decoder.capacity - n_given])[1])
+    if options.keep_attention and n_left_out:
+        rows.append(np.repeat(attention[:, -1:], n_left_out, axis=1))
+    return DecodedWindow(
+        tokens=[*options.begins_with, *found.tokens],
+        log_probs=[*log_probs, *found.log_probs],
+        no_speech_prob=no_speech_prob,
+        avg_logprob=found.avg_logprob if search.limit > 0 else 0.0,
+        attention=np.concatenate(rows, axis=1),
+        n_start=len(start),
+        looped=found.looped,
+        n_sampled=found.n_sampled,
+        n_given=n_given,
+        n_begins_with=len(options.begins_with),
+        temperature=options.temperature,
+    )
+
+
+def _search(
+    decoder: TokenDecoder,
+    logits: FloatArray,
+    guesses: Sequence[Guess],
+    search: Search,
+    options: WindowOptions,
+    draw: Draw | None,
+) -> Found:
+    if options.temperature > 0:
+        choose = sampler(options.temperature, draw or drawer(0))
+        n_fed = decoder.n_fed
+        candidates = []
+        for _ in range(options.best_of):
+            decoder.rewind(n_fed)
+            candidates.append(follow(decoder, logits.copy(), search, choose))
+        return best_of(candidates, options.length_penalty)
+    if options.n_beams > 1 and search.limit > 0:
+        beams = follow_beams(decoder, logits, search, n_beams=options.n_beams, patience=options.patience)
+        return best_of(beams, options.length_penalty)
+    return follow(decoder, logits, search, greedy, guesses)
+
+
+def detect_language(
+    decoder: TokenDecoder, tokenizer: Tokenizer, among: Sequence[str] = ()
+) -> tuple[str, Mapping[str, float]]:
+    """Find the language of the window that the decoder holds, with the probability of each.
+
+    among : codes of the only languages that may be; none given: all of the tokenizer's
+    """
+    decoder.begin()
+    logits, _ = decoder.feed([tokenizer.special.start_of_transcript])
+    codes = list(among or tokenizer.languages)
+    log_probs = log_softmax(logits[-1][[tokenizer.languages[code] for code in codes]])
+    probabilities = dict(zip(codes, np.exp(log_probs).tolist(), strict=True))
+    return max(probabilities, key=probabilities.__getitem__), probabilities
+
+
+def max_tokens_for(n_samples: int) -> int:
+    """Return the most tokens that speech of this length can have: one for each encoder position, and a few."""
+    return 16 + n_samples // N_SAMPLES_PER_TOKEN
+
+
+def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions, n_vocab: int) -> list[LogitFilter]:
+    special = tokenizer.special
+    # Padding of the vocabulary, and what a fine-tune has added behind the times, is no text.
+    suppressed = {*config.suppress_tokens, *range(special.timestamp_begin + N_TIMESTAMPS, n_vocab)}
+    if options.text_only:
+        # No special token belongs into a text.
+        suppressed.update(range(special.end_of_text + 1, special.timestamp_begin))
+        if not options.timestamps:
+            suppressed.update(range(special.timestamp_begin, n_vocab))
+    filters: list[LogitFilter] = [
+        SuppressTokens(sorted(suppressed), n_vocab),
+        SuppressAtBegin(config.begin_suppress_tokens),
+        *options.filters,
+    ]
+    if options.timestamps:
+        filters.append(
+            TimestampRules(
+                special.end_of_text, special.no_timestamps, special.timestamp_begin, config.max_initial_timestamp_index
+            )
+        )
+    return filters

@@ -1,0 +1,1 @@
+"""From OpenVINO models to arrays: compiled for devices, bound to tensors that we own, checked there."""

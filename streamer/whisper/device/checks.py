@@ -1,0 +1,250 @@
+"""Checks that a model obeys what we rely on: found against expected, one row of `streamer models verify` each.
+
+Wrong masks, state that survives from window to window, and mixed-up files give fluent nonsense, not an error. So masks
+and state are tried out on the device that will be used, and what files say of each other is compared.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, TOKENS_PER_SECOND
+from streamer.errors import InferenceError, ModelError
+from streamer.whisper.device.compile import Compilation, graph_name, stage_of, window_of
+from streamer.whisper.device.masks import MOVED_LOGITS, SAME_LOGITS
+from streamer.whisper.device.runtime import DecoderRuntime, Runtime, describe, to_float32
+from streamer.whisper.dims import ModelDimensions
+
+# Largest part of the difference between two windows that may be left of the first in the second: rounding.
+STALE = 0.02
+
+FloatArray = NDArray[np.floating]
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    found: str
+    expected: str
+    passed: bool
+
+    # What it means that the check did not pass, and what to do.
+    problem: str
+
+    # Stage whose device is to blame; empty: the files are.
+    stage: str = ""
+
+    def error(self) -> ModelError | InferenceError:
+        """Return what to raise where the check did not pass."""
+        if self.stage:
+            return InferenceError(f"{self.problem}; {_OTHER_DEVICE}", self.stage)
+        return ModelError(self.problem)
+
+
+_OTHER_DEVICE = "update the device's driver, or choose another device with --device CPU"
+_NONSENSE = "its text would be nonsense"
+_BROKEN = "the weights are broken, or the device's driver is"
+
+
+def require(checks: Iterable[Check]) -> None:
+    """Raise the error of the first check that did not pass."""
+    for check in checks:
+        if not check.passed:
+            raise check.error()
+
+
+def check_ports(compilation: Compilation) -> Iterator[Check]:
+    """Compare names, shapes and kinds of the compiled graphs' ports with the dimensions."""
+    for name, compiled in compilation.compiled.items():
+        n_slots, n_tokens = _decoder_sizes(compiled)
+        n_audio_ctx = window_of(name) * TOKENS_PER_SECOND
+        expected = expected_ports(name, compilation.graphs.dims, n_slots, n_tokens, n_audio_ctx)
+        found = {port_name: port for port in (*compiled.inputs, *compiled.outputs) for port_name in port.names}
+        wrong = [
+            f"{port} {describe(found[port]) if port in found else 'missing'}, expected {list(shape)}"
+            for port, shape in expected.items()
+            # A leading 1 says nothing: positions come as (T,) and as (1, T).
+            if port not in found or _squeezed(found[port].shape) != _squeezed(shape)
+        ]
+        yield Check(
+            f"{name}: ports",
+            wrong[0] if wrong else f"{len(compiled.inputs)} inputs, {len(compiled.outputs)} outputs",
+            f"{len(expected)} or more, by name and shape",
+            not wrong,
+            f"the {name} graph has {wrong[0] if wrong else ''}: it is not of this model; fetch or convert all graphs"
+            " again",
+        )
+        states = [state.name for state in compiled.create_infer_request().query_state()]
+        yield Check(
+            f"{name}: state",
+            ", ".join(states)[:60] or "none",
+            "none",
+            not states,
+            f"the {name} graph keeps state from call to call ({', '.join(states)[:100]}): expected a graph whose caches"
+            " are inputs and outputs; export it without state, or convert the original checkpoint",
+        )
+
+
+def expected_ports(
+    name: str, dims: ModelDimensions, n_slots: int, n_tokens: int, n_audio_ctx: int
+) -> dict[str, tuple[int, ...]]:
+    """Return name and shape of the ports that a graph must have; it may have more."""
+    cross = (1, dims.n_text_head, n_audio_ctx, dims.text_head_size)
+    stage = stage_of(name)
+    layers = range(dims.n_text_layer)
+    kinds = ("key", "value")
+    if stage == "encoder":
+        return {
+            "input_features": (1, dims.n_mels, 2 * n_audio_ctx),
+            "last_hidden_state": (1, n_audio_ctx, dims.n_audio_state),
+        }
+    if stage == "cross_kv":
+        return {
+            "encoder_hidden_states": (1, n_audio_ctx, dims.n_audio_state),
+            **{f"present_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
+        }
+    past = (1, dims.n_text_head, n_slots, dims.text_head_size)
+    present = (1, dims.n_text_head, n_tokens, dims.text_head_size)
+    return {
+        "input_ids": (1, n_tokens),
+        "position_ids": (n_tokens,),
+        "attention_mask": (n_tokens, n_slots + n_tokens),
+        **{f"past_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
+        **{f"past_key_values.{i}.decoder.{kind}": past for i in layers for kind in kinds},
+        **{f"present_key_values.{i}.decoder.{kind}": present for i in layers for kind in kinds},
+        "logits": (1, n_tokens, dims.n_vocab),
+    }
+
+
+def check_decoder(decoder: DecoderRuntime, token: int, about: str = "decoder") -> Iterator[Check]:
+    """Try masks and cache of the decoder's graphs out, from `token` (the start of a transcript) on.
+
+    about : what the checks are called
+
+    Those for the length of the window that the decoder holds are tried; it is left at the start of a sequence.
+    """
+    decoder.begin()
+    stepped = _step(decoder, token)
+    decoder.begin()
+    block = _block(decoder, token)
+    # With an empty cache the current token is all there is to see: where it is hidden, noise in the cache shows up.
+    decoder.begin()
+    decoder.pollute_hidden_slots()
+    stepped_in_noise = _step(decoder, token)
+    decoder.begin()
+    decoder.pollute_hidden_slots()
+    block_in_noise = _block(decoder, token)
+    decoder.begin()
+    stepped_after_another = _step(decoder, token + 1)
+    decoder.begin()
+
+    def row(name: str, what: str, expected: str, passed: bool, found: float) -> Check:
+        problem = f"the compiled decoder {what}: {_NONSENSE}"
+        return Check(f"{about}: {name}", f"{found:.2g}", expected, passed, problem, "decoder")
+
+    scale = float(np.abs(stepped).max()) + 1e-6
+    finite = bool(np.isfinite(stepped).all() and np.isfinite(block).all())
+    yield Check(
+        f"{about}: logits",
+        "finite" if finite else "not finite",
+        "finite",
+        finite,
+        f"the compiled decoder gives logits that are not finite: {_BROKEN}",
+        "decoder",
+    )
+    if not finite:
+        return  # nothing can be compared
+    same = f"at most {SAME_LOGITS} of the largest logit"
+    leak = max(_relative(stepped_in_noise - stepped, scale), _relative(block_in_noise - block, scale))
+    yield row(
+        "noise in hidden slots moves the logits by",
+        "looks at cache slots that the mask hides, or hides the token being decoded",
+        same,
+        # Written so that NaN counts as a difference.
+        leak <= SAME_LOGITS,
+        leak,
+    )
+    apart = _relative(block - stepped, scale)
+    yield row(
+        "a block differs from single steps by",
+        "gives other logits token by token than in a block",
+        same,
+        apart <= SAME_LOGITS,
+        apart,
+    )
+    moved = float(np.abs(stepped_after_another - stepped).max(axis=1).min()) / scale
+    yield row(
+        "another first token moves the logits by",
+        "does not look at the tokens before the one being decoded",
+        f"more than {MOVED_LOGITS}",
+        moved > MOVED_LOGITS,
+        moved,
+    )
+
+
+def check_freshness(used: Runtime, fresh: Runtime, token: int, window_s: int = CHUNK_LENGTH_S) -> Iterator[Check]:
+    """See that nothing of one window is left in the next: A, then B, must give what B gives alone.
+
+    used, fresh : runtimes of one compilation; nothing of this length has been encoded with `fresh`
+    window_s : length of the windows
+    """
+    shape = (used.dims.n_mels, window_s * FRAMES_PER_SECOND)
+    a, b = (np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32) for seed in (1, 2))
+    first = _run(used, a, token)
+    second, alone = _run(used, b, token), _run(fresh, b, token)
+    for stage, of_a, after_a, by_itself in zip(first, first.values(), second.values(), alone.values(), strict=True):
+        finite = bool(np.isfinite([of_a, after_a, by_itself]).all())
+        moved = float(np.abs(of_a - by_itself).max()) if finite else 0.0
+        left = float(np.abs(after_a - by_itself).max()) / (moved or 1.0) if finite else np.inf
+        yield Check(
+            f"{graph_name(stage, window_s)}: left of the window before",
+            f"{left:.2g}" if finite and moved else "the same for every window" if finite else "not finite",
+            f"at most {STALE}",
+            finite and moved > 0 and left <= STALE,
+            f"the compiled {stage} gives results that depend on the window before, or on nothing: {_NONSENSE}"
+            if finite
+            else f"the compiled {stage} gives numbers that are not finite: {_BROKEN}",
+            stage,
+        )
+
+
+def _run(runtime: Runtime, mel: FloatArray, token: int) -> dict[str, FloatArray]:
+    """Return what each stage gives for a window."""
+    window = runtime.encode(mel, 0)
+    cross = to_float32(next(iter(window.tensors.values())))
+    hidden = runtime.last_hidden_state.astype(np.float32)
+    runtime.decoder.use(window)
+    return {"encoder": hidden, "cross_kv": cross, "decoder": _step(runtime.decoder, token)}
+
+
+def _step(decoder: DecoderRuntime, first: int) -> FloatArray:
+    """Feed five tokens so that both graphs meet an empty and a filled cache; return the logits of each."""
+    return np.concatenate([decoder.feed(tokens)[0] for tokens in ([first], [1, 2], [3], [4])])
+
+
+def _block(decoder: DecoderRuntime, first: int) -> FloatArray:
+    return decoder.feed([first, 1, 2, 3, 4])[0]
+
+
+def _relative(difference: FloatArray, scale: float) -> float:
+    return float(np.abs(difference).max()) / scale
+
+
+def _decoder_sizes(compiled: ov.CompiledModel) -> tuple[int, int]:
+    """Return cache slots and tokens a call of a decoder graph; zeros for another graph."""
+    shapes = {name: tuple(port.shape) for port in compiled.inputs for name in port.names}
+    n_tokens = int(np.prod(shapes.get("input_ids", (0,))))
+    n_slots = next((s[2] for name, s in shapes.items() if name.endswith(".decoder.key") and len(s) == 4), 0)
+    return n_slots, n_tokens
+
+
+def _squeezed(shape: Iterable[int]) -> list[int]:
+    sizes = list(shape)
+    while sizes and sizes[0] == 1:
+        del sizes[0]
+    return sizes

@@ -1,0 +1,322 @@
+"""A model's graphs compiled for devices, in parallel, each stage on the first of its devices that takes it."""
+
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+import openvino as ov
+from openvino import opset13
+
+from streamer.audio.constants import CHUNK_LENGTH_S, TOKENS_PER_SECOND
+from streamer.errors import ConfigError, InferenceError
+from streamer.whisper.device.devices import (
+    DEVICE_ORDER,
+    STAGES,
+    StagePlan,
+    cache_directory,
+    check_properties,
+    first_line,
+    kind_of,
+    properties_for,
+)
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.graphs.build import Heads, build_cross_kv, build_decoder, build_encoder, fix_sizes, fix_window
+from streamer.whisper.weights import Checkpoint
+
+logger = logging.getLogger(__name__)
+
+# Tokens of one call of the block decoder: the prompt and a known prefix go through in blocks. On a two-core machine
+# a block of 16 costs 1.3 to 1.7 single steps.
+BLOCK_TOKENS = 16
+
+# Up to this width a decoder's step is too short to be shared: on a two-core machine a second thread takes nano.en a
+# quarter more processor time, and no less time.
+NARROW = 256
+
+# Windows that there are graphs for, in seconds, where nothing else is asked for.
+WHOLE_WINDOW = (CHUNK_LENGTH_S,)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelGraphs:
+    """The graphs of one model, each built or read when it is asked for. They may raise ModelError."""
+
+    dims: ModelDimensions
+
+    # Layer and head of each row that the decoder's cross-attention is asked for, in this order.
+    alignment_heads: Heads
+    encoder: Callable[[], ov.Model]
+    cross_kv: Callable[[], ov.Model]
+
+    # For any number of tokens and slots, or for one token (see `graphs.build_decoder`).
+    decoder: Callable[[], ov.Model]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, alignment_heads: Heads) -> "ModelGraphs":
+        """Return the graphs that we build from a checkpoint's weights."""
+        dims, tensors = checkpoint.dims, checkpoint.tensors
+        return cls(
+            dims,
+            alignment_heads,
+            encoder=lambda: build_encoder(dims, tensors),
+            cross_kv=lambda: build_cross_kv(dims, tensors),
+            decoder=lambda: build_decoder(dims, tensors, alignment_heads),
+        )
+
+
+class Compilation:
+    """Compiles a model's graphs; a stage that turns out not to work on a device can be moved to its next one."""
+
+    def __init__(
+        self,
+        graphs: ModelGraphs,
+        plans: Mapping[str, StagePlan],
+        *,
+        n_beams: int = 1,
+        windows_s: Sequence[int] = WHOLE_WINDOW,
+        cache_dir: Path | None = None,
+        on_progress: Callable[[int, int], None] = lambda done, total: None,
+    ) -> None:
+        """Compile nothing yet.
+
+        n_beams : sequences that beam search follows at once; where they are several, a graph is made for them
+        windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
+        on_progress : is told how many graphs of how many are compiled
+        """
+        self.graphs = graphs
+        # By name: `encoder`, `cross_kv`, `decoder`; where the decoder takes several tokens also `block_decoder`, and
+        # `beam_decoder` for several beams. Those for a shorter window have its length behind their names.
+        self.compiled: dict[str, ov.CompiledModel] = {}
+        self._plans = dict(plans)
+        self._n_beams = n_beams
+        # Seconds, shortest first.
+        self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
+        self._cache_dir = cache_dir
+        self._on_progress = on_progress
+        self._core = ov.Core()
+        # How many of a stage's devices did not work.
+        self._failed = dict.fromkeys(plans, 0)
+
+    @property
+    def devices(self) -> dict[str, str]:
+        """Device of each stage."""
+        return {stage: plan.candidates[self._failed[stage]] for stage, plan in self._plans.items()}
+
+    def compile(self) -> None:
+        """Compile what is not compiled.
+
+        Raises InferenceError where a stage's last device cannot compile it, ConfigError for a property that a device
+        does not know, and what the graphs' readers raise.
+        """
+        for stage, plan in self._plans.items():
+            check_properties(self._core, self.devices[stage], plan)
+        with ThreadPoolExecutor(4, "compile") as pool:
+            tasks: dict[str, Future[ov.CompiledModel]] = {}
+            missing = [stage for stage in self._plans if stage not in {stage_of(name) for name in self.compiled}]
+            models = {stage: self._models(stage) for stage in missing}
+            if self._keeps_bfloat16(models):
+                for model in (*models["cross_kv"].values(), *models["decoder"].values()):
+                    keep_in_bfloat16(model)
+            for stage, graphs in models.items():
+                tasks |= {name: pool.submit(self._compile, stage, name, model) for name, model in graphs.items()}
+            self._on_progress(0, len(tasks))
+            for done, _ in enumerate(as_completed(tasks.values()), 1):
+                self._on_progress(done, len(tasks))
+        errors: dict[str, InferenceError] = {}
+        for stage in missing:
+            try:
+                self.compiled |= {name: task.result() for name, task in tasks.items() if stage_of(name) == stage}
+            except InferenceError as error:
+                errors[stage] = error
+        if errors:
+            self.reject(errors)
+            self.compile()
+
+    def renew(self, spare_devices: Sequence[str]) -> None:
+        """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
+        self.compiled.clear()
+        self._core = ov.Core()
+        for stage, plan in self._plans.items():
+            if not plan.npu_through_cpu:
+                new = [device for device in spare_devices if device not in plan.candidates]
+                spare = sorted(new, key=lambda device: DEVICE_ORDER.index(kind_of(device)))
+                self._plans[stage] = dataclasses.replace(plan, candidates=(*plan.candidates, *spare))
+
+    def reject(self, errors: Mapping[str, InferenceError]) -> None:
+        """Give up the devices of stages that failed. Raises the error of a stage that has no other."""
+        told: dict[str, list[str]] = {}
+        for stage, error in errors.items():
+            plan = self._plans[stage]
+            self.compiled = {name: graph for name, graph in self.compiled.items() if stage_of(name) != stage}
+            device = plan.candidates[self._failed[stage]]
+            if self._failed[stage] + 1 >= len(plan.candidates):
+                raise error
+            self._failed[stage] += 1
+            told.setdefault(f"{device} {plan.candidates[self._failed[stage]]}", []).append(stage)
+        for devices, stages in told.items():
+            # What is wrong with a device is the same for all of its stages: it is told once.
+            logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
+
+    def _models(self, stage: str) -> dict[str, ov.Model]:
+        """Build the graphs of a stage, for each window."""
+        whole = getattr(self.graphs, stage)()
+        models: dict[str, ov.Model] = {}
+        for window_s in self.windows_s:
+            for name, model in self._of_window(stage, whole, window_s * TOKENS_PER_SECOND).items():
+                models[graph_name(name, window_s)] = model
+        return models
+
+    def _of_window(self, stage: str, whole: ov.Model, n_audio_ctx: int) -> dict[str, ov.Model]:
+        """Fix the sizes of a stage's graph to those that it is used with, for one window."""
+        dims = self.graphs.dims
+        shorter = n_audio_ctx if n_audio_ctx < dims.n_audio_ctx else None
+        if stage != "decoder":
+            return {stage: whole if shorter is None else fix_window(whole, shorter)}
+        if not whole.is_dynamic():
+            if self._n_beams > 1 or shorter is not None:
+                setting = f"beam_size {self._n_beams}" if self._n_beams > 1 else f"windows_s {self.windows_s}"
+                raise ConfigError(
+                    f"{setting} needs a decoder whose sizes can be chosen, this one was made for one token a call and"
+                    " 30 s: use a checkpoint instead of exported graphs, or leave the setting out"
+                )
+            return {"decoder": whole}
+        models = {
+            "decoder": fix_sizes(whole, 1, dims.cache_size, shorter),
+            "block_decoder": fix_sizes(whole, BLOCK_TOKENS, dims.cache_size, shorter),
+        }
+        if self._n_beams > 1:
+            models["beam_decoder"] = fix_sizes(whole, self._n_beams, beam_slots(dims, self._n_beams), shorter)
+        return models
+
+    def _keeps_bfloat16(self, models: Mapping[str, Mapping[str, ov.Model]]) -> bool:
+        """Tell whether keys and values, which are read at every call, are to take half of the memory.
+
+        Only where weights are rounded more than that, in graphs of ours, on a processor that multiplies in bfloat16,
+        and where no other device will ever have to do with them.
+        """
+        decoders = models.get("decoder", {})
+        ours = "cross_kv" in models and "block_decoder" in decoders
+        if not ours or not all(has_integer_weights(model) for model in decoders.values()):
+            return False
+        plans = [self._plans[stage] for stage in ("cross_kv", "decoder")]
+        if any(plan.candidates != ("CPU",) or "INFERENCE_PRECISION_HINT" in plan.properties for plan in plans):
+            return False
+        return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+
+    def _compile(self, stage: str, name: str, model: ov.Model) -> ov.CompiledModel:
+        mark_half_weights(model)
+        device = self.devices[stage]
+        group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
+        properties = properties_for(device, self._plans[stage], group_size)
+        if stage == "decoder" and device == "CPU" and self.graphs.dims.n_text_state <= NARROW:
+            properties = {"INFERENCE_NUM_THREADS": 1, **properties}
+        begin = time.monotonic()
+        # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
+        cache_dir = None if self._plans[stage].npu_through_cpu else self._cache_dir
+        if cache_dir is not None:
+            directory = cache_directory(cache_dir, self._core, device, properties)
+            try:
+                compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(directory)})
+            except RuntimeError as error:
+                # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
+                logger.debug("%s for %s with the cache: %s", name, device, first_line(error))
+            else:
+                logger.debug("%s for %s in %.1f s", name, device, time.monotonic() - begin)
+                return compiled
+        try:
+            compiled = self._core.compile_model(model, device, properties)
+        except RuntimeError as error:
+            raise InferenceError(
+                f"{device} cannot compile the {name} graph ({first_line(error)}): update its driver,"
+                " or choose another device with --device CPU"
+            ) from None
+        if cache_dir is not None:
+            logger.warning(
+                "the cache of compiled graphs in %s cannot be used for the %s graph: delete that directory",
+                cache_dir,
+                name,
+            )
+        return compiled
+
+
+def graph_name(name: str, window_s: int) -> str:
+    """Return what a graph is called: by what it does alone where it is for 30 s, else `encoder_10s` for example."""
+    return name if window_s == CHUNK_LENGTH_S else f"{name}_{window_s}s"
+
+
+def window_of(graph: str) -> int:
+    """Return the length of the windows that a graph is for, in seconds, by its name."""
+    length = graph.rpartition("_")[2].removesuffix("s")
+    return int(length) if length.isdecimal() else CHUNK_LENGTH_S
+
+
+def stage_of(graph: str) -> str:
+    """Return the stage that a graph belongs to, by its name."""
+    return next(stage for stage in STAGES if stage in graph)
+
+
+def beam_slots(dims: ModelDimensions, n_beams: int) -> int:
+    """Return the cache slots of beam search: a prompt, and half a context of text for each beam, none in common."""
+    return (n_beams + 1) * (dims.n_text_ctx // 2) + 8
+
+
+def has_integer_weights(model: ov.Model) -> bool:
+    """Tell whether weights were compressed to 8 or 4 bits."""
+    integers = {ov.Type.i8, ov.Type.u8, ov.Type.i4, ov.Type.u4}
+    return any(node.get_type_name() == "Constant" and node.get_element_type() in integers for node in model.get_ops())
+
+
+def keep_in_bfloat16(model: ov.Model) -> None:
+    """Have a cross-KV graph or a decoder hold keys and values in bfloat16, and multiply with them in it.
+
+    All else stays in float32. A key has the same bits in the call that computes it and in those that find it cached, so
+    that tokens in a block get the logits that they get one by one.
+    """
+    for parameter in model.get_parameters():
+        old = parameter.output(0)
+        if "key_values." in old.get_any_name():
+            new = opset13.parameter(parameter.get_output_shape(0), ov.Type.bf16)
+            new.output(0).set_names(old.get_names())
+            new.set_friendly_name(parameter.get_friendly_name())
+            _multiply_with(new.output(0), old)
+            model.replace_parameter(model.get_parameter_index(parameter), new)
+    for result in model.get_results():
+        if "key_values." in result.output(0).get_any_name():
+            old = result.input(0).get_source_output()
+            users = old.get_target_inputs()
+            _multiply_with(opset13.convert(old, "bf16").output(0), old, users)
+    model.validate_nodes_and_infer_types()
+
+
+def _multiply_with(new: ov.Output, old: ov.Output, users: Iterable[ov.Input] | None = None) -> None:
+    """Put a bfloat16 output in the place of a float32 one that is the second factor of products."""
+    for user in users or old.get_target_inputs():
+        node = user.get_node()
+        if node.get_type_name() != "MatMul":
+            user.replace_source_output(new)
+            continue
+        query = opset13.convert(node.input(0).get_source_output(), "bf16")
+        how = node.get_attributes()
+        product = opset13.matmul(query, new, how["transpose_a"], how["transpose_b"])
+        for target in node.output(0).get_target_inputs():
+            target.replace_source_output(opset13.convert(product, "f32").output(0))
+
+
+def mark_half_weights(model: ov.Model) -> None:
+    """Say of float16 weights that they are such for their size alone.
+
+    Otherwise the CPU unpacks them to float32, repacks that, and keeps both: a third more memory.
+    """
+    for node in model.get_ops():
+        if node.get_type_name() != "Convert":
+            continue
+        weight = node.input(0).get_source_output().get_node()
+        consumers = {target.get_node().get_type_name() for target in node.output(0).get_target_inputs()}
+        # Scales of compressed integers are float16 too, and belong to a pattern that must stay as it is.
+        half = weight.get_type_name() == "Constant" and weight.get_element_type() == ov.Type.f16
+        if half and not consumers & {"Multiply", "Subtract"}:
+            node.get_rt_info()["decompression_0"] = ""

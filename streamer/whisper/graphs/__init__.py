@@ -1,0 +1,1 @@
+"""From a checkpoint, or a directory of graphs, to OpenVINO models."""

@@ -1,0 +1,146 @@
+"""OpenVINO graphs that nobody vouches for, read so that a broken or hostile file is one error.
+
+OpenVINO itself looks at offsets and syntax. But it tries a file that is no graph as other formats, multiplies lengths
+without looking at overflow, and crashes on some graphs (an operation that lacks an input).
+"""
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from xml.parsers import expat
+
+import openvino as ov
+
+from streamer.errors import ModelError
+from streamer.whisper.device.devices import first_line
+
+# Largest graph that is read: the decoder of a large Whisper has some megabytes, without its weights.
+MAX_XML_BYTES = 64 << 20
+
+# Deepest element of a graph that is read. Without control flow it is 6.
+MAX_DEPTH = 32
+
+# Largest tensor inside of a graph, many times large-v3's.
+MAX_ELEMENTS = 1 << 32
+
+# Longest time that reading may take; some seconds are usual.
+READ_TIMEOUT_S = 300.0
+
+# Reads graphs and says nothing of errors: whoever started it reads them again to tell.
+_PROBE = """
+import sys
+import openvino
+for i, path in enumerate(sys.argv[1:]):
+    print(i, flush=True)
+    try:
+        openvino.Core().read_model(path)
+    except RuntimeError:
+        pass
+"""
+
+
+def probe_graphs(paths: Sequence[Path]) -> None:
+    """Read graphs in a process that may crash. Raises ModelError where it does, and where a file is no graph."""
+    for path in paths:
+        _scan(path)
+    command = [sys.executable, "-P", "-c", _PROBE, *map(str, paths)]
+    try:
+        done = subprocess.run(command, capture_output=True, timeout=READ_TIMEOUT_S, check=False)  # noqa: S603
+        output, problem = done.stdout, f"crashes (code {done.returncode})" if done.returncode else ""
+    except subprocess.TimeoutExpired as error:
+        output, problem = error.stdout or b"", f"needs more than {READ_TIMEOUT_S:g} s"
+    if problem:
+        path = paths[int((output.split() or [b"0"])[-1])]
+        raise ModelError(
+            f"{path} cannot be read (OpenVINO {problem}): it is damaged, or made to do harm; fetch it again from a"
+            " place that you trust"
+        )
+
+
+def read_graph(path: Path) -> ov.Model:
+    """Read a graph, its weights in the `.bin` file beside it; they stay on disk until they are used.
+
+    A graph from elsewhere needs `probe_graphs` first. Raises ModelError where one of the two is missing, truncated or
+    not what it should be.
+    """
+    n_bytes = _scan(path)
+    try:
+        model = ov.Core().read_model(path)
+    except (RuntimeError, ValueError) as error:
+        raise ModelError(
+            f"{path} cannot be read ({first_line(error)}): it is damaged, or of a newer OpenVINO; fetch it again, or"
+            " update openvino"
+        ) from None
+    for node in model.get_ops():
+        for output in node.outputs():
+            if output.partial_shape.is_dynamic:
+                continue
+            n_elements = prod(output.shape)
+            stored = node.get_type_name() == "Constant"
+            if n_elements > MAX_ELEMENTS or (stored and n_elements * output.element_type.bitwidth > 8 * n_bytes):
+                raise ModelError(
+                    f"{path} has {node.get_friendly_name()!r:.60} of shape {output.partial_shape!s:.60}: more than its"
+                    " weights hold; fetch it again"
+                )
+    return model
+
+
+def _scan(path: Path) -> int:
+    """Return the size of a graph's weights in bytes. Raises ModelError unless both files look as they should."""
+    weights = path.with_suffix(".bin")
+    try:
+        if path.stat().st_size > MAX_XML_BYTES:
+            raise ModelError(
+                f"{path} has more than {MAX_XML_BYTES >> 20} MiB: expected a graph of some megabytes; fetch it again"
+            )
+        needed = _bytes_needed(path)
+        if not weights.is_file():
+            raise ModelError(f"{weights} is missing: expected the weights of {path.name}; fetch both again")
+        n_bytes = weights.stat().st_size
+        with weights.open("rb"):
+            pass
+    except OSError as error:
+        raise ModelError(
+            f"{error.filename or path} cannot be read ({error.strerror}): expected a file that you may read"
+        ) from None
+    if n_bytes < needed:
+        raise ModelError(
+            f"{weights} has {n_bytes} bytes, {path.name} needs {needed}: it is truncated, or of another graph; fetch"
+            " both again"
+        )
+    return n_bytes
+
+
+def _bytes_needed(path: Path) -> int:
+    """Return where the last constant of a graph ends in its weights. Raises ModelError where the file is no graph."""
+    parser = expat.ParserCreate()
+    elements: list[str] = []
+    needed = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal needed
+        elements.append(name)
+        if elements[0] != "net" or len(elements) > MAX_DEPTH:
+            raise ValueError(f"<{name:.40}> at depth {len(elements)}")
+        if name == "data" and "offset" in attributes and "size" in attributes:
+            offset, size = int(attributes["offset"]), int(attributes["size"])
+            if min(offset, size) < 0 or max(offset, size) >= 1 << 63:
+                raise ValueError(f"a constant at {offset:.3g} of {size:.3g} bytes")
+            needed = max(needed, offset + size)
+
+    def refuse(*_: object) -> None:
+        raise ValueError("a document type, which may make text without end")
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: elements.pop()
+    parser.StartDoctypeDeclHandler = refuse
+    try:
+        with path.open("rb") as file:
+            parser.ParseFile(file)
+    except (expat.ExpatError, ValueError, LookupError, OverflowError) as error:
+        raise ModelError(
+            f"{path} is not an OpenVINO graph ({error!s:.120}): expected XML that describes a net; fetch it again"
+        ) from None
+    return needed

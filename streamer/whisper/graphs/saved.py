@@ -1,0 +1,426 @@
+"""Our own saved form of a model: a directory of OpenVINO graphs, described by `streamer.json`.
+
+    streamer.json                         what is here: dimensions, precisions, sizes and hashes of the files
+    encoder.xml encoder.bin               one pair of files a stage; a model may be its encoder alone
+    cross_kv.xml cross_kv.bin
+    decoder.xml decoder.bin               for any number of tokens and slots (see `graphs.fix_sizes`)
+    tokenizer.json generation_config.json preprocessor_config.json
+
+Nothing in it is trusted. The graphs' files are held against the sizes in `streamer.json` (and their descriptions, the
+`.xml`, against its hashes) at each load, and their ports against its dimensions. The weights are hashed by
+`changed_files`, since that reads all of them.
+"""
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+
+from streamer.audio.constants import N_FRAMES
+from streamer.errors import ModelError, StreamerError, UsageError
+from streamer.whisper.device.devices import STAGES, first_line
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.graphs.compress import PRECISIONS
+from streamer.whisper.graphs.ir import MAX_XML_BYTES, probe_graphs, read_graph
+from streamer.whisper.weights.huggingface import read_json
+
+logger = logging.getLogger(__name__)
+
+MANIFEST = "streamer.json"
+
+# Of `streamer.json` and of the graphs' ports. A program reads all versions up to its own.
+FORMAT_VERSION = 1
+
+# Files beside the graphs.
+COMPANIONS = ("tokenizer.json", "generation_config.json", "preprocessor_config.json")
+
+Shape = list[int]
+Heads = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What `streamer.json` says of a model."""
+
+    name: str
+
+    # What it is published as, such as openai/whisper-base.en; empty where that is not known.
+    origin: str
+
+    dims: ModelDimensions
+
+    # Layer and head of each row of the decoder's cross-attention.
+    alignment_heads: Heads
+
+    # Of each stage that is there: all three, or the encoder alone.
+    precisions: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class FileMark:
+    """Size and hash of a file, by which it is known again."""
+
+    n_bytes: int
+    sha256: str
+
+    @classmethod
+    def of(cls, path: Path) -> "FileMark":
+        """Read a file and mark it. Raises OSError."""
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256")
+            return cls(file.tell(), digest.hexdigest())
+
+
+@dataclass(frozen=True, slots=True)
+class SavedModel:
+    """A saved model whose description has been read; its graphs are read when they are asked for."""
+
+    directory: Path
+    description: Description
+    files: Mapping[str, FileMark]
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Stages that are there."""
+        return tuple(stage for stage in STAGES if stage in self.description.precisions)
+
+    def read(self, stage: str) -> ov.Model:
+        """Read the graph of a stage. Its weights stay on disk until they are used.
+
+        Raises ModelError where a file is missing, truncated or changed, is no graph, or is of another model.
+        """
+        if stage not in self.stages:
+            raise ModelError(
+                f"{self.directory} holds the {' and the '.join(self.stages)} alone: expected the {stage} too; convert"
+                " the model again without --encoder-only"
+            )
+        xml = self.directory / f"{stage}.xml"
+        self._check_files(stage)
+        model = read_graph(xml)
+        try:
+            _check_ports(model, stage, self.description, xml)
+        except UnicodeDecodeError:
+            raise ModelError(
+                f"{xml} has names that are not UTF-8: expected a graph of this program; {_AGAIN}"
+            ) from None
+        return model
+
+    def changed_files(self) -> list[str]:
+        """Return the names of the files that are missing or hold something else than was written. Reads all of them."""
+        changed = []
+        for name, mark in self.files.items():
+            try:
+                same = FileMark.of(self.directory / name) == mark
+            except OSError:
+                same = False
+            if not same:
+                changed.append(name)
+        return changed
+
+    def _check_files(self, stage: str) -> None:
+        for suffix in (".xml", ".bin"):
+            path = self.directory / f"{stage}{suffix}"
+            try:
+                _check_file(path, self.files[path.name])
+            except OSError as error:
+                raise ModelError(
+                    f"{path} cannot be read ({error.strerror}): expected a file that you may read"
+                ) from None
+
+
+def _check_file(path: Path, mark: FileMark) -> None:
+    if not path.is_file():
+        raise ModelError(f"{path} is missing: {MANIFEST} lists it; {_AGAIN}")
+    n_bytes = path.stat().st_size
+    if n_bytes != mark.n_bytes:
+        raise ModelError(
+            f"{path} has {n_bytes} bytes, {MANIFEST} says {mark.n_bytes}: it is truncated or of another model; {_AGAIN}"
+        )
+    if path.suffix == ".xml" and FileMark.of(path) != mark:
+        raise ModelError(
+            f"{path} is not the file that {MANIFEST} was written with: it is damaged or of another model; {_AGAIN}"
+        )
+
+
+_AGAIN = "copy all of it again from one place, or convert the model again"
+
+
+def is_saved(directory: Path) -> bool:
+    """Tell whether a directory is meant to be a saved model."""
+    return (directory / MANIFEST).is_file()
+
+
+def load(directory: Path) -> SavedModel:
+    """Read what a directory says of its model.
+
+    Raises ModelError where the description is missing, broken, or of a newer program, where a graph's file is missing
+    or not the one that was written, and where OpenVINO cannot even be asked to read it.
+    """
+    model = _load(directory)
+    # The hashes keep out what was damaged, not what was made to do harm.
+    probe_graphs([directory / f"{stage}.xml" for stage in model.stages])
+    return model
+
+
+def _load(directory: Path) -> SavedModel:
+    path = directory / MANIFEST
+    data = read_json(path)
+    version = data.get("version")
+    if type(version) is not int or version < 1:
+        raise ModelError(f"{path} has version {version!r:.60}: expected a whole number from 1 on; {_AGAIN}")
+    if version > FORMAT_VERSION:
+        raise ModelError(
+            f"{path} is of version {version!r:.20}, this program reads up to {FORMAT_VERSION}: update the"
+            " program, or convert the model again"
+        )
+    dims = ModelDimensions.from_openai(_mapping(data, "dims", path), path)
+    precisions = _mapping(data, "precisions", path)
+    if set(precisions) not in ({"encoder"}, set(STAGES)) or any(p not in PRECISIONS for p in precisions.values()):
+        raise ModelError(
+            f"{path} has precisions {precisions!r:.60}: expected one of {', '.join(PRECISIONS)} for each of"
+            f" {', '.join(STAGES)}, or for the encoder alone; {_AGAIN}"
+        )
+    description = Description(
+        _text(data, "name", path), _text(data, "origin", path), dims, _heads(data, dims, path), precisions
+    )
+    saved = SavedModel(directory, description, _marks(data, precisions, path))
+    for stage in saved.stages:
+        saved._check_files(stage)
+    return saved
+
+
+def check_target(target: Path, *, force: bool) -> None:
+    """Raise UsageError unless a model can be saved there: where nothing is, in an empty directory, or by `force`.
+
+    Even `force` replaces nothing but a saved model.
+    """
+    try:
+        if not os.path.lexists(target):
+            parent = next((parent for parent in target.absolute().parents if os.path.lexists(parent)), target)
+            if parent.is_dir() and os.access(parent, os.W_OK):
+                return
+            raise UsageError(f"{target} cannot be made: {parent} is no directory that you may write to; choose another")
+        if target.is_dir() and not any(target.iterdir()):
+            return
+        replaceable = is_saved(target)
+    except OSError as error:
+        raise UsageError(f"{target} cannot be looked at ({error.strerror}): choose another place") from None
+    if not replaceable:
+        raise UsageError(f"{target} is there and is no saved model: expected a new or empty directory; choose another")
+    if not force:
+        raise UsageError(f"{target} holds a model already: choose another directory, or replace it with --force")
+
+
+def save(
+    target: Path,
+    description: Description,
+    graphs: Mapping[str, Callable[[], ov.Model]],
+    companions: Mapping[str, bytes],
+    *,
+    force: bool = False,
+    on_stage: Callable[[str], None] = lambda stage: None,
+) -> SavedModel:
+    """Write a model: whole, or not at all.
+
+    graphs : builds each stage's graph, compressed (see `compress.compress`), when its turn comes; one is held at a time
+    companions : contents of the files beside the graphs, by name
+    on_stage : is told each stage before it is built
+
+    Raises UsageError where the target is taken, StreamerError where it cannot be written, and what the builders raise.
+    """
+    assert set(graphs) == set(description.precisions)
+    assert set(companions) <= set(COMPANIONS)
+    check_target(target, force=force)
+    target = target.absolute()
+    made = [parent for parent in target.parents if not parent.exists()]
+    partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
+    try:
+        partial.mkdir(parents=True)
+        for stage in (stage for stage in STAGES if stage in graphs):
+            on_stage(stage)
+            _write_graph(partial / f"{stage}.xml", graphs[stage](), description.precisions[stage])
+        for name, content in companions.items():
+            (partial / name).write_bytes(content)
+        _write_manifest(partial, description)
+        _check_written(partial)
+        _put_in_place(partial, target)
+    except BaseException as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        for parent in made:
+            # Whatever somebody else has put there meanwhile stays.
+            _remove_empty(parent)
+        if isinstance(error, OSError):
+            raise StreamerError(
+                f"{target} cannot be written ({error.strerror or error}): make room, or choose another place"
+            ) from None
+        raise
+    return _load(target)
+
+
+def _write_graph(path: Path, model: ov.Model, precision: str) -> None:
+    # Two models of the same dimensions have the same description: with this, each stage knows its own.
+    model.set_rt_info(uuid.uuid4().hex, ["streamer", "id"])
+    try:
+        # With 8 and 4 bits too: what is no matrix has been left as it was.
+        ov.save_model(model, path, compress_to_fp16=precision != "f32")
+    except RuntimeError as error:
+        # OpenVINO does not say why; it writes through a C++ stream.
+        raise StreamerError(
+            f"{path.parent.parent} cannot be written to ({first_line(error)}): make room, or choose another place"
+        ) from None
+
+
+def _write_manifest(directory: Path, description: Description) -> None:
+    marks = {path.name: FileMark.of(path) for path in sorted(directory.iterdir())}
+    data = {
+        "version": FORMAT_VERSION,
+        "name": description.name,
+        "origin": description.origin,
+        "dims": asdict(description.dims),
+        "alignment_heads": [list(head) for head in description.alignment_heads],
+        "precisions": dict(description.precisions),
+        "files": {name: asdict(mark) for name, mark in marks.items()},
+    }
+    (directory / MANIFEST).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def _check_written(directory: Path) -> None:
+    """Read back what was written: better to fail now than at the first use."""
+    saved = _load(directory)
+    for stage in saved.stages:
+        saved.read(stage)
+
+
+def _put_in_place(partial: Path, target: Path) -> None:
+    """Rename the complete directory. What is there goes only when the new one is in its place."""
+    old = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.old")
+    replaced = target.exists()
+    if replaced:
+        target.rename(old)
+    try:
+        partial.rename(target)
+    except BaseException:
+        if replaced:
+            old.rename(target)
+        raise
+    if replaced:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def _remove_empty(directory: Path) -> None:
+    try:
+        directory.rmdir()
+    except OSError:
+        logger.debug("%s stays", directory)
+
+
+def _mapping(data: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
+    value = data.get(key)
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} has {key} {value!r:.60}: expected an object; {_AGAIN}")
+    return value
+
+
+def _text(data: Mapping[str, Any], key: str, path: Path) -> str:
+    value = data.get(key)
+    if not isinstance(value, str) or not value.isprintable() or len(value) > 500:
+        raise ModelError(f"{path} has {key} {value!r:.60}: expected a short text; {_AGAIN}")
+    return value
+
+
+def _heads(data: Mapping[str, Any], dims: ModelDimensions, path: Path) -> Heads:
+    value = data.get("alignment_heads")
+    if not isinstance(value, list):
+        raise ModelError(f"{path} has alignment_heads {value!r:.60}: expected a list of [layer, head]; {_AGAIN}")
+    limits = (dims.n_text_layer, dims.n_text_head)
+    for pair in value:
+        if not (
+            isinstance(pair, list)
+            and len(pair) == 2
+            and all(type(index) is int and 0 <= index < limit for index, limit in zip(pair, limits, strict=True))
+        ):
+            raise ModelError(
+                f"{path} has the alignment head {pair!r:.60}: expected [layer, head] below {list(limits)}; {_AGAIN}"
+            )
+    return tuple((layer, head) for layer, head in value)
+
+
+def _marks(data: Mapping[str, Any], precisions: Mapping[str, str], path: Path) -> dict[str, FileMark]:
+    found = _mapping(data, "files", path)
+    needed = {f"{stage}{suffix}" for stage in precisions for suffix in (".xml", ".bin")}
+    # Names are compared and never followed: one that leads out of the directory is no name of ours.
+    strange = sorted(set(found) - needed - set(COMPANIONS)) + sorted(needed - set(found))
+    if strange:
+        raise ModelError(
+            f"{path} {'lists' if strange[0] in found else 'does not list'} the file {strange[0]!r:.60}: expected the"
+            f" graphs of its stages and no others; {_AGAIN}"
+        )
+    marks: dict[str, FileMark] = {}
+    for name, entry in found.items():
+        n_bytes, sha256 = (entry.get("n_bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
+        limit = MAX_XML_BYTES if name.endswith(".xml") else 1 << 40
+        if type(n_bytes) is not int or not 0 <= n_bytes <= limit or not isinstance(sha256, str):
+            raise ModelError(f"{path} has for {name} {entry!r:.60}: expected its n_bytes and sha256; {_AGAIN}")
+        marks[name] = FileMark(n_bytes, sha256)
+    return marks
+
+
+def _expected_ports(stage: str, description: Description) -> tuple[dict[str, Shape], dict[str, Shape]]:
+    """Return the shapes of a stage's inputs and outputs; -1 is any length."""
+    dims = description.dims
+    hidden = [1, dims.n_audio_ctx, dims.n_audio_state]
+    cross = [1, dims.n_text_head, dims.n_audio_ctx, dims.text_head_size]
+    if stage == "encoder":
+        return {"input_features": [1, dims.n_mels, N_FRAMES]}, {"last_hidden_state": hidden}
+    layers = [(i, kind) for i in range(dims.n_text_layer) for kind in ("key", "value")]
+    if stage == "cross_kv":
+        outputs = {f"present_key_values.{i}.encoder.{kind}": cross for i, kind in layers}
+        return {"encoder_hidden_states": hidden}, outputs
+    inputs: dict[str, Shape] = {"input_ids": [1, -1], "position_ids": [-1], "attention_mask": [-1, -1]}
+    outputs = {"logits": [1, -1, dims.n_vocab]}
+    for i, kind in layers:
+        inputs[f"past_key_values.{i}.encoder.{kind}"] = cross
+        inputs[f"past_key_values.{i}.decoder.{kind}"] = [1, dims.n_text_head, -1, dims.text_head_size]
+        outputs[f"present_key_values.{i}.decoder.{kind}"] = [1, dims.n_text_head, -1, dims.text_head_size]
+    if description.alignment_heads:
+        outputs["cross_attention"] = [1, len(description.alignment_heads), -1, dims.n_audio_ctx]
+    return inputs, outputs
+
+
+def _check_ports(model: ov.Model, stage: str, description: Description, xml: Path) -> None:
+    """Raise ModelError unless the graph's ports are exactly those of a stage of this model."""
+    for kind, ports, expected in zip(
+        ("input", "output"), (model.inputs, model.outputs), _expected_ports(stage, description), strict=True
+    ):
+        found = {name: port for port in ports for name in port.names}
+        strange = sorted(set(expected) - set(found)) + sorted(set(found) - set(expected))
+        if strange or len(ports) != len(expected):
+            what = f"{strange[0]!r:.60}" if strange else "with one name each"
+            lacks = "has no" if not strange or strange[0] in expected else "has the"
+            raise ModelError(
+                f"{xml} {lacks} {kind} {what}: expected the {stage} of the model that {MANIFEST} describes; {_AGAIN}"
+            )
+        for name, shape in expected.items():
+            port = found[name]
+            dtype = ov.Type.i64 if name in ("input_ids", "position_ids") else ov.Type.f32
+            if port.partial_shape != ov.PartialShape(shape) or port.element_type != dtype:
+                raise ModelError(
+                    f"{xml} has the {kind} {name} of shape {port.partial_shape!s:.60} and type"
+                    f" {port.element_type.get_type_name()}, {MANIFEST} asks for {ov.PartialShape(shape)} and"
+                    f" {dtype.get_type_name()}: they are of different models; {_AGAIN}"
+                )
+    positions = [description.dims.n_text_ctx, description.dims.n_text_state]
+    tables = (node.shape for node in model.get_ops() if node.get_type_name() == "Constant")
+    if stage == "decoder" and not any(list(table) == positions for table in tables):
+        raise ModelError(
+            f"{xml} has no table of {positions[0]} positions, which {MANIFEST} asks for: they are of different models;"
+            f" {_AGAIN}"
+        )

@@ -1,0 +1,318 @@
+"""Which of the formats of Whisper models a path holds, and all that is read from it before anything is compiled."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
+from streamer.errors import ModelError, PeerError
+from streamer.whisper import hub
+from streamer.whisper.device.checks import Check
+from streamer.whisper.device.compile import ModelGraphs
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
+from streamer.whisper.graphs import foreign, saved
+from streamer.whisper.tokens import vocabulary
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.weights import Checkpoint, ggml, huggingface, mlx, openai
+
+# Beginnings of files, by which they are known whatever their names are.
+_ZIP = b"PK\x03\x04"
+_PICKLE = b"\x80"  # PyTorch before 1.6
+_GGML = 0x67676D6C.to_bytes(4, "little")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSource:
+    """A model as it lies on disk, and what was read of it; nothing is compiled."""
+
+    # Name of the format, for people.
+    format: str
+    name: str
+
+    # What it is published as, such as openai/whisper-base.en; empty where it does not say.
+    origin: str
+    graphs: ModelGraphs
+    tokenizer: Tokenizer
+    generation: GenerationConfig
+
+    # What the files say of each other. Whoever uses the model requires them to have passed.
+    checks: tuple[Check, ...]
+
+    # None where the format holds graphs.
+    checkpoint: Checkpoint | None = None
+
+    # More of them, which read all of the files.
+    slow_checks: Callable[[], list[Check]] = list
+
+    # The decoder's file, where nobody knows what its attention mask means.
+    foreign_decoder: Path | None = None
+
+
+def read_model(path: Path, name: str, tokenizer_path: Path | None = None) -> ModelSource:
+    """Read a model from its directory or file.
+
+    name : what people call it
+    tokenizer_path : a tokenizer that replaces the model's own
+
+    Raises ModelError where it is of no known format, or something is missing or broken.
+    """
+    with _readable(path):
+        if path.is_dir() and saved.is_saved(path):
+            return _read_saved(path, name, tokenizer_path)
+        if path.is_dir() and foreign.is_triple(path):
+            return _read_triple(path, name, tokenizer_path)
+        return _read_checkpoint(path, name, tokenizer_path)
+
+
+def holds_graphs(path: Path) -> bool:
+    """Tell whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
+    with _readable(path):
+        return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
+
+
+def find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
+    """Find out the format of a checkpoint; return its name, what loads it, and the file or directory that does.
+
+    Raises ModelError where it is none.
+    """
+    with _readable(path):
+        return _find_checkpoint(path)
+
+
+def _find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
+    if path.is_dir():
+        if mlx.is_mlx(path):
+            return "MLX", partial(mlx.load, path), path
+        if not (path / "config.json").exists():
+            files = [file for file in sorted(path.iterdir()) if _kind_of(file)]
+            if len(files) == 1:
+                return _find_checkpoint(files[0])
+            if files:
+                raise ModelError(
+                    f"{path} holds {len(files)} checkpoints ({files[0].name}, {files[1].name}, ...): name the one that"
+                    " you mean"
+                )
+        return "Hugging Face", partial(huggingface.load, path), path
+    match _kind_of(path):
+        case "ggml":
+            return "ggml", partial(ggml.load, path), path
+        case "pytorch":
+            return "openai-whisper", partial(openai.load, path), path
+    raise ModelError(
+        f"{path} is no Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory in"
+        " the layout of Hugging Face, MLX or OpenVINO; see docs/models.md"
+    )
+
+
+def _kind_of(path: Path) -> str:
+    """Return what a file begins like: `ggml`, `pytorch`, or nothing that is known."""
+    if path.suffix not in (".pt", ".bin", ".pth") or not path.is_file():  # reading a pipe would wait
+        return ""
+    with path.open("rb") as file:
+        begin = file.read(4)
+    if begin.startswith((_ZIP, _PICKLE)):
+        return "pytorch"
+    return "ggml" if begin == _GGML else ""
+
+
+@contextlib.contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """Turn what the system says of a file or directory into a ModelError."""
+    try:
+        yield
+    except OSError as error:
+        raise ModelError(
+            f"{error.filename or path} cannot be read ({error.strerror}): expected a model that you may read"
+        ) from None
+
+
+def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
+    format_, load, where = find_checkpoint(path)
+    checkpoint = load()
+    dims = checkpoint.dims
+    config = huggingface.read_json(path / "config.json") if format_ == "Hugging Face" else {}
+    origin = config.get("_name_or_path")
+    # Some models differ in nothing that could be seen but their names.
+    told = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
+    if tokenizer_path is None and format_ == "ggml":
+        table = ggml.read_vocabulary(where)
+        tokenizer = Tokenizer(vocabulary.from_table(table, dims.n_vocab, str(where)), where=str(where))
+    else:
+        tokenizer = _load_tokenizer(tokenizer_path, path if path.is_dir() else path.parent, dims)
+    if path.is_dir() and (format_ == "Hugging Face" or (path / "generation_config.json").exists()):
+        generation = read_generation(path, dims, tokenizer, told)
+        tokenizer = tokenizer.as_multilingual(generation.multilingual)
+    else:
+        generation = default_generation(tokenizer, dims, told)
+    checks = [*_common_checks(format_, dims, tokenizer)]
+    if config:
+        checks += _config_checks(path / "config.json", config, tokenizer)
+    if path.is_dir():
+        checks += _preprocessor_checks(path, dims)
+    return ModelSource(
+        format_,
+        name,
+        origin if isinstance(origin, str) else "",
+        ModelGraphs.of(checkpoint, generation.alignment_heads),
+        tokenizer,
+        generation,
+        tuple(checks),
+        checkpoint=checkpoint,
+    )
+
+
+def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
+    model = saved.load(path)
+    description = model.description
+    dims = description.dims
+    if model.stages == ("encoder",):
+        raise ModelError(
+            f"{path} holds an encoder alone: expected the whole model; convert it again without --encoder-only"
+        )
+    tokenizer = _load_tokenizer(tokenizer_path, path, dims)
+    generation = read_generation(path, dims, tokenizer)
+    tokenizer = tokenizer.as_multilingual(generation.multilingual)
+    graphs = ModelGraphs(
+        dims,
+        description.alignment_heads,
+        encoder=partial(model.read, "encoder"),
+        cross_kv=partial(model.read, "cross_kv"),
+        decoder=partial(model.read, "decoder"),
+    )
+    precisions = ", ".join(dict.fromkeys(description.precisions.values()))
+    checks = [*_common_checks(f"saved graphs ({precisions})", dims, tokenizer), *_preprocessor_checks(path, dims)]
+    return ModelSource(
+        "saved graphs",
+        name,
+        description.origin,
+        graphs,
+        tokenizer,
+        generation,
+        tuple(checks),
+        slow_checks=partial(_hash_checks, model),
+    )
+
+
+def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
+    triple = foreign.load_triple(path)
+    dims = triple.dims
+    if not triple.has_attention:
+        raise ModelError(
+            f"{triple.decoder_path} does not give its cross-attention, which word times are made of: expected an output"
+            " of it for each layer; export it again with these, or use the original checkpoint"
+        )
+    tokenizer = _load_tokenizer(tokenizer_path, path, dims)
+    if (path / "generation_config.json").exists():
+        generation = read_generation(path, dims, tokenizer, name)
+        tokenizer = tokenizer.as_multilingual(generation.multilingual)
+    else:
+        generation = default_generation(tokenizer, dims, name)
+    graphs = ModelGraphs(
+        dims, generation.alignment_heads, encoder=triple.encoder, cross_kv=triple.cross_kv, decoder=triple.decoder
+    )
+    checks = [*_common_checks("exported OpenVINO graphs", dims, tokenizer), *_preprocessor_checks(path, dims)]
+    return ModelSource(
+        "exported OpenVINO graphs",
+        name,
+        "",
+        graphs,
+        tokenizer,
+        generation,
+        tuple(checks),
+        foreign_decoder=triple.decoder_path,
+    )
+
+
+def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions) -> Tokenizer:
+    """Load the tokenizer that was chosen, else the model's own, else the published one of its vocabulary's size."""
+    if chosen is not None:
+        return Tokenizer.load(chosen, n_vocab=dims.n_vocab)
+    try:
+        found = vocabulary.find(directory)
+    except ModelError as error:
+        published = vocabulary.published_repository(dims.n_vocab)
+        if published is None or any(directory.glob("*.tiktoken")):
+            raise  # it is not that there is none
+        try:
+            found = hub.fetch_tokenizer(published)
+        except PeerError as unreached:
+            raise ModelError(f"{error}; that of {published} was tried: {unreached}") from None
+    return Tokenizer.load(found, n_vocab=dims.n_vocab)
+
+
+def _common_checks(format_: str, dims: ModelDimensions, tokenizer: Tokenizer) -> list[Check]:
+    kind = ", ".join(tokenizer.languages) if tokenizer.multilingual else "English only"
+    if len(tokenizer.languages) > 3 and tokenizer.multilingual:
+        kind = f"{len(tokenizer.languages)} languages"
+    sizes = f"{dims.n_audio_layer} + {dims.n_text_layer} layers of {dims.n_text_state}, {dims.n_mels} mel bins"
+    return [
+        Check("format", format_, "one that is read", True, ""),
+        Check("dimensions", sizes, "a Whisper's", True, ""),
+        Check(
+            "vocabulary",
+            f"{tokenizer.n_vocab} tokens, {kind}",
+            f"at most {dims.n_vocab} tokens",
+            tokenizer.n_vocab <= dims.n_vocab,
+            f"{tokenizer.where} has {tokenizer.n_vocab} tokens, the model {dims.n_vocab}: the files are from different"
+            " models; fetch both again from one place",
+        ),
+    ]
+
+
+def _hash_checks(model: saved.SavedModel) -> list[Check]:
+    changed = model.changed_files()
+    return [
+        Check(
+            f"file: {name}",
+            "changed" if name in changed else "as it was written",
+            "as it was written",
+            name not in changed,
+            f"{model.directory / name} is not the file that {saved.MANIFEST} was written with: it is damaged or of"
+            " another model; convert the model again",
+        )
+        for name in model.files
+    ]
+
+
+def _config_checks(path: Path, config: dict[str, object], tokenizer: Tokenizer) -> list[Check]:
+    """Compare config.json's special tokens with the tokenizer's: a wrong one gives fluent nonsense."""
+    checks = []
+    for key, token in (
+        ("eos_token_id", tokenizer.special.end_of_text),
+        ("decoder_start_token_id", tokenizer.special.start_of_transcript),
+    ):
+        found = config.get(key)
+        checks.append(
+            Check(
+                f"config.json: {key}",
+                f"{found!r:.60}",
+                str(token),
+                found is None or found == token,
+                f"{path} has {key} {found!r:.60}, {tokenizer.where} has {token}: the files are from different models;"
+                " fetch both again from one place",
+            )
+        )
+    return checks
+
+
+def _preprocessor_checks(directory: Path, dims: ModelDimensions) -> list[Check]:
+    """Compare preprocessor_config.json, where it is there, with what we compute: nothing else is read from it."""
+    path = directory / "preprocessor_config.json"
+    if not path.exists():
+        return []
+    data = huggingface.read_json(path)
+    expected = {"feature_size": dims.n_mels, "sampling_rate": SAMPLE_RATE, "hop_length": HOP_LENGTH, "n_fft": N_FFT}
+    return [
+        Check(
+            f"preprocessor: {key}",
+            f"{data.get(key)!r:.60}",
+            str(value),
+            data.get(key) == value,
+            f"{path} has {key} {data.get(key)!r:.60}, the model needs {value}: the files are from different models;"
+            " fetch both again from one place",
+        )
+        for key, value in expected.items()
+    ]

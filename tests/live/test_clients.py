@@ -1,0 +1,224 @@
+"""Who is let in to send audio, who is told to come back, and what becomes of audio whose client is gone."""
+
+import asyncio
+import dataclasses
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
+from streamer.live.clients import ClientStreams
+from streamer.live.sessions import session_settings
+from streamer.server.messages import StreamStart
+from streamer.settings.table import DecodingSettings, ServerSettings, Settings
+from streamer.stream.engine import Engine
+from streamer.whisper.model import WhisperModel
+from tests.server.engine import FakeRunner, open_stream
+from tests.server.support import within
+from tests.stream.machine import Machine
+
+# What a session asks of its model.
+MODEL = cast(
+    "WhisperModel",
+    SimpleNamespace(
+        name="model",
+        n_beams=1,
+        dims=SimpleNamespace(n_mels=80, n_text_ctx=448),
+        runtime=SimpleNamespace(devices={}, decoder=SimpleNamespace(beams=None)),
+        generation=SimpleNamespace(prompted=False),
+        tokenizer=SimpleNamespace(
+            choose_language=lambda language, task: language,
+            start_sequence=lambda language, task: [0, 1, 2],
+            encode=lambda text: [0 for _ in text.split()],
+        ),
+    ),
+)
+
+
+@pytest.fixture
+def machine() -> Machine:
+    """A machine that keeps four sessions in real time."""
+    return Machine(encode_s=0.1, decode_s=0.4)
+
+
+def streams_of(machine: Machine, max_streams: int = 64, resume_s: float = 30.0) -> ClientStreams:
+    streams = ClientStreams(Settings(server=ServerSettings(max_streams=max_streams, resume_s=resume_s)))
+    streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    return streams
+
+
+async def test_nobody_is_let_in_before_the_model_is_there() -> None:
+    with pytest.raises(BusyError, match="still being loaded"):
+        ClientStreams(Settings()).open(StreamStart())
+
+
+async def test_a_client_that_could_not_be_kept_in_real_time_is_refused_until_another_leaves(machine: Machine) -> None:
+    machine.talker(60.0, pause=0.0)
+    machine.run_until(5.0)
+    streams = streams_of(machine)
+    clients = [streams.open(StreamStart()) for _ in range(3)]
+    with pytest.raises(BusyError) as refusal:
+        streams.open(StreamStart())
+    assert str(refusal.value) == (
+        "this machine keeps 4 sessions in real time, and they are taken: try again later, or raise stream.max_pace_s"
+    )
+    clients[0].abandon()
+    streams.open(StreamStart())
+
+
+async def test_the_number_of_clients_has_a_limit_also_where_there_is_time(machine: Machine) -> None:
+    streams = streams_of(machine, max_streams=2)
+    for _ in range(2):
+        streams.open(StreamStart())
+    with pytest.raises(BusyError, match=r"all 2 places .* server\.max_streams"):
+        streams.open(StreamStart())
+
+
+async def test_clients_may_be_as_many_as_like_where_nothing_is_known_yet(machine: Machine) -> None:
+    streams = streams_of(machine)
+    for _ in range(20):
+        streams.open(StreamStart())
+    assert machine.engine.n_sessions == 20
+
+
+async def test_names_of_sessions_cannot_be_guessed(machine: Machine) -> None:
+    streams = streams_of(machine)
+    names = {streams.open(StreamStart()).feed.session for _ in range(20)}
+    assert len(names) == 20
+    assert all(len(name) == 32 for name in names)  # 192 bits
+
+
+async def test_a_kept_stream_is_found_until_its_time_is_over(machine: Machine) -> None:
+    streams = streams_of(machine, resume_s=0.01)
+    stream = streams.open(StreamStart())
+    stream.keep()
+    assert streams.resume(stream.feed.session) is stream
+    await asyncio.sleep(0.03)  # its connection is back: there is no time that could be over
+    assert streams.resume(stream.feed.session) is stream
+    given_up = asyncio.Event()
+    stream.feed.subscribe(lambda event: given_up.set())
+    stream.keep()
+    await within(given_up.wait())
+    with pytest.raises(UnknownSessionError, match=r"0\.01 s .*server\.resume_s"):
+        streams.resume(stream.feed.session)
+    assert machine.engine.n_sessions == 0
+
+
+async def test_nothing_is_kept_where_that_is_switched_off(machine: Machine) -> None:
+    streams = streams_of(machine, resume_s=0.0)
+    stream = streams.open(StreamStart())
+    stream.keep()
+    assert machine.engine.n_sessions == 0
+    with pytest.raises(UnknownSessionError):
+        streams.resume(stream.feed.session)
+
+
+async def test_a_newcomer_takes_the_place_that_was_kept_longest(machine: Machine) -> None:
+    streams = streams_of(machine, max_streams=3)
+    first, second, third = (streams.open(StreamStart()) for _ in range(3))
+    first.keep()
+    second.keep()
+    streams.resume(first.feed.session)
+    first.keep()  # now it is the newer of the two
+    with pytest.raises(ProtocolError):
+        streams.open(StreamStart(sample_rate=1))  # one who is refused takes nobody's place
+    streams.open(StreamStart())
+    with pytest.raises(UnknownSessionError):
+        streams.resume(second.feed.session)
+    streams.open(StreamStart())
+    with pytest.raises(UnknownSessionError):
+        streams.resume(first.feed.session)
+    with pytest.raises(BusyError):
+        streams.open(StreamStart())
+    assert streams.resume(third.feed.session) is third
+    assert machine.engine.n_sessions == 3
+
+
+def test_what_a_client_chooses_wins_over_the_settings() -> None:
+    plain = session_settings(Settings(), MODEL)
+    assert session_settings(Settings(), MODEL, StreamStart(channels=2)) == plain
+    options = StreamStart(language="de", task="translate", pace_s=2.0, vad_threshold=0.7, min_silence_s=0.2)
+    chosen = session_settings(Settings(), MODEL, options)
+    assert (chosen.language, chosen.task, chosen.pace_s) == ("de", "translate", 2.0)
+    assert chosen.gate == dataclasses.replace(plain.gate, threshold=0.7, min_silence_s=0.2)
+    assert (
+        dataclasses.replace(chosen, language="auto", task="transcribe", pace_s=plain.pace_s, gate=plain.gate) == plain
+    )
+
+
+def test_what_a_client_chooses_of_decoding_wins_over_the_settings() -> None:
+    settings = Settings(decoding=DecodingSettings(initial_prompt="minutes", hotwords=("NPU",)))
+    options = StreamStart(languages=("de", "en"), hotwords=("OpenVINO",), beam_size=1, words=False)
+    chosen = session_settings(settings, MODEL, options)
+    assert (chosen.languages, chosen.words) == (("de", "en"), False)
+    assert chosen.options is not None
+    assert chosen.options.initial_prompt == "minutes"
+    assert (chosen.options.hotwords, chosen.options.beam_size) == (("OpenVINO",), 1)
+
+
+def test_more_beams_than_the_daemon_has_are_refused() -> None:
+    with pytest.raises(ConfigError, match="beam_size is 5: expected 1, what the model was loaded for"):
+        session_settings(Settings(), MODEL, StreamStart(beam_size=5))
+
+
+async def test_commands_stay_behind_the_audio_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    runner = FakeRunner(capacity_samples=1000)
+    stream = open_stream(runner)
+    writing = asyncio.create_task(stream.write(np.zeros(3000, dtype="<i2").tobytes()))
+    await asyncio.sleep(0)
+    writing.cancel()  # its connection broke; the audio is there all the same
+    flushing = asyncio.create_task(stream.command("flush"))
+    await asyncio.sleep(0)
+    assert runner.commands == []
+    runner.start()
+    await within(flushing)
+    await within(stream.command("pause"))
+    await within(stream.write(bytes(20)))
+    await within(stream.command("resume"))
+    await within(stream.command("clear"))
+    await within(stream.finish())
+    assert runner.commands == [("flush", 3000), ("pause", 3000), ("resume", 3010), ("clear", 3010), ("end", 3010)]
+    assert len(runner.heard()) == 3010
+
+
+async def test_half_a_sample_before_a_cut_is_neither_heard_nor_counted() -> None:
+    runner = FakeRunner()
+    stream = open_stream(runner, StreamStart(channels=2))
+    await stream.write(np.array([16, 16, 32, 32, 48], dtype="<i2").tobytes())
+    assert stream.go_on() == 2
+    await stream.write(np.array([48, 48, 64, 64], dtype="<i2").tobytes())
+    assert stream.go_on() == 4
+    runner.start()
+    await within(stream.finish())
+    assert runner.heard().tolist() == [16, 32, 48, 64]
+
+
+async def test_options_are_checked_first_and_change_behind_the_audio() -> None:
+    runner = FakeRunner()
+    stream = open_stream(runner)
+    await stream.write(bytes(200))
+    await stream.change(StreamStart(pace_s=2.0))
+    assert (runner.commands, runner.settings) == ([("set", 100)], [StreamStart(pace_s=2.0)])
+    assert stream.options == StreamStart(pace_s=2.0)
+
+    def refuse(options: object) -> Any:  # noqa: ANN401 - never returns
+        raise ConfigError("the model does not know the language")
+
+    stream._choose = refuse
+    with pytest.raises(ConfigError):
+        await stream.change(StreamStart(language="xx"))
+    assert stream.options == StreamStart(pace_s=2.0)
+    assert len(runner.commands) == 1
+
+
+async def test_a_session_that_ends_by_itself_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    stream = open_stream(FakeRunner(capacity_samples=1000))
+    writing = asyncio.create_task(stream.write(bytes(6000)))
+    await asyncio.sleep(0)
+    stream.feed.close()
+    await within(writing)
+    await within(stream.finish())

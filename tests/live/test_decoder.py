@@ -1,0 +1,328 @@
+"""What a session's request makes of its windows: options of its own, the language, and a second look."""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from streamer.audio.mel import log_mel
+from streamer.errors import ConfigError
+from streamer.live import decoder as live
+from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.live.sessions import session_settings
+from streamer.server.messages import SessionOptions
+from streamer.settings.apply import check_decode_options, decode_options
+from streamer.settings.table import DecodingSettings, load_settings
+from streamer.stream.settings import DecodeOptions
+from streamer.stream.window import Request
+from streamer.whisper.decode.hotwords import HotWords
+from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.generation import default_generation
+from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from tests.whisper.support import NANO, SPEECH, TINY_CONFIG, Untyped, read
+
+SAMPLES = read(SPEECH)
+REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=len(SAMPLES), first=True)
+ENCODED: Untyped = None
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> WhisperModel:
+    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(tmp_path_factory.mktemp("compiled")), n_beams=3)
+
+
+@pytest.fixture(scope="module")
+def encoded(model: WhisperModel) -> EncodedWindow:
+    return WhisperEncoder(model).encode(log_mel(SAMPLES, 80).astype(np.float32), 0, len(SAMPLES))
+
+
+class KnownModel:
+    """A model that hears three languages, as probable as it is told, and says what is scripted at each temperature."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.tokenizer = Tokenizer.load(NANO, n_vocab=2022, multilingual=True)
+        self.tokenizer.languages.update({"de": 300, "ja": 301})
+        self.dims = ModelDimensions.from_huggingface({**TINY_CONFIG, "max_target_positions": 448}, NANO)
+        self.generation = default_generation(self.tokenizer, self.dims)
+        self.n_beams = 5
+        decoder = SimpleNamespace(n_calls=0, block_tokens=16, capacity=448)
+        self.runtime = SimpleNamespace(decoder=decoder, decoder_of=lambda encoded: decoder)
+        self.probabilities = {"en": 1.0, "de": 0.0, "ja": 0.0}
+        # Languages that each search for the language chose from.
+        self.searched: list[tuple[str, ...]] = []
+        self.attempts: list[WindowOptions] = []
+        # By temperature, what is said besides the text; what is not there is trusted.
+        self.said: dict[float, dict[str, Untyped]] = {}
+        # Called while a window is decoded, with what says that it is to end.
+        self.meanwhile: Callable[[Callable[[], bool]], object] = lambda cancelled: None
+        monkeypatch.setattr(live, "detect_language", self.detect)
+        monkeypatch.setattr(live, "decode_window", self.decode)
+
+    def run(self, compute: Callable[[Untyped], Untyped]) -> Untyped:
+        return compute(self.runtime)
+
+    def detect(self, _: object, __: object, among: Sequence[str]) -> tuple[str, dict[str, float]]:
+        self.searched.append(tuple(among))
+        total = sum(self.probabilities[code] for code in among)
+        found = {code: self.probabilities[code] / total for code in among}
+        return max(found, key=found.__getitem__), found
+
+    def decode(
+        self,
+        _decoder: object,
+        _tokenizer: object,
+        _config: object,
+        options: WindowOptions,
+        cancelled: Callable[[], bool],
+        draw: Untyped,
+    ) -> DecodedWindow:
+        self.attempts.append(options)
+        self.meanwhile(cancelled)
+        tokens = [*options.begins_with, *self.tokenizer.encode(" some words")]
+        window = DecodedWindow(
+            tokens=tokens,
+            log_probs=[-0.1] * len(tokens),
+            no_speech_prob=0.1,
+            avg_logprob=-0.1,
+            attention=np.ones((1, 4 + len(tokens), 1500), dtype=np.float32),
+            n_start=4,
+            temperature=options.temperature,
+        )
+        return dataclasses.replace(window, **self.said.get(options.temperature, {}))
+
+
+@pytest.fixture
+def known(monkeypatch: pytest.MonkeyPatch) -> KnownModel:
+    return KnownModel(monkeypatch)
+
+
+def decoder_of(known: Untyped, clock: Callable[[], float] = lambda: 0.0, **decoding: Untyped) -> WhisperDecoder:
+    return WhisperDecoder(known, DecodingSettings(**decoding), clock)
+
+
+class TestOptions:
+    def test_each_session_has_its_own_and_one_that_chose_nothing_the_daemons(self, known: KnownModel) -> None:
+        decoder = decoder_of(known, initial_prompt="A talk.", beam_size=5)
+        own = DecodeOptions(initial_prompt="A song.", hotwords=("NPU",), beam_size=2)
+        for options in (None, own, DecodeOptions(), own):
+            decoder.decode(ENCODED, dataclasses.replace(REQUEST, options=options))
+        talk, song = (tuple(known.tokenizer.encode(text)) for text in (" A talk.", " A song."))
+        assert talk == known.attempts[0].prompt
+        assert song == known.attempts[1].prompt[-len(song) :]
+        assert known.attempts[2].prompt == ()
+        assert [attempt.n_beams for attempt in known.attempts] == [5, 2, 1, 2]
+        assert [len(attempt.filters) for attempt in known.attempts] == [0, 1, 0, 1]
+        # The tree of hot words is built once.
+        assert isinstance(known.attempts[1].filters[0], HotWords)
+        assert known.attempts[1].filters[0] is known.attempts[3].filters[0]
+
+    def test_hot_words_are_those_of_the_language_that_was_found(self, known: KnownModel) -> None:
+        decoder = decoder_of(known)
+        request = dataclasses.replace(REQUEST, options=DecodeOptions(hotwords=("NPU",)))
+        for language in ("en", "ja"):
+            decoder.decode(ENCODED, dataclasses.replace(request, language=language))
+        english, japanese = (attempt.filters[0] for attempt in known.attempts)
+        assert english is not japanese
+
+    def test_beams_of_a_session_are_followed(self, model: WhisperModel, encoded: EncodedWindow) -> None:
+        own = DecodeOptions(beam_size=3)
+        by_session = WhisperDecoder(model, DecodingSettings()).decode(
+            encoded, dataclasses.replace(REQUEST, options=own)
+        )
+        by_daemon = WhisperDecoder(model, DecodingSettings(beam_size=3)).decode(encoded, REQUEST)
+        assert by_session == by_daemon
+        assert WhisperDecoder(model, DecodingSettings()).decode(encoded, REQUEST) == by_daemon, "as many as there are"
+        greedy = WhisperDecoder(model, DecodingSettings(beam_size=1)).decode(encoded, REQUEST)
+        fewer = DecodeOptions(beam_size=2)
+        assert by_session.n_calls != greedy.n_calls
+        assert WhisperDecoder(model, DecodingSettings()).decode(encoded, dataclasses.replace(REQUEST, options=fewer))
+
+    @pytest.mark.parametrize(
+        ("options", "words"),
+        [
+            (DecodeOptions(beam_size=4), "beam_size is 4: expected 1 to 3, what the model was loaded for"),
+            (DecodeOptions(beam_size=0), "beam_size is 0: expected 1 to 3"),
+            (DecodeOptions(initial_prompt="electroencephalographically " * 50), "initial_prompt has .* tokens"),
+            (DecodeOptions(initial_prompt="a" * 10_001), "initial_prompt has 10001 characters: expected at most 10000"),
+            (DecodeOptions(hotwords=("two\nlines", "\x1b")), "the hot word '.x1b' cannot be used"),
+            (DecodeOptions(hotwords=tuple(map(str, range(1001)))), "there are 1001 hot words"),
+        ],
+    )
+    def test_what_the_model_cannot_do_is_refused(self, model: WhisperModel, options: DecodeOptions, words: str) -> None:
+        with pytest.raises(ConfigError, match=words):
+            check_decode_options(options, model)
+        named = dataclasses.asdict(options)
+        with pytest.raises(ConfigError, match=words):
+            session_settings(load_settings(None, {}, {}), model, SessionOptions(**named))
+
+    def test_a_decoder_for_more_beams_than_were_compiled_is_refused(self, model: WhisperModel) -> None:
+        with pytest.raises(ConfigError, match="beam_size is 5"):
+            WhisperDecoder(model, DecodingSettings(beam_size=5))
+
+    def test_a_session_has_the_daemons_options_where_a_client_chose_none(self, model: WhisperModel) -> None:
+        settings = load_settings(None, {}, {"decoding.hotwords": "NPU, OpenVINO", "decoding.beam_size": 2})
+        daemons = DecodeOptions(hotwords=("NPU", "OpenVINO"), beam_size=2)
+        assert session_settings(settings, model).options == daemons == decode_options(settings.decoding, model)
+        own = SessionOptions(initial_prompt="A talk.", hotwords=(" NPU ", "NPU"))
+        chosen = session_settings(settings, model, own).options
+        assert chosen == dataclasses.replace(daemons, initial_prompt="A talk.", hotwords=("NPU",))
+
+    def test_allowed_languages_are_those_of_the_model(self, known: Untyped) -> None:
+        settings = load_settings(None, {}, {})
+        chosen = session_settings(settings, known, SessionOptions(languages=("de", "en")))
+        assert (chosen.language, chosen.languages) == ("auto", ("de", "en"))
+        assert session_settings(settings, known, SessionOptions(languages=("de",))).language == "de"
+        assert session_settings(settings, known, SessionOptions(language="ja", languages=("de",))).language == "ja"
+        for wrong in ("auto", "xx", ""):
+            with pytest.raises(ConfigError, match="does not know the language"):
+                session_settings(settings, known, SessionOptions(languages=("de", wrong)))
+
+
+class TestLanguage:
+    def test_the_likeliest_is_decoded_in(self, known: KnownModel) -> None:
+        known.probabilities = {"en": 0.3, "de": 0.6, "ja": 0.1}
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, language="auto"))
+        assert known.searched == [("en", "de", "ja")]
+        assert hypothesis.language == "de"
+        assert hypothesis.language_probability == pytest.approx(0.6)
+        assert known.attempts[0].language == "de"
+
+    def test_only_what_is_allowed_is_looked_for(self, known: KnownModel) -> None:
+        known.probabilities = {"en": 0.3, "de": 0.6, "ja": 0.1}
+        request = dataclasses.replace(REQUEST, language="auto", languages=("en", "ja"))
+        hypothesis = decoder_of(known).decode(ENCODED, request)
+        assert known.searched == [("en", "ja")]
+        assert hypothesis.language == "en"
+        assert hypothesis.language_probability == pytest.approx(0.75)
+
+    @pytest.mark.parametrize(
+        "request_", [{"language": "de"}, {"language": "auto", "languages": ("de",)}], ids=["named", "only"]
+    )
+    def test_nothing_is_looked_for_where_there_is_one(self, known: KnownModel, request_: Untyped) -> None:
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, **request_))
+        assert known.searched == []
+        assert (hypothesis.language, hypothesis.language_probability) == ("de", 1.0)
+
+    @pytest.mark.parametrize(
+        ("english", "german", "expected"),
+        [
+            (0.05, 0.9, "de"),
+            (0.1, 0.5, "de"),
+            (0.1, 0.45, "en"),  # the rest together is likelier
+            (0.24, 0.76, "de"),
+            (0.26, 0.74, "en"),  # less than three times as likely as the known one
+            (0.9, 0.05, "en"),
+        ],
+    )
+    def test_another_language_than_the_known_one_has_to_be_sure(
+        self, known: KnownModel, english: float, german: float, expected: str
+    ) -> None:
+        known.probabilities = {"en": english, "de": german, "ja": 1 - english - german}
+        request = dataclasses.replace(REQUEST, language="auto", known_language="en")
+        hypothesis = decoder_of(known).decode(ENCODED, request)
+        assert hypothesis.language == expected
+        assert hypothesis.language_probability == pytest.approx(known.probabilities[expected])
+
+    def test_a_known_language_that_is_allowed_no_more_does_not_count(self, known: KnownModel) -> None:
+        known.probabilities = {"en": 0.4, "de": 0.35, "ja": 0.25}
+        request = dataclasses.replace(REQUEST, language="auto", languages=("de", "ja"), known_language="en")
+        assert decoder_of(known).decode(ENCODED, request).language == "de"
+
+
+LOOPED = {"looped": True, "avg_logprob": -0.05}
+UNLIKELY = {"avg_logprob": -1.5}
+RETRY = dataclasses.replace(REQUEST, retry_s=10.0, prefix=(513, 514))
+
+
+def temperatures_of(known: KnownModel) -> list[float]:
+    return [attempt.temperature for attempt in known.attempts]
+
+
+class TestSecondLook:
+    def test_a_text_that_is_trusted_has_none(self, known: KnownModel) -> None:
+        hypothesis = decoder_of(known).decode(ENCODED, RETRY)
+        assert temperatures_of(known) == [0.0]
+        assert not hypothesis.failed
+
+    @pytest.mark.parametrize("failure", [LOOPED, UNLIKELY], ids=["looped", "unlikely"])
+    def test_temperatures_are_tried_until_a_text_is_trusted(
+        self, known: KnownModel, failure: dict[str, Untyped]
+    ) -> None:
+        known.said = {0.0: failure, 0.2: failure}
+        own = DecodeOptions(beam_size=5)
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(RETRY, options=own))
+        assert temperatures_of(known) == [0.0, 0.2, 0.4]
+        assert (hypothesis.temperature, hypothesis.failed, hypothesis.looped) == (0.4, False, False)
+        assert [attempt.n_beams for attempt in known.attempts] == [5, 1, 1]
+        assert all(attempt.begins_with == RETRY.prefix for attempt in known.attempts)
+
+    def test_the_likeliest_text_counts_where_none_is_trusted_and_not_the_last(self, known: KnownModel) -> None:
+        known.said = {t: {"avg_logprob": -2.0 + (t == 0.6) / 2} for t in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)}
+        hypothesis = decoder_of(known).decode(ENCODED, RETRY)
+        assert temperatures_of(known) == [0.0, 0.2, 0.4, 0.6, 0.8, 1.0]
+        assert (hypothesis.temperature, hypothesis.failed, hypothesis.avg_logprob) == (0.6, True, -1.5)
+
+    def test_a_text_that_compresses_too_well_has_failed(self, known: KnownModel) -> None:
+        again = known.tokenizer.encode(" and so on" * 40)
+        known.said = {0.0: {"tokens": again, "log_probs": [-0.1] * len(again)}}
+        known.said[0.0]["attention"] = np.ones((1, 4 + len(again), 1500), dtype=np.float32)
+        assert decoder_of(known).decode(ENCODED, RETRY).temperature == 0.2
+        assert decoder_of(known, compression_ratio_threshold=None).decode(ENCODED, RETRY).temperature == 0.0
+
+    def test_silence_has_none(self, known: KnownModel) -> None:
+        known.said = {0.0: {"avg_logprob": -1.5, "no_speech_prob": 0.9}}
+        assert not decoder_of(known).decode(ENCODED, RETRY).failed
+        assert temperatures_of(known) == [0.0]
+
+    @pytest.mark.parametrize("off", ["request", "settings"])
+    def test_there_is_none_where_it_was_not_asked_for(self, known: KnownModel, off: str) -> None:
+        known.said = {0.0: LOOPED}
+        decoder = decoder_of(known, temperature_increment_on_fallback=None if off == "settings" else 0.2)
+        hypothesis = decoder.decode(ENCODED, REQUEST if off == "request" else RETRY)
+        assert temperatures_of(known) == [0.0]
+        assert hypothesis.failed
+
+    def test_the_settings_ladder_is_climbed(self, known: KnownModel) -> None:
+        known.said = {0.0: LOOPED, 0.4: LOOPED, 0.9: LOOPED}
+        decoder_of(known, temperature=0.4, temperature_increment_on_fallback=0.5).decode(ENCODED, RETRY)
+        assert temperatures_of(known) == [0.0, 0.4, 0.9]
+
+    def test_it_ends_when_its_time_is_over(self, known: KnownModel) -> None:
+        """Each attempt takes 4 s, of 10; that which is cut off does not count, however likely its text."""
+        known.said = {t: {"avg_logprob": -2.0 + t} for t in (0.0, 0.2, 0.4)}
+        now = itertools.count(0, 4)
+        time_s = [0.0]
+        cut_off: list[bool] = []
+
+        def take_time(cancelled: Callable[[], bool]) -> None:
+            time_s[0] = float(next(now))
+            cut_off.append(cancelled())
+
+        known.meanwhile = take_time
+        hypothesis = decoder_of(known, lambda: time_s[0]).decode(ENCODED, RETRY)
+        assert temperatures_of(known) == [0.0, 0.2, 0.4, 0.6]
+        assert cut_off == [False, False, False, True]
+        assert (hypothesis.temperature, hypothesis.failed) == (0.4, True)
+
+    def test_settled_words_stay_at_every_temperature_and_the_draws_are_the_same(
+        self, model: WhisperModel, encoded: EncodedWindow
+    ) -> None:
+        # Nothing is ever likely enough.
+        decoder = WhisperDecoder(model, DecodingSettings(logprob_threshold=-0.0, no_speech_threshold=None))
+        first = decoder.decode(encoded, REQUEST)
+        prefix = tuple(token for word in first.words[:3] for token in word.tokens)
+        request = dataclasses.replace(REQUEST, prefix=prefix, retry_s=1e9)
+        once = decoder.decode(encoded, dataclasses.replace(request, retry_s=0.0))
+        found = decoder.decode(encoded, request)
+        assert tuple(token for word in found.words for token in word.tokens)[: len(prefix)] == prefix
+        assert found.failed
+        assert found.avg_logprob >= once.avg_logprob
+        assert found.n_calls > 5 * once.n_calls / 2
+        assert decoder.decode(encoded, request) == found

@@ -1,0 +1,270 @@
+"""Options that contradict each other, and what is made of the others."""
+
+import dataclasses
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamer.errors import ConfigError, UsageError
+from streamer.settings.apply import (
+    check_options,
+    check_options_of_model,
+    clip_seconds,
+    subtitle_options,
+    temperatures,
+    transcribe_options,
+)
+from streamer.settings.table import DecodingSettings, Settings, load_settings
+from streamer.sinks.subtitles import SubtitleOptions
+from streamer.transcribe import TranscribeOptions
+from streamer.whisper.decode.grammar import GrammarFilter
+from streamer.whisper.decode.hotwords import HotWords
+from streamer.whisper.model import WhisperModel, load_model
+from tests.whisper.support import NANO
+
+GRAMMARS = Path(__file__).parents[1] / "data"
+
+
+@pytest.fixture(scope="module")
+def model() -> WhisperModel:
+    return load_model(str(NANO))
+
+
+def settings(**options: object) -> Settings:
+    """Return settings with some of decoding, output (`output_...`) or the model's name (`model`)."""
+    overrides = {}
+    for name, value in options.items():
+        section, _, key = name.partition("_") if name.startswith("output_") else ("decoding", "", name)
+        overrides["model.name" if name == "model" else f"{section}.{key}"] = value
+    return load_settings(None, {}, overrides)
+
+
+def refusal(streaming: bool = False, **options: object) -> str:
+    with pytest.raises(UsageError) as caught:
+        check_options(settings(**options), streaming=streaming)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 600
+    return message
+
+
+def test_the_defaults_are_fine() -> None:
+    check_options(Settings(), streaming=False)
+    check_options(Settings(), streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"beam_size": 5, "best_of": 5, "temperature_increment_on_fallback": "none"},
+            "beam_size is 5 and best_of 5, and only temperature 0 is tried",
+        ),
+        ({"best_of": 5, "temperature_increment_on_fallback": "none"}, "best_of is 5, and only temperature 0 is tried"),
+        ({"beam_size": 5, "temperature": 0.4}, "beam_size is 5 and temperature 0.4"),
+        ({"beam_size": 5, "best_of": 2, "temperature": 0.4}, "beam_size is 5 and temperature 0.4"),
+        ({"patience": 2.0}, "patience is 2 without beam_size"),
+        ({"language": "xx"}, "language is 'xx': expected auto, or one of en, zh, de"),
+        ({"language": "de"}, "language is de, and nano.en hears English only"),
+        ({"language": "de", "model": "base.en"}, "language is de, and base.en hears English only"),
+        ({"task": "translate"}, "task is translate, and nano.en hears English only"),
+        ({"task": "both", "model": "tiny.en"}, "task is both, and tiny.en hears English only"),
+        ({"initial_prompt": "a " * 224}, "initial_prompt has 224 words: expected at most 223"),
+        ({"prefix": "a " * 1000}, "prefix has 1000 words"),
+        ({"suppress_tokens": "1,two"}, "suppress_tokens is '1,two'"),
+        ({"suppress_tokens": "-2"}, "suppress_tokens is '-2'"),
+        ({"suppress_regex": "("}, "suppress_regex '(' is no regular expression"),
+        ({"grammar": "no such file"}, "'no such file' cannot be read"),
+        ({"grammar": str(GRAMMARS / "digits.gbnf"), "grammar_rule": "letters"}, "there is no rule 'letters'"),
+        ({"hotwords": "a" * 1000}, "the hot word"),
+        ({"clip_timestamps": "0,ten"}, "clip_timestamps is '0,ten'"),
+        ({"clip_timestamps": "-1"}, "clip_timestamps is '-1'"),
+        ({"clip_timestamps": "nan"}, "clip_timestamps is 'nan'"),
+        ({"clip_timestamps": "0,inf"}, "clip_timestamps is '0,inf'"),
+        ({"clip_timestamps": "5,1"}, "1 comes after 5"),
+        ({"clip_timestamps": "5,5"}, "5 comes after 5"),
+        ({"clip_timestamps": "0,10,5"}, "5 comes after 10"),
+        ({"hallucination_silence_threshold": 2.0}, "hallucination_silence_threshold is 2 without word_timestamps"),
+        (
+            {"output_max_words_per_line": 3, "output_max_line_width": 20, "output_max_line_count": 2},
+            "max_words_per_line is 3 beside",
+        ),
+        ({"output_highlight_words": True, "output_karaoke": True}, "choose one"),
+    ],
+)
+def test_contradictions_are_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
+    assert words in refusal(**options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        # What openai-whisper's command line has by default.
+        {"beam_size": 5, "best_of": 5},
+        {"best_of": 5},
+        {"best_of": 5, "temperature": 0.2, "temperature_increment_on_fallback": "none"},
+        {"beam_size": 5, "patience": 2.0, "temperature_increment_on_fallback": "none"},
+        {"length_penalty": 0.6},
+        {"language": "en"},
+        {"language": "de", "task": "both", "model": "tiny"},
+        # Only its tokenizer knows what this one hears.
+        {"language": "gsw", "task": "translate", "model": "somebody/swiss.en"},
+        {"initial_prompt": "a " * 223},
+        {"suppress_tokens": ""},
+        {"suppress_tokens": "-1, 5"},
+        {"suppress_regex": " ?[0-9]+"},
+        {"grammar": str(GRAMMARS / "digits.gbnf")},
+        {"clip_timestamps": "0,10,10,20,30"},
+        {"hallucination_silence_threshold": 2.0, "word_timestamps": True},
+        {"output_max_words_per_line": 3, "output_max_line_width": 20},
+    ],
+)
+def test_what_goes_together_is_let_through(options: dict[str, Any]) -> None:
+    check_options(settings(**options), streaming=False)
+
+
+def test_live_captions_have_one_task_and_no_fallback() -> None:
+    assert "task is both" in refusal(streaming=True, task="both", model="tiny")
+    # For files, in the same configuration.
+    check_options(settings(best_of=5, temperature_increment_on_fallback="none"), streaming=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"stream.max_delay_s": 61.0}, ["max_delay_s is 61", "buffer_s 90", "at most 60"]),
+        ({"stream.max_delay_s": 31.0, "input.buffer_s": 60.0}, ["at most 30", "raise input.buffer_s"]),
+        ({"stream.max_pace_s": 0.2}, ["max_pace_s is 0.2", "pace_s, which is 0.25"]),
+    ],
+)
+def test_live_audio_waits_in_the_buffer(given: dict[str, float], words: list[str]) -> None:
+    contradictory = load_settings(None, {}, given)
+    with pytest.raises(UsageError) as caught:
+        check_options(contradictory, streaming=True)
+    assert all(word in str(caught.value) for word in words)
+    # Files are read as fast as they are transcribed.
+    check_options(contradictory, streaming=False)
+
+
+def test_a_short_name_that_is_a_path_says_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "base.en").mkdir()
+    monkeypatch.chdir(tmp_path)
+    check_options(settings(language="de", model="base.en"), streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"language": "de"}, "does not know the language 'de'"),
+        ({"initial_prompt": "electroencephalographically " * 50}, "initial_prompt has"),
+        ({"prefix": "electroencephalographically " * 50}, "prefix has"),
+        ({"prefix": "one two three four five", "sample_len": 222}, "expected at most 2"),
+        ({"prefix": "one", "sample_len": 224}, "leaves no room for prefix 'one'"),
+    ],
+)
+def test_what_does_not_fit_the_model_is_refused(model: WhisperModel, options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        check_options_of_model(settings(**options).decoding, model)
+
+
+def test_what_fits_the_model_is_let_through(model: WhisperModel) -> None:
+    check_options_of_model(DecodingSettings(), model)
+    fitting = settings(initial_prompt="a " * 100, prefix="one", sample_len=200, hotwords="NPU,OpenVINO")
+    check_options_of_model(fitting.decoding, model)
+
+
+@pytest.mark.parametrize(
+    ("first", "increment", "expected"),
+    [
+        (0.0, 0.2, (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)),
+        (0.4, 0.2, (0.4, 0.6, 0.8, 1.0)),
+        (0.0, 0.3, (0.0, 0.3, 0.6, 0.9)),
+        (1.0, 0.2, (1.0,)),
+        (0.0, None, (0.0,)),
+        (0.7, None, (0.7,)),
+    ],
+)
+def test_the_ladder_of_temperatures(first: float, increment: float | None, expected: tuple[float, ...]) -> None:
+    decoding = DecodingSettings(temperature=first, temperature_increment_on_fallback=increment)
+    assert temperatures(decoding) == expected
+
+
+@given(first=st.integers(0, 100).map(lambda n: n / 100), increment=st.integers(1, 100).map(lambda n: n / 100))
+def test_the_ladder_is_that_of_the_references_command_line(first: float, increment: float) -> None:
+    decoding = DecodingSettings(temperature=first, temperature_increment_on_fallback=increment)
+    np.testing.assert_allclose(temperatures(decoding), np.arange(first, 1.0 + 1e-6, increment), atol=1e-6)
+
+
+@given(text=st.text(alphabet="0123456789.,-+ einfa", max_size=20))
+def test_any_text_is_clips_in_order_or_refused(text: str) -> None:
+    try:
+        times = clip_seconds(text)
+    except ConfigError:
+        return
+    assert list(times) == sorted(times)
+    assert all(start < end for start, end in zip(times[::2], times[1::2], strict=False))
+    assert all(0 <= time < float("inf") for time in times)
+
+
+def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel) -> None:
+    # nano.en was not trained to go on from what came before, and was with silence behind short windows.
+    own = TranscribeOptions(condition_on_previous_text=False, pad_with_silence=True)
+    assert transcribe_options(DecodingSettings(), model) == own
+    assert subtitle_options(Settings()) == SubtitleOptions()
+
+
+def test_every_option_arrives(model: WhisperModel) -> None:
+    given = {
+        "language": "en",
+        "task": "transcribe",
+        "beam_size": 3,
+        "patience": 2.0,
+        "length_penalty": 0.5,
+        "sample_len": 50,
+        "without_timestamps": True,
+        "max_initial_timestamp": 2.0,
+        "best_of": 4,
+        "seed": 7,
+        "compression_ratio_threshold": 3.0,
+        "logprob_threshold": -2.0,
+        "no_speech_threshold": 0.5,
+        "entropy_threshold": 2.4,
+        "initial_prompt": "One.",
+        "carry_initial_prompt": True,
+        "prefix": "two",
+        "suppress_blank": False,
+        "word_timestamps": True,
+        "prepend_punctuations": "(",
+        "append_punctuations": ")",
+        "hallucination_silence_threshold": 1.5,
+    }
+    decoding = settings(
+        **given,
+        temperature=0.0,
+        temperature_increment_on_fallback=0.5,
+        condition_on_previous_text="always",
+        clip_timestamps="1,2",
+        suppress_tokens="-1,5",
+        suppress_regex=" the",
+        hotwords="NPU",
+        grammar=str(GRAMMARS / "digits.gbnf"),
+    ).decoding
+    options = transcribe_options(decoding, model)
+    assert {name: getattr(options, name) for name in given} == given
+    assert options.temperature == (0.0, 0.5, 1.0)
+    assert options.condition_on_previous_text
+    assert options.clip_timestamps == (1.0, 2.0)
+    assert options.suppress_tokens == (-1, 5, *model.tokenizer.encode(" the"))
+    assert [type(rule) for rule in options.filters] == [HotWords, GrammarFilter]
+
+
+def test_hot_words_are_shown_to_a_model_that_heeds_a_prompt(model: WhisperModel) -> None:
+    decoding = settings(hotwords="NPU,OpenVINO", initial_prompt="A talk.").decoding
+    assert transcribe_options(decoding, model).initial_prompt == "A talk."
+    prompted = dataclasses.replace(model, generation=dataclasses.replace(model.generation, prompted=True))
+    assert transcribe_options(decoding, prompted).initial_prompt == "NPU, OpenVINO. A talk."

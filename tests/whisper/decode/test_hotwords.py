@@ -1,0 +1,150 @@
+"""Hot words: what is given for them in all is what the text has of them."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from streamer.errors import ConfigError
+from streamer.whisper.decode.hotwords import HotWords, check_hotwords, hotwords_prompt
+from streamer.whisper.decode.spelling import token_bytes
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from tests.whisper.support import NANO
+from tests.whisper.tokens.published import MULTILINGUAL, load
+
+TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
+EOT = TOKENIZER.special.end_of_text
+BEGIN = TOKENIZER.special.timestamp_begin
+SPELLED = token_bytes(TOKENIZER)
+
+BOOST = 6.0
+
+
+def given_for(hot_words: HotWords, tokens: Sequence[int], n_vocab: int = TOKENIZER.n_vocab) -> list[float]:
+    """Return what each token of a text is given, the end of text included."""
+    bonuses = []
+    for i, token in enumerate(tokens):
+        logits = np.zeros(n_vocab, dtype=np.float32)
+        hot_words.apply(logits, tokens[:i])
+        bonuses.append(float(logits[token]))
+    return bonuses
+
+
+def n_contained(phrases: Sequence[str], tokens: Sequence[int]) -> int:
+    """Count the spellings of the phrases in a text, as whole words."""
+    spellings = {tuple(TOKENIZER.encode(f" {written}")) for p in phrases for written in (p, p[0].upper() + p[1:])}
+    n_found = 0
+    for spelling in spellings:
+        for i in range(len(tokens) - len(spelling)):
+            behind = tokens[i + len(spelling)]
+            whole = behind >= EOT or not SPELLED[behind][:1].isalnum()
+            n_found += whole and tuple(tokens[i : i + len(spelling)]) == spelling
+    return n_found
+
+
+@st.composite
+def phrases_and_text(draw: st.DrawFn) -> tuple[list[str], list[int]]:
+    words = st.text("abn", min_size=1, max_size=4)
+    phrases = draw(st.lists(st.lists(words, min_size=1, max_size=3).map(" ".join), min_size=1, max_size=5, unique=True))
+    pieces = draw(
+        st.lists(
+            st.one_of(
+                st.sampled_from(phrases).map(lambda phrase: TOKENIZER.encode(f" {phrase}")),
+                st.sampled_from(phrases).map(lambda phrase: TOKENIZER.encode(f" {phrase.capitalize()}")[:-1]),
+                st.sampled_from([*TOKENIZER.encode(" abn,.'"), BEGIN]).map(lambda token: [token]),
+            ),
+            max_size=8,
+        )
+    )
+    return phrases, [*itertools.chain.from_iterable(pieces), EOT]
+
+
+@given(phrases_and_text())
+@example((["a", "a a", "a a a"], [*TOKENIZER.encode(" a a a"), EOT]))
+@example((["ab", "ab ba", "ba nab"], [*TOKENIZER.encode(" ab ba nab ab na"), EOT]))
+@settings(max_examples=300, deadline=None)
+def test_a_text_is_given_the_boosts_of_the_phrases_that_it_contains(case: tuple[list[str], list[int]]) -> None:
+    phrases, tokens = case
+    hot_words = HotWords(TOKENIZER, phrases, "en", BOOST)
+    assert sum(given_for(hot_words, tokens)) == pytest.approx(BOOST * n_contained(phrases, tokens), abs=1e-3)
+
+
+def test_the_boost_grows_along_a_phrase_and_is_kept_at_its_end() -> None:
+    tokens = [*TOKENIZER.encode(" Kennedy"), *TOKENIZER.encode(" said"), EOT]
+    n = len(TOKENIZER.encode(" Kennedy"))
+    bonuses = given_for(HotWords(TOKENIZER, ["Kennedy"], "en", BOOST), tokens)
+    # What follows begins with a space, and may be the same name again.
+    assert bonuses[:n] == pytest.approx([BOOST / n] * n)
+    assert sum(bonuses) == pytest.approx(BOOST)
+
+
+def test_what_was_given_for_the_beginning_of_a_phrase_is_taken_back() -> None:
+    tokens = [*TOKENIZER.encode(" Kennedy")[:-1], *TOKENIZER.encode("."), EOT]
+    *given_first, taken, end = given_for(HotWords(TOKENIZER, ["Kennedy"], "en", BOOST), tokens)
+    assert taken == pytest.approx(-sum(given_first))
+    assert end == 0
+
+
+def test_a_longer_word_is_no_hot_word() -> None:
+    hot_words = HotWords(TOKENIZER, ["art"], "en", BOOST)
+    whole, longer = ([*TOKENIZER.encode(" art"), *TOKENIZER.encode(rest), EOT] for rest in ("'s", "ist"))
+    assert sum(given_for(hot_words, whole)) == pytest.approx(BOOST)
+    assert sum(given_for(hot_words, longer)) == pytest.approx(0)
+
+
+def test_a_word_that_goes_on_with_part_of_a_character_is_longer_too() -> None:
+    tokens = [*TOKENIZER.encode(" café"), EOT]
+    assert SPELLED[tokens[-2]] == "é".encode()[1:]
+    assert sum(given_for(HotWords(TOKENIZER, ["caf"], "en", BOOST), tokens)) == pytest.approx(0)
+
+
+def test_a_phrase_that_begins_inside_of_another_is_given_no_less() -> None:
+    phrases = ["a b c d e f g h i", "b x"]
+    hot_words = HotWords(TOKENIZER, phrases, "en", BOOST)
+    tokens = TOKENIZER.encode(" a b")
+    n_inside = len(TOKENIZER.encode(" b x"))
+    assert sum(given_for(hot_words, tokens)) == pytest.approx(BOOST * len(TOKENIZER.encode(" b")) / n_inside)
+
+
+def test_a_spelling_with_a_capital_is_favoured_too() -> None:
+    tokens = [*TOKENIZER.encode(" Abnormal"), EOT]
+    assert sum(given_for(HotWords(TOKENIZER, ["abnormal"], "en", BOOST), tokens)) == pytest.approx(BOOST)
+
+
+@pytest.mark.parametrize(("language", "boost"), [("ja", BOOST), ("en", 0.0)])
+def test_where_words_have_no_spaces_a_phrase_begins_anywhere(language: str, boost: float) -> None:
+    tokenizer = load(MULTILINGUAL)
+    hot_words = HotWords(tokenizer, ["東京"], language, BOOST)
+    tokens = [
+        *tokenizer.encode("今日"),
+        *tokenizer.encode("東京"),
+        *tokenizer.encode("です"),
+        tokenizer.special.end_of_text,
+    ]
+    assert sum(given_for(hot_words, tokens, tokenizer.n_vocab)) == pytest.approx(boost)
+
+
+def test_no_words_change_nothing() -> None:
+    logits = np.arange(TOKENIZER.n_vocab, dtype=np.float32)
+    HotWords(TOKENIZER, [], "en").apply(logits, [1, 2])
+    assert (logits == np.arange(TOKENIZER.n_vocab)).all()
+
+
+def test_phrases_are_cleaned() -> None:
+    assert check_hotwords([" Lee  Oswald ", "Lee Oswald", "Zapruder"]) == ("Lee Oswald", "Zapruder")
+
+
+@pytest.mark.parametrize("phrases", [[""], [" "], ["x" * 101], ["a\0b"], [f"w{i}" for i in range(1001)]])
+def test_phrases_that_cannot_be_used_are_one_sentence(phrases: list[str]) -> None:
+    with pytest.raises(ConfigError, match="hot word") as caught:
+        check_hotwords(phrases)
+    assert len(str(caught.value)) < 250
+    assert "\n" not in str(caught.value)
+
+
+def test_the_prompt_is_the_list() -> None:
+    assert hotwords_prompt(["Lee Oswald", "Zapruder"]) == "Lee Oswald, Zapruder."
+    assert hotwords_prompt([]) == ""

@@ -1,0 +1,87 @@
+"""Suppressed tokens, against openai-whisper's list and a plain loop over the vocabulary."""
+
+import re
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from streamer.errors import ConfigError
+from streamer.whisper.decode import suppression
+from streamer.whisper.decode.suppression import (
+    MAX_PATTERN_LENGTH,
+    check_suppress_regex,
+    matching_tokens,
+    parse_suppress_tokens,
+    suppressed_tokens,
+)
+from tests.whisper.tokens.published import MULTILINGUAL, load, table
+
+TOKENIZER = load(MULTILINGUAL)
+TEXTS = [token.decode("utf-8", errors="replace") for token in table("multilingual")]
+
+
+@pytest.mark.parametrize(
+    ("setting", "tokens"),
+    [("-1", (-1,)), ("", ()), (" ", ()), ("1,2,3", (1, 2, 3)), ("7, -1", (7, -1))],
+)
+def test_a_list_of_tokens_is_read_as_openai_whisper_reads_it(setting: str, tokens: tuple[int, ...]) -> None:
+    assert parse_suppress_tokens(setting) == tokens
+
+
+@pytest.mark.parametrize("setting", ["a", "1,,2", "-2", "1;2", "1.5", "9" * 5000, "None"])
+def test_a_list_of_something_else_is_refused(setting: str) -> None:
+    with pytest.raises(ConfigError, match=r"suppress_tokens is .*expected numbers of tokens") as caught:
+        parse_suppress_tokens(setting)
+    assert len(str(caught.value)) < 250
+
+
+def test_minus_one_stands_for_the_model_s_own_list() -> None:
+    assert suppressed_tokens((-1,), (5, 3), 10) == (3, 5)
+    assert suppressed_tokens((9, -1, 3), (5, 3), 10) == (3, 5, 9)
+    assert suppressed_tokens((9, 3), (5,), 10) == (3, 9)
+    assert suppressed_tokens((), (5,), 10) == ()
+
+
+@pytest.mark.parametrize("token", [10, 10**4000])
+def test_a_token_that_the_model_lacks_is_refused(token: int) -> None:
+    with pytest.raises(ConfigError, match="numbered from 0 to 9") as caught:
+        suppressed_tokens((token,), (), 10)
+    assert len(str(caught.value)) < 250
+
+
+@pytest.mark.parametrize(
+    "pattern", [" ?[0-9]+", "[,.]", " .*", "[^a-zA-Z ]+", "", ".", "(?i)the", "\N{REPLACEMENT CHARACTER}"]
+)
+def test_a_pattern_suppresses_the_tokens_whose_whole_text_it_matches(pattern: str) -> None:
+    expected = tuple(i for i, text in enumerate(TEXTS) if text and re.fullmatch(pattern, text))
+    assert matching_tokens(pattern, TOKENIZER) == expected
+    assert bool(expected) == bool(pattern)
+
+
+def test_a_pattern_that_takes_for_ever_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suppression, "MATCH_TIMEOUT_S", 1.0)
+    with pytest.raises(ConfigError, match="takes more than 1 s"):
+        matching_tokens("(?:-|--|.|..|.-|-.)*0", TOKENIZER)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["(", "[", "*", "a{99999999999}", "(" * 490 + ")" * 490, "a" * (MAX_PATTERN_LENGTH + 1), r"\N{NO}", "(?P<a"],
+)
+def test_a_broken_pattern_is_one_sentence(pattern: str) -> None:
+    with pytest.raises(ConfigError, match="suppress_regex") as caught:
+        check_suppress_regex(pattern)
+    assert len(str(caught.value)) < 300
+    assert "\n" not in str(caught.value)
+
+
+@given(st.text(st.sampled_from(r"ab(|)[]*+?{1,}\^$.:=!<>P#-"), max_size=40))
+@example("[[]")
+@settings(max_examples=300, deadline=None)
+def test_any_pattern_is_taken_or_refused(pattern: str) -> None:
+    try:
+        check_suppress_regex(pattern)
+    except ConfigError:
+        return
+    re.compile(pattern)

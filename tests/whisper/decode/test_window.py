@@ -1,0 +1,466 @@
+"""Decoding against transformers' and openai-whisper's."""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import NoReturn
+
+import numpy as np
+import pytest
+import torch
+import whisper.decoding
+import whisper.utils
+from numpy.typing import NDArray
+from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
+
+from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.audio.mel import log_mel
+from streamer.errors import InferenceError
+from streamer.whisper.decode.filters import SuppressAtBegin, SuppressTokens, TimestampRules
+from streamer.whisper.decode.loops import compression_ratio, loop_length
+from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window, detect_language, max_tokens_for
+from streamer.whisper.decode.words import time_words, to_hypothesis
+from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from tests.whisper.support import NANO, SAMPLE, SPEECH, Samples, Untyped, noise, read, tensor
+
+FloatArray = NDArray[np.floating]
+
+TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
+SPECIAL = TOKENIZER.special
+N_VOCAB = TOKENIZER.n_vocab
+BEGIN = SPECIAL.timestamp_begin
+EOT = SPECIAL.end_of_text
+
+CONFIG = GenerationConfig(
+    suppress_tokens=(),
+    begin_suppress_tokens=(EOT,),
+    max_initial_timestamp_index=50,
+    alignment_heads=((0, 0),),
+    multilingual=True,
+)
+
+PIECES = {
+    "sample_1": read(SAMPLE)[:N_SAMPLES],
+    "sample_2": read(SAMPLE)[N_SAMPLES : 2 * N_SAMPLES],
+    "speech": read(SPEECH),
+    "noise": noise(10 * SAMPLE_RATE),
+    "silence": np.zeros(5 * SAMPLE_RATE, dtype=np.float32),
+}
+
+
+class ScriptedDecoder:
+    """A decoder that wants to say a script, whatever it is fed; after it, the end of the text."""
+
+    def __init__(self, script: Sequence[int], capacity: int = 448) -> None:
+        self.script = list(script)
+        self.capacity = capacity
+        # All tokens since the start of the sequence, and how many came in each call.
+        self.fed: list[int] = []
+        self.calls: list[int] = []
+
+    @property
+    def n_fed(self) -> int:
+        return len(self.fed)
+
+    @property
+    def beams(self) -> None:
+        return None
+
+    def begin(self) -> None:
+        self.fed, self.calls = [], []
+
+    def rewind(self, n_fed: int) -> None:
+        del self.fed[n_fed:]
+
+    def start_beams(self) -> NoReturn:
+        raise AssertionError("not made for beams")
+
+    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        assert len(self.fed) + len(tokens) <= self.capacity
+        self.fed += tokens
+        self.calls.append(len(tokens))
+        n_said = sum(self.calls[1:])
+        logits = np.zeros((len(tokens), N_VOCAB), dtype=np.float32)
+        logits[-1, self.script[n_said] if n_said < len(self.script) else EOT] = 20.0
+        return logits, np.ones((1, len(tokens), 1500), dtype=np.float32)
+
+
+def say(script: Sequence[int], options: WindowOptions, capacity: int = 448) -> tuple[DecodedWindow, ScriptedDecoder]:
+    decoder = ScriptedDecoder(script, capacity)
+    return decode_window(decoder, TOKENIZER, CONFIG, options), decoder
+
+
+def random_prefixes(n: int) -> list[list[int]]:
+    """Return beginnings of texts as the rules can meet them, and some as they cannot."""
+    random = np.random.default_rng(5)
+    prefixes: list[list[int]] = [[]]
+    for _ in range(n):
+        prefix: list[int] = []
+        time = 0
+        for _ in range(int(random.integers(1, 4))):
+            time += int(random.integers(0, 300))
+            prefix += [BEGIN + min(time, 1500)] * int(random.integers(1, 3))
+            prefix += random.integers(0, 500, int(random.integers(0, 5))).tolist()
+        prefixes.append(prefix[: int(random.integers(1, len(prefix) + 1))])
+    return prefixes
+
+
+@pytest.mark.parametrize("max_initial", [None, 0, 50])
+def test_timestamp_rules_equal_both_references(max_initial: int | None) -> None:
+    start = [SPECIAL.start_of_transcript, TOKENIZER.languages["en"], SPECIAL.transcribe]
+    ours = TimestampRules(EOT, SPECIAL.no_timestamps, BEGIN, max_initial)
+    settings: Untyped = SimpleNamespace(
+        no_timestamps_token_id=SPECIAL.no_timestamps,
+        eos_token_id=EOT,
+        bos_token_id=EOT,
+        max_initial_timestamp_index=max_initial,
+        _detect_timestamp_from_logprob=True,
+    )
+    transformers_rules = WhisperTimeStampLogitsProcessor(settings, begin_index=len(start))
+    names = SimpleNamespace(no_timestamps=SPECIAL.no_timestamps, timestamp_begin=BEGIN, eot=EOT)
+    openai_rules = whisper.decoding.ApplyTimestampRules(names, len(start), max_initial)
+    random = np.random.default_rng(6)
+    n_forced = 0
+    for prefix, boost in itertools.product(random_prefixes(60), (-4.0, 0.0, 4.0)):
+        logits = random.standard_normal(N_VOCAB).astype(np.float32)
+        logits[BEGIN:] += boost
+        actual = logits.copy()
+        ours.apply(actual, prefix)
+        ids = torch.tensor([[*start, *prefix]])
+        openai = tensor(logits.copy())[None]
+        openai_rules.apply(openai, ids)
+        np.testing.assert_array_equal(actual, openai[0].numpy())
+        np.testing.assert_array_equal(actual, transformers_rules(ids, tensor(logits)[None])[0].numpy())
+        n_forced += bool(np.isneginf(actual[:BEGIN]).all())
+    assert 20 < n_forced < 150
+
+
+def test_suppression_at_the_begin_only() -> None:
+    logits = np.zeros(N_VOCAB, dtype=np.float32)
+    SuppressAtBegin((3, 5)).apply(logits, [1])
+    assert not np.isneginf(logits).any()
+    SuppressAtBegin((3, 5)).apply(logits, [])
+    assert np.flatnonzero(np.isneginf(logits)).tolist() == [3, 5]
+
+
+def test_suppressed_tokens_never_come() -> None:
+    logits = np.zeros(N_VOCAB, dtype=np.float32)
+    SuppressTokens((3, 5), N_VOCAB).apply(logits, [1])
+    assert np.flatnonzero(np.isneginf(logits)).tolist() == [3, 5]
+    SuppressTokens((), N_VOCAB).apply(logits, [])
+    assert np.flatnonzero(np.isneginf(logits)).tolist() == [3, 5]
+
+
+def window_of(model: WhisperModel, samples: Samples, options: WindowOptions) -> DecodedWindow:
+    model.runtime.decoder.use(model.runtime.encode(log_mel(samples, 80), 0))
+    return decode_window(model.runtime.decoder, model.tokenizer, model.generation, options)
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+@pytest.mark.parametrize("name", PIECES)
+def test_tokens_equal_transformers(
+    model: WhisperModel, reference: Untyped, processor: Untyped, name: str, timestamps: bool
+) -> None:
+    features = processor(PIECES[name], sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
+    # One window, not what `generate` makes of the rest after the last timestamp.
+    output = reference.generate(
+        features,
+        return_timestamps=timestamps,
+        language="en",
+        task="transcribe",
+        force_unique_generate_call=True,
+    )
+    start = 3 if timestamps else 4
+    expected = output[0].tolist()
+    assert expected[:3] == TOKENIZER.start_sequence("en", "transcribe")
+    expected = expected[start:]
+    if EOT in expected:
+        expected = expected[: expected.index(EOT)]
+    window = window_of(model, PIECES[name], WindowOptions(language="en", timestamps=timestamps))
+    assert window.tokens == expected
+    assert len(window.log_probs) == len(expected)
+
+
+@pytest.mark.parametrize("name", ["sample_1", "silence"])
+def test_probabilities_equal_transformers(
+    model: WhisperModel, reference: Untyped, processor: Untyped, name: str
+) -> None:
+    options = WindowOptions(language="en", max_tokens=30)
+    window = window_of(model, PIECES[name], options)
+    features = processor(PIECES[name], sampling_rate=SAMPLE_RATE, return_tensors="pt").input_features
+    start = [*TOKENIZER.start_sequence("en", "transcribe"), SPECIAL.no_timestamps]
+    with torch.no_grad():
+        logits = reference(features, decoder_input_ids=torch.tensor([[*start, *window.tokens]])).logits[0]
+    assert window.no_speech_prob == pytest.approx(float(logits[0].softmax(-1)[SPECIAL.no_speech]), rel=1e-3)
+    allowed = torch.full((N_VOCAB,), -torch.inf)
+    allowed[: EOT + 1] = 0
+    allowed[list(model.generation.suppress_tokens)] = -torch.inf
+    expected = []
+    for i, token in enumerate(window.tokens):
+        row = logits[len(start) - 1 + i] + allowed
+        if i == 0:
+            row[list(model.generation.begin_suppress_tokens)] = -torch.inf
+        expected.append(float(row.log_softmax(-1)[token]))
+    np.testing.assert_allclose(window.log_probs, expected, atol=1e-3)
+    if len(window.tokens) == 30:
+        assert window.avg_logprob == pytest.approx(sum(expected) / 31, abs=1e-3)  # as if the end had come
+
+
+def test_the_start_with_and_without_times() -> None:
+    start = TOKENIZER.start_sequence("en", "transcribe")
+    window, decoder = say([1, 2], WindowOptions(language="en"))
+    assert (window.tokens, window.n_start) == ([1, 2], 4)
+    assert decoder.fed == [*start, SPECIAL.no_timestamps, 1, 2]
+    window, decoder = say([BEGIN, 1, 2, BEGIN + 10], WindowOptions(language="en", timestamps=True))
+    assert (window.tokens, window.n_start) == ([BEGIN, 1, 2, BEGIN + 10], 3)
+    assert decoder.fed[:3] == start
+
+
+def test_no_special_token_comes_inside_a_text() -> None:
+    for token in range(EOT + 1, BEGIN):
+        for timestamps in (False, True):
+            window, _ = say(
+                [BEGIN, token] if timestamps else [token], WindowOptions(language="en", timestamps=timestamps)
+            )
+            assert token not in window.tokens
+    window, _ = say([BEGIN + 3], WindowOptions(language="en"))
+    assert BEGIN + 3 not in window.tokens
+
+
+def test_the_prompt_is_its_newest_part_and_takes_half_of_the_context() -> None:
+    prompt = tuple(np.random.default_rng(0).integers(0, 500, 1000).tolist())
+    window, decoder = say([1], WindowOptions(language="en", prompt=prompt))
+    start = [*TOKENIZER.start_sequence("en", "transcribe"), SPECIAL.no_timestamps]
+    n_kept = 448 // 2 - 1
+    assert decoder.fed == [SPECIAL.start_of_previous, *prompt[-n_kept:], *start, 1]
+    assert window.tokens == [1]
+    assert window.attention.shape[1] == len(start) + 1  # the prompt's rows are no part of it
+    _, decoder = say([1], WindowOptions(language="en", prompt=prompt[:3]))
+    assert decoder.fed[:4] == [SPECIAL.start_of_previous, *prompt[:3]]
+
+
+def test_no_speech_is_read_at_the_start_of_the_transcript(model: WhisperModel) -> None:
+    """Behind a prompt it is not the first row."""
+    options = WindowOptions(language="en", prompt=(5, 6, 7), max_tokens=1)
+    window = window_of(model, PIECES["speech"], options)
+    decoder = model.runtime.decoder
+    decoder.begin()
+    logits, _ = decoder.feed([SPECIAL.start_of_previous, 5, 6, 7, SPECIAL.start_of_transcript])
+    expected = np.exp(logits[-1] - logits[-1].max())
+    assert window.no_speech_prob == pytest.approx(float((expected / expected.sum())[SPECIAL.no_speech]), rel=1e-4)
+
+
+def test_the_prompt_makes_room_for_a_long_prefix() -> None:
+    prefix = tuple(range(100, 500))
+    window, decoder = say([1], WindowOptions(language="en", prompt=tuple(range(300)), begins_with=prefix))
+    assert window.tokens == [*prefix, 1]
+    assert max(decoder.calls) <= 448
+
+
+def test_the_result_begins_with_the_prefix_and_scores_it(model: WhisperModel) -> None:
+    alone = window_of(model, PIECES["sample_1"], WindowOptions(language="en", max_tokens=40))
+    prefix = tuple(alone.tokens[:25])
+    forced = window_of(model, PIECES["sample_1"], WindowOptions(language="en", max_tokens=15, begins_with=prefix))
+    assert forced.tokens == alone.tokens
+    # But for the first: what may not come first is allowed in a prefix.
+    np.testing.assert_allclose(forced.log_probs[1:], alone.log_probs[1:], atol=1e-3)
+    np.testing.assert_allclose(forced.attention, alone.attention, atol=1e-4)
+    assert forced.no_speech_prob == pytest.approx(alone.no_speech_prob, rel=1e-4)
+    assert forced.avg_logprob == pytest.approx(sum(alone.log_probs[25:]) / 16, abs=1e-4)
+
+
+def test_a_prefix_nobody_would_say_comes_out_all_the_same() -> None:
+    window, _ = say([7, 8], WindowOptions(language="en", begins_with=(400, 401)))
+    assert window.tokens == [400, 401, 7, 8]
+    # The end of the text may follow a prefix at once.
+    window, _ = say([], WindowOptions(language="en", begins_with=(400, 401)))
+    assert window.tokens == [400, 401]
+
+
+@pytest.mark.parametrize("n", [0, 1, 5])
+def test_no_more_than_max_tokens_are_sampled(n: int) -> None:
+    window, decoder = say(range(100, 200), WindowOptions(language="en", begins_with=(1, 2), max_tokens=n))
+    assert window.tokens == [1, 2, *range(100, 100 + n)]
+    assert len(window.log_probs) == 2 + n
+    assert len(decoder.fed) == 4 + 2 + max(0, n - 1)
+
+
+@pytest.mark.parametrize("n_prefix", [0, 10, 443, 444])
+def test_the_sequence_ends_where_it_is_full(n_prefix: int) -> None:
+    script = [100 + i % 300 for i in range(600)]
+    window, _ = say(script, WindowOptions(language="en", begins_with=tuple(script[:n_prefix])))
+    assert len(window.tokens) == 448 - 4 + 1  # the last is not fed any more
+    words = to_hypothesis(window, TOKENIZER, "en", N_SAMPLES).words
+    assert all(0 <= word.start_samples <= word.end_samples <= N_SAMPLES for word in words)
+
+
+@pytest.mark.parametrize("n_prefix", [445, 447, 448, 600])
+def test_a_prefix_that_the_sequence_has_no_room_for_is_the_result(n_prefix: int) -> None:
+    prefix = tuple(TOKENIZER.encode(" the committee" * n_prefix)[:n_prefix])
+    window, decoder = say([7, 8], WindowOptions(language="en", prompt=(1, 2, 3), begins_with=prefix))
+    assert decoder.n_fed == 448
+    assert (window.tokens, window.n_sampled, window.n_begins_with) == (list(prefix), 0, n_prefix)
+    assert len(window.log_probs) == n_prefix
+    assert window.attention.shape[1] == 4 + n_prefix
+    hypothesis = to_hypothesis(window, TOKENIZER, "en", N_SAMPLES)
+    assert tuple(token for word in hypothesis.words for token in word.tokens) == prefix
+    assert all(0 <= word.start_samples <= word.end_samples <= N_SAMPLES for word in hypothesis.words)
+    assert all(0 <= word.probability <= 1 for word in hypothesis.words)
+
+
+def test_decoding_stops_when_it_is_cancelled() -> None:
+    answers = iter([False, False, False, True])
+    decoder = ScriptedDecoder(range(100, 200))
+    window = decode_window(decoder, TOKENIZER, CONFIG, WindowOptions(language="en"), lambda: next(answers))
+    assert window.tokens == [100, 101, 102]
+
+
+def test_a_loop_is_cut_to_its_first_round() -> None:
+    script = [1, 2, *[10, 11, 12, 13] * 50]
+    window, decoder = say(script, WindowOptions(language="en", stop_at_loop=True))
+    assert window.looped
+    assert window.tokens == [1, 2, 10, 11, 12, 13]
+    assert len(window.log_probs) == 6
+    assert sum(decoder.calls) < 30
+    window, _ = say(script, WindowOptions(language="en"))
+    assert not window.looped
+    assert len(window.tokens) == len(script)
+
+
+def test_a_loop_of_one_token_is_cut_to_one() -> None:
+    window, _ = say([1, *[10] * 100], WindowOptions(language="en", stop_at_loop=True))
+    assert window.looped
+    assert window.tokens == [1, 10]
+
+
+def test_a_loop_never_takes_from_the_prefix() -> None:
+    prefix = (10,) * 18
+    window, _ = say([10] * 20, WindowOptions(language="en", begins_with=prefix, stop_at_loop=True))
+    assert window.looped
+    assert window.tokens == list(prefix)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "length"),
+    [
+        ([], 0),
+        ([5], 0),
+        ([5] * 4, 0),  # "no, no, no, no" is speech
+        ([5] * 15, 0),
+        ([5] * 16, 1),
+        ([1, 2] * 7, 0),
+        ([1, 2] * 8, 2),
+        ([9, *[1, 2] * 8], 2),
+        ([*[1, 2] * 8, 9], 0),
+        ([*range(24)] * 4, 24),
+        ([*range(24)] * 3, 0),
+        ([*range(25)] * 4, 0),
+        ([*range(5)] * 3 + [*range(4)], 0),
+        (list(range(400)), 0),
+    ],
+)
+def test_what_is_a_loop(tokens: list[int], length: int) -> None:
+    assert loop_length(tokens) == length
+
+
+NANS = np.full((1, N_VOCAB), np.nan, dtype=np.float32)
+
+
+def test_logits_that_are_no_numbers_are_an_error_of_the_device() -> None:
+    class Broken(ScriptedDecoder):
+        def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+            logits, attention = super().feed(tokens)
+            return (logits * np.nan if len(self.calls) > 2 else logits), attention
+
+    for options in (WindowOptions(language="en"), WindowOptions(language="en", temperature=0.4)):
+        with pytest.raises(InferenceError, match="logits are not finite"):
+            decode_window(Broken([1, 2, 3]), TOKENIZER, CONFIG, options)
+    with pytest.raises(InferenceError, match="logits are not finite"):
+        detect_language(SimpleNamespace(begin=lambda: None, feed=lambda _: (NANS, NANS)), TOKENIZER)
+
+
+def test_the_language_is_found_among_the_languages(model: WhisperModel) -> None:
+    model.runtime.decoder.use(model.runtime.encode(log_mel(PIECES["speech"], 80), 0))
+    language, probabilities = detect_language(model.runtime.decoder, model.tokenizer)
+    assert language == "en"
+    assert probabilities == {"en": pytest.approx(1.0)}
+
+
+def test_the_likeliest_of_several_languages_is_found() -> None:
+    tokenizer = Tokenizer.load(NANO, n_vocab=2022)
+    tokenizer.languages.update({"de": 300, "fr": 301})
+    decoder = ScriptedDecoder([300])
+    language, probabilities = detect_language(decoder, tokenizer)
+    assert decoder.fed == [SPECIAL.start_of_transcript]
+    assert language == "de"
+    assert sum(probabilities.values()) == pytest.approx(1.0)
+    assert set(probabilities) == {"en", "de", "fr"}
+    language, probabilities = detect_language(decoder, tokenizer, ["fr", "en"])
+    assert language == "fr"
+    assert probabilities == {"fr": pytest.approx(0.5), "en": pytest.approx(0.5)}
+
+
+@pytest.mark.parametrize("text", ["", "a", "the same " * 40, "Grüße 你好 🙂", "0123456789abcdefghijklmnopqrstuvwxyz"])
+def test_the_compression_ratio_equals_openai_whispers(text: str) -> None:
+    assert compression_ratio(text) == pytest.approx(whisper.utils.compression_ratio(text))
+
+
+def test_speech_has_at_most_a_token_for_each_encoder_position() -> None:
+    assert max_tokens_for(0) == 16
+    assert max_tokens_for(2 * SAMPLE_RATE) == 16 + 100
+
+
+def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
+    n_samples = len(PIECES["sample_1"])
+    window = window_of(model, PIECES["sample_1"], WindowOptions(language="en"))
+    hypothesis = to_hypothesis(window, model.tokenizer, "en", n_samples)
+    assert "".join(word.text for word in hypothesis.words) == TOKENIZER.decode(window.tokens)
+    position = 0
+    for word in hypothesis.words:
+        log_probs = window.log_probs[position : position + len(word.tokens)]
+        position += len(word.tokens)
+        assert word.probability == pytest.approx(float(np.mean(np.exp(log_probs))))
+        assert word.log_prob == pytest.approx(sum(log_probs))
+        assert 0 <= word.start_samples <= word.end_samples <= n_samples
+        assert 0 < word.attended_samples <= n_samples
+    starts = [word.start_samples for word in hypothesis.words]
+    assert starts == sorted(starts)
+    # Two measures of one thing: mostly they agree.
+    apart = [abs(word.attended_samples - word.end_samples) for word in hypothesis.words]
+    assert np.median(apart) < SAMPLE_RATE // 10
+    assert starts[-1] - starts[0] > SAMPLE_RATE
+
+
+def test_alignment_gives_the_times_that_decoding_gave(model: WhisperModel) -> None:
+    options = WindowOptions(language="en")
+    window = window_of(model, PIECES["sample_1"], options)
+    words = model.tokenizer.split_to_words(window.tokens, "en")
+    decoded = time_words(window, words, N_SAMPLES)
+    text = tuple(token for _, tokens in words for token in tokens)
+    fed = WindowOptions(language="en", begins_with=text, max_tokens=0)
+    again = decode_window(model.runtime.decoder, model.tokenizer, model.generation, fed)
+    aligned = time_words(again, words, N_SAMPLES)
+    assert [word.text for word in aligned] == [word.text for word in decoded]
+    for a, b in zip(aligned, decoded, strict=True):
+        assert abs(a.start_samples - b.start_samples) <= SAMPLE_RATE // 25
+        assert abs(a.end_samples - b.end_samples) <= SAMPLE_RATE // 25
+
+
+def test_alignment_of_no_words_is_none(model: WhisperModel) -> None:
+    model.runtime.decoder.use(model.runtime.encode(log_mel(PIECES["silence"], 80), 0))
+    fed = WindowOptions(language="en", max_tokens=0)
+    again = decode_window(model.runtime.decoder, model.tokenizer, model.generation, fed)
+    assert time_words(again, [], 0) == []
+
+
+def test_a_hypothesis_says_what_was_seen() -> None:
+    script = TOKENIZER.encode(" one two")
+    window, _ = say(script, WindowOptions(language="en"))
+    hypothesis = to_hypothesis(replace(window, no_speech_prob=0.25, looped=True), TOKENIZER, "en", SAMPLE_RATE)
+    assert [word.text for word in hypothesis.words] == [" one", " two"]
+    assert (hypothesis.language, hypothesis.no_speech_prob, hypothesis.looped) == ("en", 0.25, True)
+    assert hypothesis.avg_logprob == window.avg_logprob
+    assert hypothesis.compression_ratio == pytest.approx(whisper.utils.compression_ratio(" one two"))

@@ -1,0 +1,354 @@
+"""Which device each stage tries, with which properties, and what is told where they are wrong."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import openvino as ov
+import pytest
+
+from streamer.errors import ConfigError, InferenceError, StreamerError
+from streamer.whisper.device.devices import (
+    STAGES,
+    UNUSED_AFTER_S,
+    DeviceSettings,
+    StagePlan,
+    available_devices,
+    cache_base,
+    cache_directory,
+    check_properties,
+    choose_devices,
+    describe_device,
+    first_line,
+    list_devices,
+    plan_stages,
+    properties_for,
+    prune,
+)
+
+LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
+FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
+STACK = "Exception from src/a.cpp:1:\nException from src/b.cpp:2:\nCheck 'x' failed at src/c.cpp:3:\n{}\n\n\n"
+
+
+class FakeCore:
+    """OpenVINO with devices and properties of a test's own; what is not there raises, as plugins do."""
+
+    def __init__(self, properties: Mapping[str, Mapping[str, Any]], refuses: tuple[str, ...] = ()) -> None:
+        self.available_devices = list(properties)
+        self._properties = properties
+
+        # Texts `KEY=VALUE` that no device takes.
+        self._refuses = refuses
+        self.n_compiled = 0
+
+    def get_property(self, device: str, name: str) -> Any:  # noqa: ANN401 - as OpenVINO
+        try:
+            return self._properties[device][name]
+        except KeyError:
+            raise RuntimeError(STACK.format(f"Unsupported property {name}")) from None
+
+    def compile_model(self, model: object, device: str, properties: Mapping[str, object]) -> object:
+        self.n_compiled += 1
+        for key, value in properties.items():
+            if f"{key}={value}" in self._refuses:
+                raise RuntimeError(STACK.format("it will not have that"))
+        return model
+
+
+def refusal(error: type[StreamerError], function: Any, *args: object) -> str:  # noqa: ANN401 - any function
+    with pytest.raises(error) as caught:
+        function(*args)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 700
+    return message
+
+
+def plan(*properties: str, device: str = "CPU", npu_through_cpu: bool = False) -> StagePlan:
+    settings = DeviceSettings(device=device, properties=properties, npu_through_cpu=npu_through_cpu)
+    return plan_stages(settings, ["CPU", "GPU", "NPU"])["decoder"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "available", "expected"),
+    [
+        ("AUTO", ["CPU"], ["CPU"]),
+        ("AUTO", ["CPU", "GPU.0", "GPU.1", "NPU"], ["NPU", "GPU.0", "GPU.1", "CPU"]),
+        ("GPU", ["CPU", "GPU.0", "GPU.1"], ["GPU.0", "GPU.1"]),
+        ("GPU.1", ["CPU", "GPU.0", "GPU.1"], ["GPU.1"]),
+        ("GPU.0", ["CPU", "GPU"], ["GPU"]),
+        ("CPU", ["CPU", "GPU"], ["CPU"]),
+    ],
+)
+def test_the_devices_that_fit_the_best_first(wanted: str, available: list[str], expected: list[str]) -> None:
+    assert choose_devices(wanted, available) == expected
+
+
+def test_a_device_that_is_not_there_is_refused_with_what_is() -> None:
+    message = refusal(ConfigError, choose_devices, "NPU", ["CPU", "GPU"])
+    assert message.startswith("device NPU is not there, OpenVINO finds CPU, GPU: ")
+    assert "--device" in message
+    assert "streamer doctor" in message
+    assert "OpenVINO finds none" in refusal(ConfigError, choose_devices, "AUTO", [])
+    settings = DeviceSettings(stage_devices={"decoder": "GPU.7"})
+    message = refusal(ConfigError, plan_stages, settings, ["CPU", "GPU"])
+    assert message.startswith("device GPU.7 for the decoder is not there")
+    assert "model.decoder_device" in message
+
+
+def test_each_stage_has_its_own_device_or_that_of_all() -> None:
+    settings = DeviceSettings(device="NPU", stage_devices={"encoder": "", "decoder": "CPU", "cross_kv": "AUTO"})
+    plans = plan_stages(settings, ["CPU", "GPU", "NPU"])
+    assert tuple(plans) == STAGES
+    assert {stage: stage_plan.candidates for stage, stage_plan in plans.items()} == {
+        "encoder": ("NPU",),
+        "cross_kv": ("NPU", "GPU", "CPU"),
+        "decoder": ("CPU",),
+    }
+    assert [plans[stage].wanted for stage in STAGES] == ["NPU", "AUTO", "CPU"]
+
+
+def test_why_a_device_was_taken() -> None:
+    auto = StagePlan("encoder", ("GPU.0", "CPU"), {})
+    assert auto.why("GPU.0", ["CPU", "GPU.0"]) == "AUTO: no NPU here"
+    assert auto.why("CPU", ["CPU", "GPU.0"]) == "AUTO: no NPU here, GPU does not work"
+    assert auto.why("NPU", ["NPU"]) == "AUTO: the first choice"
+    assert StagePlan("encoder", ("CPU",), {}, "CPU").why("CPU", ["CPU", "NPU"]) == "as asked for"
+    assert "plugin" in plan(npu_through_cpu=True).why("NPU", ["CPU"])
+
+
+def test_a_stages_properties_win_over_those_of_all() -> None:
+    settings = DeviceSettings(
+        properties=("NUM_STREAMS=1", "NPU_TURBO=NO"), stage_properties={"encoder": ("NPU_TURBO=YES", "A=b=c")}
+    )
+    plans = plan_stages(settings, ["NPU"])
+    assert plans["encoder"].properties == {"NUM_STREAMS": "1", "NPU_TURBO": "YES", "A": "b=c"}
+    assert plans["decoder"].properties == {"NUM_STREAMS": "1", "NPU_TURBO": "NO"}
+
+
+@pytest.mark.parametrize("item", ["NPU_TURBO", "", "=1", "A B=1"])
+def test_a_property_that_is_none_is_refused(item: str) -> None:
+    settings = DeviceSettings(stage_properties={"cross_kv": (item,)})
+    message = refusal(ConfigError, plan_stages, settings, ["CPU"])
+    assert message.startswith(f"model.cross_kv_properties has {item!r}: expected KEY=VALUE")
+
+
+def test_all_devices_get_latency_and_all_but_an_npu_full_precision() -> None:
+    assert properties_for("CPU", plan()) == LATENCY | FULL_PRECISION
+    assert properties_for("GPU.1", plan()) == LATENCY | FULL_PRECISION
+    assert properties_for("NPU", plan()) == LATENCY
+    assert properties_for("NPU.3720", plan()) == LATENCY
+
+
+def test_with_integer_weights_a_processor_chooses_its_own_precision() -> None:
+    groups = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 512}
+    assert properties_for("CPU", StagePlan("encoder", ("CPU",), {}), 512) == LATENCY | groups
+    never = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
+    assert properties_for("CPU", StagePlan("decoder", ("CPU",), {}), 512) == LATENCY | never | FULL_PRECISION
+    assert properties_for("GPU", plan(), 512) == LATENCY | FULL_PRECISION
+    assert properties_for("NPU", plan(), 512) == LATENCY
+    through = StagePlan("decoder", ("NPU",), {}, npu_through_cpu=True)
+    assert properties_for("NPU", through, 512) == properties_for("NPU", through)
+
+
+def test_the_users_properties_win_over_ours() -> None:
+    assert properties_for("GPU", plan("INFERENCE_PRECISION_HINT=f16")) == LATENCY | {"INFERENCE_PRECISION_HINT": "f16"}
+    own = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
+    assert properties_for("CPU", plan("DYNAMIC_QUANTIZATION_GROUP_SIZE=64"), 512).items() >= own.items()
+
+
+def test_a_property_goes_to_the_kind_of_device_that_it_names() -> None:
+    some = plan("NPU_TURBO=YES", "GPU_QUEUE_PRIORITY=HIGH", "CPU_DENORMALS_OPTIMIZATION=YES", "NUM_STREAMS=1")
+    own = {
+        device: set(properties_for(device, some)) - {*LATENCY, *FULL_PRECISION} for device in ("NPU", "GPU.0", "CPU")
+    }
+    assert own == {
+        "NPU": {"NPU_TURBO", "NUM_STREAMS"},
+        "GPU.0": {"GPU_QUEUE_PRIORITY", "NUM_STREAMS"},
+        "CPU": {"CPU_DENORMALS_OPTIMIZATION", "NUM_STREAMS"},
+    }
+
+
+def test_the_npus_plugin_can_have_the_cpu_compute() -> None:
+    through = plan(device="GPU", npu_through_cpu=True)
+    assert through.candidates == ("NPU",)
+    # Where there is neither an NPU nor what was asked for.
+    assert plan_stages(DeviceSettings(device="GPU", npu_through_cpu=True), ["CPU"])["encoder"].candidates == ("NPU",)
+    x = ov.opset13.parameter([1, 4])
+    core = ov.Core()
+    try:
+        core.get_property("NPU", "SUPPORTED_PROPERTIES")
+    except RuntimeError as error:
+        pytest.skip(f"this openvino lacks the NPU plugin: {error}")
+    core.compile_model(ov.Model([ov.opset13.relu(x)], [x], "relu"), "NPU", properties_for("NPU", through))
+
+
+def test_good_properties_pass() -> None:
+    core = ov.Core()
+    check_properties(core, "CPU", plan())
+    check_properties(core, "CPU", plan("NUM_STREAMS=1", "ENABLE_CPU_PINNING=NO", "NPU_TURBO=YES"))
+
+
+def test_nothing_is_compiled_where_the_user_set_nothing() -> None:
+    core = FakeCore({"CPU": {}})
+    check_properties(core, "CPU", plan("NPU_TURBO=YES"))
+    assert core.n_compiled == 0
+
+
+@pytest.mark.parametrize(
+    ("item", "words"),
+    [
+        ("NUM_STREAMSS=1", ["CPU has no property NUM_STREAMSS", "the nearest are NUM_STREAMS"]),
+        ("num_streams=1", ["CPU has no property num_streams", "the nearest are NUM_STREAMS"]),
+        ("FULL_DEVICE_NAME=x", ["CPU has no property FULL_DEVICE_NAME", "to set"]),
+        ("ZZZZ=1", ["CPU has no property ZZZZ", "it has "]),
+        ("NUM_STREAMS=many", ["CPU does not take NUM_STREAMS='many'", "many; stoi"]),
+        ("PERFORMANCE_HINT=FAST", ["CPU does not take PERFORMANCE_HINT='FAST'", "LATENCY"]),
+        (f"ENABLE_CPU_PINNING={'x' * 5000}", ["CPU does not take ENABLE_CPU_PINNING='xxx"]),
+        (f"{'X' * 5000}=1", ["CPU has no property XXX"]),
+    ],
+)
+def test_a_property_that_openvino_refuses_is_one_clear_line(item: str, words: list[str]) -> None:
+    message = refusal(ConfigError, check_properties, ov.Core(), "CPU", plan("NUM_STREAMS=1", "PERF_COUNT=NO", item))
+    for word in (*words, "for the decoder", "model.properties or model.decoder_properties"):
+        assert word in message
+    assert "Exception from" not in message
+
+
+def test_a_cache_of_the_users_own_is_refused() -> None:
+    assert "model.cache_dir" in refusal(ConfigError, check_properties, ov.Core(), "CPU", plan("CACHE_DIR=/tmp/x"))
+
+
+def test_a_device_that_compiles_nothing_is_not_the_properties_fault() -> None:
+    check_properties(FakeCore({}, refuses=("PERFORMANCE_HINT=LATENCY",)), "NPU", plan("NPU_TURBO=YES"))
+
+
+def test_properties_that_do_not_go_together_are_all_named() -> None:
+    class Fussy(FakeCore):
+        def compile_model(self, model: object, device: str, properties: Mapping[str, object]) -> object:
+            if {"A", "B"} <= set(properties):
+                raise RuntimeError(STACK.format("A or B"))
+            return model
+
+    message = refusal(ConfigError, check_properties, Fussy({}), "NPU", plan("A=1", "B=2"))
+    assert "NPU does not take A='1' B='2' together" in message
+    assert "(A or B)" in message
+
+
+def test_a_device_that_names_no_properties_still_gives_a_line() -> None:
+    core = FakeCore({"NPU": {}}, refuses=("NPU_TURBO=YES",))
+    assert "NPU has no property NPU_TURBO" in refusal(ConfigError, check_properties, core, "NPU", plan("NPU_TURBO=YES"))
+
+
+def test_devices_tell_what_they_can() -> None:
+    core = FakeCore({"NPU": {"FULL_DEVICE_NAME": "Intel(R)  AI Boost\n", "NPU_DRIVER_VERSION": 1688}, "GPU.0": {}})
+    npu = describe_device(core, "NPU")
+    assert (npu.name, npu.full_name, npu.driver) == ("NPU", "Intel(R) AI Boost", "1688")
+    silent = describe_device(core, "GPU.0")
+    assert (silent.full_name, silent.driver) == ("", "")
+    unknown = describe_device(core, "XPU")
+    assert (unknown.full_name, unknown.driver) == ("", "")
+
+
+def test_the_real_devices_are_listed() -> None:
+    assert "CPU" in available_devices()
+    cpu = next(device for device in list_devices() if device.name == "CPU")
+    assert cpu.full_name
+    assert cpu.driver == ""
+
+
+def test_an_openvino_that_lists_nothing_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Broken:
+        @property
+        def available_devices(self) -> list[str]:
+            raise RuntimeError(STACK.format("plugins.xml is gone"))
+
+    monkeypatch.setattr(ov, "Core", Broken)
+    for function in (available_devices, list_devices):
+        assert "(plugins.xml is gone)" in refusal(InferenceError, function)
+
+
+def test_the_cache_is_where_the_settings_or_the_environment_say(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STREAMER_CACHE_DIR", str(tmp_path / "b"))
+    assert cache_base(str(tmp_path / "a")) == tmp_path / "a"
+    assert cache_base("") == tmp_path / "b"
+    monkeypatch.delenv("STREAMER_CACHE_DIR")
+    assert cache_base("").name == "compiled"
+    assert cache_base("~/x") == Path.home() / "x"
+
+
+def test_each_device_driver_and_set_of_properties_has_a_cache_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    core = FakeCore({"NPU": {"FULL_DEVICE_NAME": "one", "NPU_DRIVER_VERSION": 1}, "GPU": {}, "CPU": {}})
+    other_driver = FakeCore({"NPU": {"FULL_DEVICE_NAME": "one", "NPU_DRIVER_VERSION": 2}})
+    other_device = FakeCore({"NPU": {"FULL_DEVICE_NAME": "two", "NPU_DRIVER_VERSION": 1}})
+    found = [
+        cache_directory(tmp_path, core, "NPU", LATENCY),
+        cache_directory(tmp_path, core, "GPU", LATENCY),
+        cache_directory(tmp_path, core, "NPU", LATENCY | {"NPU_TURBO": "YES"}),
+        cache_directory(tmp_path, other_driver, "NPU", LATENCY),
+        cache_directory(tmp_path, other_device, "NPU", LATENCY),
+    ]
+    monkeypatch.setattr(ov, "get_version", lambda: "2099.1")
+    found.append(cache_directory(tmp_path, core, "NPU", LATENCY))
+    assert len(set(found)) == len(found)
+    assert all(path.is_dir() and path.parent == tmp_path for path in found)
+    again = cache_directory(tmp_path, core, "NPU", {**LATENCY})
+    assert again == found[-1]
+    assert cache_directory(tmp_path, core, "CPU", {"A": 1, "B": 2}) == cache_directory(
+        tmp_path, core, "CPU", {"B": 2, "A": 1}
+    )
+
+
+def test_a_cache_that_cannot_be_made_does_not_raise(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("", encoding="utf-8")
+    path = cache_directory(tmp_path / "file", FakeCore({"CPU": {}}), "CPU", {})
+    assert not path.exists()
+
+
+def test_what_was_not_used_for_long_is_deleted_and_nothing_else(tmp_path: Path) -> None:
+    core = FakeCore({"CPU": {}, "GPU.1": {}})
+    old = cache_directory(tmp_path, core, "GPU.1", {"A": 1})
+    (old / "graph.blob").write_bytes(b"x")
+    used = cache_directory(tmp_path, core, "CPU", {})
+    strangers = [tmp_path / "CPU-backup", tmp_path / "photos", tmp_path / "CPU-0123456789abcdef"]
+    for path in strangers[:2]:
+        path.mkdir()
+    # A file and a link of our names are not ours either.
+    strangers[2].write_text("", encoding="utf-8")
+    now_s = 1_000_000_000 + UNUSED_AFTER_S
+    for path in (old, used, *strangers):
+        os.utime(path, (now_s - UNUSED_AFTER_S - 1,) * 2)
+    assert cache_directory(tmp_path, core, "CPU", {}) == used
+    prune(tmp_path, now_s)
+    assert not old.exists()
+    assert used.is_dir()
+    assert all(path.exists() for path in strangers)
+
+
+def test_pruning_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prune(tmp_path / "missing")
+    prune(Path("a\0b"))
+    file = tmp_path / "file"
+    file.write_text("", encoding="utf-8")
+    prune(file)
+    held = cache_directory(tmp_path / "base", FakeCore({"CPU": {}}), "CPU", {})
+
+    def fail(*_: object, **__: object) -> None:
+        raise PermissionError("in use")
+
+    monkeypatch.setattr(os, "unlink", fail)
+    monkeypatch.setattr(os, "rmdir", fail)
+    prune(tmp_path / "base", now_s=1e12)
+    assert held.is_dir()
+
+
+def test_the_reason_of_an_openvino_error_is_its_last_sentence() -> None:
+    assert first_line(RuntimeError(STACK.format("No such thing."))) == "No such thing."
+    assert first_line(RuntimeError("")) == "no reason given"
+    assert len(first_line(RuntimeError("x" * 5000))) == 200

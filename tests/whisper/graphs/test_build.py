@@ -1,0 +1,234 @@
+"""The decoder for any number of tokens and its fixed copies, and what the graphs hold of the weights."""
+
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+import openvino as ov
+import pytest
+from numpy.typing import NDArray
+
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.graphs import build as graphs
+from streamer.whisper.weights import Checkpoint, LazyTensors
+from tests.whisper.support import random_checkpoint
+
+FloatArray = NDArray[np.floating]
+
+DIMS = ModelDimensions(
+    n_mels=8,
+    n_audio_ctx=1500,
+    n_audio_state=16,
+    n_audio_head=2,
+    n_audio_layer=1,
+    n_vocab=40,
+    n_text_ctx=32,
+    n_text_state=16,
+    n_text_head=2,
+    n_text_layer=2,
+)
+HEADS = [(1, 1), (0, 0)]
+EXACT = {"INFERENCE_PRECISION_HINT": "f32"}
+
+
+class Followed(np.ndarray):
+    """An array that can be asked whether it is still alive."""
+
+
+@pytest.fixture(scope="module")
+def checkpoint() -> Checkpoint:
+    return random_checkpoint(DIMS)
+
+
+@pytest.fixture(scope="module")
+def decoder(checkpoint: Checkpoint) -> ov.Model:
+    return graphs.build_decoder(DIMS, checkpoint.tensors, HEADS)
+
+
+def some_inputs(n_tokens: int, n_cached: int) -> dict[str, NDArray[np.generic]]:
+    random = np.random.default_rng(n_tokens)
+    slots = DIMS.cache_size
+    mask = np.zeros((n_tokens, slots + n_tokens), np.float32)
+    mask[:, :n_cached] = 1
+    mask[:, slots:] = np.tri(n_tokens)
+    inputs: dict[str, NDArray[np.generic]] = {
+        "input_ids": random.integers(0, DIMS.n_vocab, (1, n_tokens)),
+        "position_ids": np.arange(n_cached, n_cached + n_tokens),
+        "attention_mask": mask,
+    }
+    for i in range(DIMS.n_text_layer):
+        for kind in ("key", "value"):
+            for part, length in (("decoder", slots), ("encoder", DIMS.n_audio_ctx)):
+                shape = (1, DIMS.n_text_head, length, DIMS.text_head_size)
+                inputs[f"past_key_values.{i}.{part}.{kind}"] = random.standard_normal(shape, np.float32)
+    return inputs
+
+
+def run(model: ov.Model, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, FloatArray]:
+    compiled = ov.Core().compile_model(model, "CPU", EXACT)
+    request = compiled.create_infer_request()
+    request.infer(dict(inputs))
+    return {port.any_name: request.get_tensor(port).data.copy() for port in compiled.outputs}
+
+
+def types(model: ov.Model) -> Counter[str]:
+    return Counter(node.get_type_name() for node in model.get_ops())
+
+
+def constants(model: ov.Model) -> list[FloatArray]:
+    return [node.data for node in model.get_ops() if node.get_type_name() == "Constant"]
+
+
+@pytest.mark.parametrize("n_tokens", [1, 2, 16])
+def test_a_fixed_decoder_is_static(decoder: ov.Model, n_tokens: int) -> None:
+    fixed = graphs.fix_sizes(decoder, n_tokens, DIMS.cache_size)
+    assert all(output.partial_shape.is_static for node in fixed.get_ops() for output in node.outputs())
+    assert fixed.input("input_ids").shape == [1, n_tokens]
+    assert fixed.input("position_ids").shape == [n_tokens]
+    assert fixed.input("attention_mask").shape == [n_tokens, DIMS.cache_size + n_tokens]
+    assert fixed.output("logits").shape == [1, n_tokens, DIMS.n_vocab]
+    assert fixed.output("present_key_values.1.decoder.value").shape == [1, 2, n_tokens, 8]
+    assert fixed.output("cross_attention").shape == [1, len(HEADS), n_tokens, DIMS.n_audio_ctx]
+    assert decoder.input("input_ids").partial_shape[1].is_dynamic  # what it was made of stays as it was
+    assert decoder.input("past_key_values.0.decoder.key").partial_shape[2].is_dynamic
+
+
+@pytest.mark.parametrize(("n_tokens", "n_cached"), [(1, 0), (1, 5), (16, 0), (16, 7)])
+def test_a_fixed_decoder_computes_what_the_open_one_does(decoder: ov.Model, n_tokens: int, n_cached: int) -> None:
+    inputs = some_inputs(n_tokens, n_cached)
+    expected = run(decoder, inputs)
+    fixed = run(graphs.fix_sizes(decoder, n_tokens, DIMS.cache_size), inputs)
+    assert set(fixed) == set(expected)
+    for name, values in expected.items():
+        np.testing.assert_allclose(fixed[name], values, rtol=0, atol=1e-5)
+
+
+def test_a_call_may_continue_several_sequences(decoder: ov.Model) -> None:
+    """A token sees what its own row of the mask shows, whatever lies between."""
+    fixed = graphs.fix_sizes(decoder, 2, DIMS.cache_size)
+    inputs = some_inputs(2, 3)
+    slots = DIMS.cache_size
+    mask = np.zeros((2, slots + 2), np.float32)
+    mask[0, [0, 1]] = mask[1, [0, 2]] = 1
+    mask[0, slots] = mask[1, slots + 1] = 1
+    inputs["attention_mask"], inputs["position_ids"] = mask, np.array([2, 2])
+    both = run(fixed, inputs)["logits"][0]
+    for row, seen in enumerate(([0, 1], [0, 2])):
+        own = np.zeros((1, slots + 1), np.float32)
+        own[0, [*seen, slots]] = 1
+        alone = {"input_ids": inputs["input_ids"][:, row : row + 1], "position_ids": np.array([2])}
+        single = run(graphs.fix_sizes(decoder, 1, slots), {**inputs, **alone, "attention_mask": own})["logits"][0, 0]
+        np.testing.assert_allclose(both[row], single, rtol=0, atol=1e-5)
+
+
+def test_a_decoder_may_have_other_numbers_of_slots(decoder: ov.Model) -> None:
+    fixed = graphs.fix_sizes(decoder, 5, 100)
+    assert fixed.input("attention_mask").shape == [5, 105]
+    assert fixed.input("past_key_values.0.decoder.key").shape[2] == 100
+
+
+def test_a_later_token_does_not_move_an_earlier_ones_logits(decoder: ov.Model) -> None:
+    fixed = graphs.fix_sizes(decoder, 4, DIMS.cache_size)
+    inputs = some_inputs(4, 3)
+    before = run(fixed, inputs)["logits"][0]
+    ids = inputs["input_ids"].copy()
+    ids[0, 2] = (ids[0, 2] + 1) % DIMS.n_vocab
+    after = run(fixed, {**inputs, "input_ids": ids})["logits"][0]
+    np.testing.assert_array_equal(after[:2], before[:2])
+    assert (np.abs(after[2:] - before[2:]).max(axis=1) > 1e-3).all()
+
+
+def test_the_copies_share_the_weights(decoder: ov.Model) -> None:
+    def addresses(model: ov.Model) -> set[int]:
+        return {array.ctypes.data for array in constants(model) if array.size >= DIMS.n_text_state}
+
+    shared = addresses(decoder)
+    assert len(shared) > 30
+    for n_tokens in (1, 16):
+        own = addresses(graphs.fix_sizes(decoder, n_tokens, DIMS.cache_size)) - shared
+        assert not own
+
+
+def test_the_decoder_knows_no_number_of_tokens_when_it_is_read_again(decoder: ov.Model, checkpoint: Checkpoint) -> None:
+    assert decoder.get_friendly_name() == "whisper_decoder"
+    assert graphs.fix_sizes(decoder, 16, DIMS.cache_size).get_friendly_name() == "whisper_decoder_16"
+    without = graphs.build_decoder(DIMS, checkpoint.tensors, [])
+    assert "cross_attention" not in {port.any_name for port in without.outputs}
+    assert graphs.fix_sizes(without, 1, DIMS.cache_size).output("logits").shape == [1, 1, DIMS.n_vocab]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_each_tensor_is_read_once_and_held_once(checkpoint: Checkpoint, dtype: str) -> None:
+    reads: Counter[str] = Counter()
+    alive: list[weakref.ref[Followed]] = []
+
+    def reader(name: str) -> FloatArray:
+        reads[name] += 1
+        array = checkpoint.tensors[name].astype(dtype).view(Followed)
+        alive.append(weakref.ref(array))
+        return array
+
+    tensors = LazyTensors({name: lambda name=name: reader(name) for name in checkpoint.tensors})  # type: ignore[misc]
+    models = [
+        graphs.build_encoder(DIMS, tensors),
+        graphs.build_cross_kv(DIMS, tensors),
+        graphs.build_decoder(DIMS, tensors, HEADS),
+    ]
+    assert set(reads.values()) == {1}
+    assert set(reads) == set(checkpoint.tensors)
+    gc.collect()
+    held = {array.ctypes.data for model in models for array in constants(model)}
+    read = {array.ctypes.data for ref in alive if (array := ref()) is not None}
+    # All but the biases of the two convolutions, which get another shape and are small, and what is joined: three
+    # matrices and two biases of each of the decoder's layers.
+    assert len(read) >= len(reads) - 2 - 5 * DIMS.n_text_layer
+    assert len(read & held) == len(reads) - 2 - 5 * DIMS.n_text_layer
+
+
+def test_a_graph_keeps_the_weights_that_it_looks_at(checkpoint: Checkpoint) -> None:
+    """The nodes share the arrays' memory: it must outlive the arrays' names, and not outlive the graphs."""
+    alive: list[weakref.ref[Followed]] = []
+
+    def read(name: str) -> FloatArray:
+        array = checkpoint.tensors[name].copy().view(Followed)
+        alive.append(weakref.ref(array))
+        return array
+
+    tensors = LazyTensors({name: lambda name=name: read(name) for name in checkpoint.tensors})  # type: ignore[misc]
+    inputs = some_inputs(1, 2)
+    expected = run(graphs.fix_sizes(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1, DIMS.cache_size), inputs)
+    decoder = graphs.build_decoder(DIMS, tensors, HEADS)
+    fixed = graphs.fix_sizes(decoder, 1, DIMS.cache_size)
+    del decoder, tensors
+    gc.collect()
+    rubbish = [np.full((400, 16), np.nan, np.float32) for _ in range(200)]  # would land where something was freed
+    found = run(fixed, inputs)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    del fixed, rubbish
+    gc.collect()
+    assert not any(ref() is not None for ref in alive)
+
+
+def test_weights_of_any_layout_are_taken(checkpoint: Checkpoint) -> None:
+    """Read-only, not aligned, not contiguous: what a reader of a file may give."""
+    inputs = some_inputs(1, 2)
+    expected = run(graphs.fix_sizes(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1, DIMS.cache_size), inputs)[
+        "logits"
+    ]
+
+    def frozen(array: FloatArray) -> FloatArray:
+        return np.frombuffer(array.tobytes(), np.float32).reshape(array.shape)
+
+    def unaligned(array: FloatArray) -> FloatArray:
+        return np.frombuffer(b"\0" + array.tobytes(), np.float32, array.size, offset=1).reshape(array.shape)
+
+    def reversed_(array: FloatArray) -> FloatArray:
+        return np.asfortranarray(array)
+
+    for change in (frozen, unaligned, reversed_):
+        tensors = {name: change(array) for name, array in checkpoint.tensors.items()}
+        found = run(graphs.fix_sizes(graphs.build_decoder(DIMS, tensors, HEADS), 1, DIMS.cache_size), inputs)["logits"]
+        np.testing.assert_array_equal(found, expected)

@@ -1,0 +1,452 @@
+"""Saved models: what is read is what was written, all of it or nothing, and every broken one is one clear line."""
+
+import json
+import os
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import openvino as ov
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from streamer.errors import ModelError, StreamerError, UsageError
+from streamer.whisper.graphs import build as graphs
+from streamer.whisper.graphs import saved
+from streamer.whisper.graphs.saved import Description, FileMark
+from tests.whisper.graphs.test_build import DIMS, HEADS, run, some_inputs
+from tests.whisper.support import random_checkpoint
+
+COMPANIONS = {"tokenizer.json": b"{}", "preprocessor_config.json": b'{"feature_size": 8}'}
+ALL = ("encoder", "cross_kv", "decoder")
+
+
+def describe(precision: str = "f32", stages: tuple[str, ...] = ALL, **changes: object) -> Description:
+    fields: dict[str, Any] = {
+        "name": "tiny",
+        "origin": "someone/whisper-tiny",
+        "dims": DIMS,
+        "alignment_heads": tuple(HEADS),
+        "precisions": dict.fromkeys(stages, precision),
+    }
+    return Description(**{**fields, **changes})
+
+
+def builders(seed: int = 0, stages: tuple[str, ...] = ALL) -> dict[str, Callable[[], ov.Model]]:
+    tensors = random_checkpoint(DIMS, seed).tensors
+    build: dict[str, Callable[[], ov.Model]] = {
+        "encoder": lambda: graphs.build_encoder(DIMS, tensors),
+        "cross_kv": lambda: graphs.build_cross_kv(DIMS, tensors),
+        "decoder": lambda: graphs.build_decoder(DIMS, tensors, HEADS),
+    }
+    return {stage: build[stage] for stage in stages}
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("saved") / "tiny"
+    saved.save(directory, describe(), builders(), COMPANIONS)
+    return directory
+
+
+@pytest.fixture
+def model(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "tiny"))
+
+
+@pytest.fixture
+def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests of many files: the process that reads them first takes a second."""
+    monkeypatch.setattr(saved, "probe_graphs", lambda paths: None)
+
+
+def manifest(directory: Path) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((directory / saved.MANIFEST).read_text(encoding="utf-8"))
+    return data
+
+
+def rewrite(directory: Path, **changes: object) -> None:
+    data = {**manifest(directory), **changes}
+    (directory / saved.MANIFEST).write_text(json.dumps(data), encoding="utf-8")
+
+
+def mark_again(directory: Path) -> None:
+    """Make the manifest agree with the files, as somebody would who means harm."""
+    files = {name: FileMark.of(directory / name) for name in manifest(directory)["files"]}
+    rewrite(directory, files={name: {"n_bytes": m.n_bytes, "sha256": m.sha256} for name, m in files.items()})
+
+
+def read_all(directory: Path) -> None:
+    model = saved.load(directory)
+    for stage in model.stages:
+        model.read(stage)
+
+
+def refuse(directory: Path, *parts: str) -> None:
+    """Check that reading the model fails with one line that holds all of these."""
+    with pytest.raises(ModelError) as caught:
+        read_all(directory)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 700
+    for part in (str(directory), *parts):
+        assert part in message
+
+
+def test_what_was_written_is_read(original: Path) -> None:
+    assert saved.is_saved(original)
+    model = saved.load(original)
+    assert model.description == describe()
+    assert model.stages == ALL
+    assert {path.name for path in original.iterdir()} == {*model.files, saved.MANIFEST}
+    assert model.changed_files() == []
+    for name, content in COMPANIONS.items():
+        assert (original / name).read_bytes() == content
+    inputs = some_inputs(4, 3)
+    expected = run(graphs.fix_sizes(builders()["decoder"](), 4, DIMS.cache_size), inputs)
+    found = run(graphs.fix_sizes(model.read("decoder"), 4, DIMS.cache_size), inputs)
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values)
+    mel = {"input_features": np.random.default_rng(0).standard_normal((1, 8, 3000), np.float32)}
+    np.testing.assert_array_equal(
+        run(model.read("encoder"), mel)["last_hidden_state"], run(builders()["encoder"](), mel)["last_hidden_state"]
+    )
+
+
+def test_half_precision_halves_the_weights_and_keeps_the_ports(original: Path, tmp_path: Path) -> None:
+    half = saved.save(tmp_path / "half", describe("f16"), builders(), {})
+    full = saved.load(original)
+    for stage in ALL:
+        assert half.files[f"{stage}.bin"].n_bytes < 0.6 * full.files[f"{stage}.bin"].n_bytes
+    inputs = some_inputs(1, 3)
+    expected = run(graphs.fix_sizes(full.read("decoder"), 1, DIMS.cache_size), inputs)["logits"]
+    found = run(graphs.fix_sizes(half.read("decoder"), 1, DIMS.cache_size), inputs)["logits"]
+    assert 0 < np.abs(found - expected).max() < 0.1
+
+
+def test_a_model_may_be_its_encoder_alone(tmp_path: Path) -> None:
+    stages = ("encoder",)
+    saved.save(tmp_path / "half", describe(stages=stages), builders(stages=stages), {})
+    model = saved.load(tmp_path / "half")
+    assert model.stages == stages
+    assert not list((tmp_path / "half").glob("*decoder*"))
+    model.read("encoder")
+    with pytest.raises(
+        ModelError, match=r"holds the encoder alone: expected the decoder too; .*without --encoder-only"
+    ):
+        model.read("decoder")
+
+
+def test_without_alignment_heads_there_is_no_port_for_them(tmp_path: Path) -> None:
+    tensors = random_checkpoint(DIMS).tensors
+    build = {**builders(), "decoder": lambda: graphs.build_decoder(DIMS, tensors, [])}
+    model = saved.save(tmp_path / "m", describe(alignment_heads=()), build, {})
+    assert "cross_attention" not in {port.any_name for port in model.read("decoder").outputs}
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty directory"])
+def test_a_new_directory_is_made(tmp_path: Path, there: str) -> None:
+    target = tmp_path / "deep" / "er" / "model"
+    if there != "nothing":
+        target.mkdir(parents=True)
+    saved.save(target, describe(), builders(), {})
+    assert [path.name for path in target.parent.iterdir()] == ["model"]
+
+
+def test_a_directory_that_is_taken_is_refused(model: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"holds a model already: .*--force"):
+        saved.save(model, describe(), builders(), {})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("years", encoding="utf-8")
+    for force in (False, True):
+        with pytest.raises(UsageError, match="is there and is no saved model"):
+            saved.save(tmp_path / "mine", describe(), builders(), {}, force=force)
+        with pytest.raises(UsageError, match="is there and is no saved model"):
+            saved.save(tmp_path / "mine" / "thesis.txt", describe(), builders(), {}, force=force)
+    assert (tmp_path / "mine" / "thesis.txt").read_text(encoding="utf-8") == "years"
+
+
+def test_force_replaces_a_saved_model_wholly(model: Path) -> None:
+    stages = ("encoder",)
+    saved.save(model, describe(stages=stages), builders(1, stages), {}, force=True)
+    assert {path.name for path in model.iterdir()} == {"encoder.xml", "encoder.bin", saved.MANIFEST}
+    assert [path.name for path in model.parent.iterdir()] == ["tiny"]
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ModelError("the checkpoint is broken")])
+@pytest.mark.parametrize(("stage", "force"), [("encoder", True), ("cross_kv", False), ("decoder", True)])
+def test_nothing_partial_is_left_when_a_stage_fails(
+    tmp_path: Path, original: Path, error: BaseException, stage: str, force: bool
+) -> None:
+    target = tmp_path / "new" / "deeper"
+    if force:
+        shutil.copytree(original, target)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+
+    def fail() -> ov.Model:
+        raise error
+
+    with pytest.raises(type(error)):
+        saved.save(target, describe(), {**builders(), stage: fail}, COMPANIONS, force=force)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert (tmp_path / "new").exists() == force
+
+
+@pytest.mark.parametrize("step", ["_write_graph", "_write_manifest", "_check_written", "_put_in_place", "rename"])
+@pytest.mark.parametrize("force", [False, True])
+def test_nothing_partial_is_left_when_a_step_of_writing_fails(
+    tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch, step: str, force: bool
+) -> None:
+    target = tmp_path / "new"
+    if force:
+        shutil.copytree(original, target)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    rename = Path.rename
+
+    def fail(*args: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    def fail_at_the_end(path: Path, to: Path) -> Path:
+        if path.name.endswith(".partial"):
+            fail()
+        return rename(path, to)
+
+    if step == "rename":
+        monkeypatch.setattr(Path, "rename", fail_at_the_end)
+    else:
+        monkeypatch.setattr(saved, step, fail)
+    with pytest.raises(StreamerError, match=r"new cannot be written \(No space left on device\): make room") as caught:
+        saved.save(target, describe(), builders(), COMPANIONS, force=force)
+    assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of file sizes are POSIX's")
+@pytest.mark.parametrize("limit", [0, 1000, 20_000])
+def test_nothing_partial_is_left_when_the_disk_is_full(tmp_path: Path, limit: int) -> None:
+    """OpenVINO writes through C++ streams: this shows that it notices."""
+    import resource
+
+    build = builders()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, before[1]))
+    try:
+        with pytest.raises(StreamerError, match="make room, or choose another place") as caught:
+            saved.save(tmp_path / "new", describe(), build, {})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32" or os.getuid() == 0, reason="permissions are POSIX's, and bind no root")
+def test_a_place_that_may_not_be_written_to(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="cannot be made"):
+        saved.save(tmp_path / "new", describe(), builders(), {})
+
+
+def test_a_file_in_the_place_of_the_parent(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(UsageError, match=r"new cannot be made: \S+file is no directory that you may write to"):
+        saved.save(tmp_path / "file" / "new", describe(), builders(), {})
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there it takes a privilege")
+@pytest.mark.parametrize("leads_to", ["nowhere", "new"])
+def test_a_link_in_the_place_of_the_model_is_not_followed(tmp_path: Path, leads_to: str) -> None:
+    (tmp_path / "new").symlink_to(leads_to)
+    with pytest.raises(UsageError, match="new is there and is no saved model"):
+        saved.save(tmp_path / "new", describe(), builders(), {}, force=True)
+    with pytest.raises(UsageError, match="new is no directory that you may write to"):
+        saved.save(tmp_path / "new" / "below", describe(), builders(), {})
+
+
+@pytest.mark.usefixtures("no_probe")
+@pytest.mark.parametrize("stage", ALL)
+@pytest.mark.parametrize("suffix", [".xml", ".bin"])
+def test_a_missing_truncated_or_longer_file_is_named(model: Path, stage: str, suffix: str) -> None:
+    path = model / f"{stage}{suffix}"
+    content = path.read_bytes()
+    for broken in (content[:-1], content[: len(content) // 2], b"", content + b"\0"):
+        path.write_bytes(broken)
+        refuse(
+            model, path.name, f"has {len(broken)} bytes, streamer.json says {len(content)}", "convert the model again"
+        )
+    path.unlink()
+    refuse(model, path.name, "is missing: streamer.json lists it")
+    path.mkdir()
+    refuse(model, path.name, "is missing")
+
+
+@pytest.mark.usefixtures("no_probe")
+def test_a_damaged_description_of_a_graph_is_seen_at_each_load_and_damaged_weights_by_their_hash(model: Path) -> None:
+    loaded = saved.load(model)
+    weights = model / "encoder.bin"
+    content = bytearray(weights.read_bytes())
+    content[100] ^= 1
+    weights.write_bytes(content)
+    assert loaded.changed_files() == ["encoder.bin"]
+    (model / "tokenizer.json").unlink()
+    assert loaded.changed_files() == ["encoder.bin", "tokenizer.json"]
+    xml = model / "cross_kv.xml"
+    xml.write_bytes(xml.read_bytes().replace(b"1500", b"1501", 1))
+    refuse(model, "cross_kv.xml is not the file that streamer.json was written with")
+
+
+@pytest.mark.usefixtures("no_probe")
+@pytest.mark.parametrize("stage", ALL)
+def test_a_stage_of_another_model_of_the_same_dimensions_is_seen(model: Path, tmp_path: Path, stage: str) -> None:
+    saved.save(tmp_path / "other", describe(), builders(1), {})
+    for suffix in (".xml", ".bin"):
+        shutil.copy(tmp_path / "other" / f"{stage}{suffix}", model)
+    refuse(model, f"{stage}.xml", "of another model")
+
+
+@pytest.mark.usefixtures("no_probe")
+@pytest.mark.parametrize(
+    ("stage", "key", "value", "parts"),
+    [
+        ("encoder", "n_mels", 80, ["encoder.xml has the input input_features", "[1,8,3000]", "[1,80,3000]"]),
+        ("cross_kv", "n_text_head", 4, ["cross_kv.xml has the output present_key_values.0.encoder.key of shape"]),
+        ("decoder", "n_vocab", 41, ["decoder.xml has the output logits of shape [1,?,40] and type f32", "[1,?,41]"]),
+        ("decoder", "n_text_ctx", 33, ["decoder.xml has no table of 33 positions"]),
+        ("cross_kv", "n_text_layer", 3, ["cross_kv.xml has no output 'present_key_values.2.encoder.key'"]),
+        ("cross_kv", "n_text_layer", 1, ["cross_kv.xml has the output 'present_key_values.1.encoder.key'"]),
+    ],
+)
+def test_a_graph_that_does_not_fit_the_dimensions_is_named(
+    model: Path, stage: str, key: str, value: int, parts: list[str]
+) -> None:
+    rewrite(model, dims={**manifest(model)["dims"], key: value}, alignment_heads=[[0, 0], [0, 1]])
+    with pytest.raises(ModelError) as caught:
+        saved.load(model).read(stage)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.usefixtures("no_probe")
+def test_stages_that_were_exchanged_are_named(model: Path) -> None:
+    for suffix in (".xml", ".bin"):
+        shutil.copy(model / f"cross_kv{suffix}", model / f"encoder{suffix}")
+    mark_again(model)
+    refuse(model, "encoder.xml has no input 'input_features'", "expected the encoder of the model")
+
+
+@pytest.mark.usefixtures("no_probe")
+def test_heads_are_looked_for(model: Path, original: Path) -> None:
+    rewrite(model, alignment_heads=[[0, 0]])
+    refuse(model, "decoder.xml has the output cross_attention of shape [1,2,?,1500]", "[1,1,?,1500]")
+    rewrite(model, alignment_heads=[])
+    refuse(model, "decoder.xml has the output 'cross_attention'")
+
+
+@pytest.mark.usefixtures("no_probe")
+@pytest.mark.parametrize(
+    ("changes", "parts"),
+    [
+        ({"version": 2}, ["is of version 2, this program reads up to 1: update the program"]),
+        ({"version": 10**400}, ["is of version 1000", "update the program"]),
+        ({"version": 0}, ["has version 0: expected a whole number from 1 on"]),
+        ({"version": True}, ["has version True"]),
+        ({"version": None}, ["has version None"]),
+        ({"dims": []}, ["has dims []: expected an object"]),
+        ({"dims": {}}, ["has n_mels None"]),
+        ({"dims": {"n_mels": 2**60}}, ["has n_mels 1152921504606846976"]),
+        ({"name": 7}, ["has name 7: expected a short text"]),
+        ({"name": "a\x1b[2J"}, ["has name 'a\\x1b[2J'"]),
+        ({"origin": "x" * 10_000}, ["has origin 'xxx"]),
+        ({"precisions": {}}, ["has precisions {}: expected one of f32, f16, int8, int4"]),
+        ({"precisions": {"encoder": "f16", "decoder": "f16"}}, ["has precisions"]),
+        ({"precisions": dict.fromkeys(ALL, "f8")}, ["has precisions"]),
+        ({"precisions": {stage: ["f16"] for stage in ALL}}, ["has precisions"]),
+        ({"alignment_heads": 3}, ["has alignment_heads 3"]),
+        ({"alignment_heads": [[0]]}, ["has the alignment head [0]: expected [layer, head] below [2, 2]"]),
+        ({"alignment_heads": [[0, 2]]}, ["has the alignment head [0, 2]"]),
+        ({"alignment_heads": [[0, True]]}, ["has the alignment head"]),
+        ({"files": None}, ["has files None"]),
+        ({"files": {}}, ["does not list the file 'cross_kv.bin'"]),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_broken_manifest(model: Path, changes: dict[str, object], parts: list[str]) -> None:
+    rewrite(model, **changes)
+    refuse(model, "streamer.json", *parts)
+
+
+@pytest.mark.usefixtures("no_probe")
+@pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "C:\\secret", "other.bin", "streamer.json", ""])
+def test_a_file_that_is_not_ours_is_never_followed(model: Path, name: str) -> None:
+    rewrite(model, files={**manifest(model)["files"], name: {"n_bytes": 1, "sha256": ""}})
+    refuse(model, f"lists the file {name!r}")
+
+
+@pytest.mark.usefixtures("no_probe")
+@pytest.mark.parametrize(
+    "entry", [None, [], {"n_bytes": -1, "sha256": ""}, {"n_bytes": 1.5, "sha256": ""}, {"n_bytes": 1}]
+)
+def test_a_broken_mark(model: Path, entry: object) -> None:
+    rewrite(model, files={**manifest(model)["files"], "decoder.xml": entry})
+    refuse(model, "has for decoder.xml")
+
+
+@pytest.mark.parametrize("text", [b"", b"{", b"[]", b"\xff", b"[" * 100_000])
+def test_a_manifest_that_is_no_object(model: Path, text: bytes) -> None:
+    (model / saved.MANIFEST).write_bytes(text)
+    refuse(model, "streamer.json")
+
+
+@pytest.mark.usefixtures("no_probe")
+def test_constants_that_lie_about_their_place_and_size(model: Path) -> None:
+    """Whoever writes the graphs can write the hashes too."""
+    xml = model / "decoder.xml"
+    content = xml.read_bytes()
+    for old, new in (
+        (b'offset="0" size="2560"', b'offset="99999999" size="2560"'),
+        (b'offset="0" size="2560"', b'offset="-8" size="2560"'),
+        (b'offset="0" size="2560"', b'offset="0" size="18446744073709551615"'),
+        (b'offset="0" size="2560"', b'offset="0" size="8"'),
+        (b'shape="40, 16"', b'shape="1152921504606846976, 16"'),
+        (b'shape="40, 16"', b'shape="400000, 16"'),
+        (b"<?xml", b"garbage"),
+        (b'type="MVN"', b'type="Evil"'),
+        (b'names="logits"', b'names="logit\xa1"'),
+    ):
+        assert old in content
+        xml.write_bytes(content.replace(old, new, 1))
+        mark_again(model)
+        refuse(model, "decoder.xml")
+
+
+def test_a_graph_that_crashes_openvino_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process that reads the graphs first is asked about all of them, and its verdict is heeded."""
+    asked: list[str] = []
+
+    def crash(paths: list[Path]) -> None:
+        asked.extend(path.name for path in paths)
+        raise ModelError(f"{paths[0]} cannot be read (OpenVINO crashes)")
+
+    monkeypatch.setattr(saved, "probe_graphs", crash)
+    refuse(model, "OpenVINO crashes")
+    assert asked == ["encoder.xml", "cross_kv.xml", "decoder.xml"]
+
+
+@pytest.mark.usefixtures("no_probe")
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(data=st.data(), rest=st.binary(max_size=40))
+def test_any_manifest_loads_or_is_one_line(model: Path, original: Path, data: st.DataObject, rest: bytes) -> None:
+    content = (original / saved.MANIFEST).read_bytes()
+    first, last = sorted(data.draw(st.tuples(*[st.integers(0, len(content))] * 2)))
+    (model / saved.MANIFEST).write_bytes(content[:first] + rest + content[last:])
+    message = ""
+    try:
+        saved.load(model)
+    except ModelError as error:
+        message = str(error)
+    assert "\n" not in message
+    assert len(message) < 700

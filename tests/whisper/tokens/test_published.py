@@ -1,0 +1,269 @@
+"""The tokenizers of all published models, from each kind of file, against openai-whisper's."""
+
+import json
+import unicodedata
+from functools import cache
+from pathlib import Path
+
+import pytest
+import transformers
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from streamer.whisper.tokens import vocabulary
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from tests.whisper.tokens.published import (
+    CASES,
+    ENGLISH,
+    LARGE_V3,
+    MULTILINGUAL,
+    TEXTS,
+    Case,
+    gpt2_files,
+    huggingface_backend,
+    load,
+    reference,
+    special_tokens,
+    table,
+    write_gpt2_files,
+)
+
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.n_vocab))
+
+
+def from_tokenizer_json(directory: Path, case: Case) -> Tokenizer:
+    path = directory / "tokenizer.json"
+    huggingface_backend(case).save(str(path))
+    assert "<|30.00|>" in path.read_text(encoding="utf-8")
+    return Tokenizer.load(directory, n_vocab=case.n_vocab)
+
+
+def from_early_tokenizer_json(directory: Path, case: Case) -> Tokenizer:
+    """As the first fine-tunes had it: without the times, and the merges in one string each."""
+    data = json.loads(huggingface_backend(case).to_str())
+    data["added_tokens"] = [token for token in data["added_tokens"] if "." not in token["content"]]
+    data["model"]["merges"] = [" ".join(merge) for merge in data["model"]["merges"]]
+    (directory / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+    return Tokenizer.load(directory, n_vocab=case.n_vocab)
+
+
+def from_what_transformers_saves(directory: Path, case: Case) -> Tokenizer:
+    vocabulary, merges = gpt2_files(case.asset)
+    theirs = transformers.WhisperTokenizer(vocab={**vocabulary, "<|endoftext|>": len(vocabulary)}, merges=merges)
+    theirs.add_tokens(list(special_tokens(case)), special_tokens=True)
+    theirs.save_pretrained(directory)
+    return Tokenizer.load(directory, n_vocab=case.n_vocab)
+
+
+def from_bare_gpt2_files(directory: Path, case: Case) -> Tokenizer:
+    write_gpt2_files(directory, case)
+    return Tokenizer.load(directory, n_vocab=case.n_vocab)
+
+
+def from_gpt2_files_with_added_tokens(directory: Path, case: Case) -> Tokenizer:
+    write_gpt2_files(directory, case)
+    added = special_tokens(case)
+    (directory / "added_tokens.json").write_text(json.dumps(added), encoding="utf-8")
+    return Tokenizer.load(directory, n_vocab=case.n_vocab)
+
+
+def from_gpt2_files_with_a_config(directory: Path, case: Case) -> Tokenizer:
+    write_gpt2_files(directory, case)
+    decoder = {str(number): {"content": text, "special": True} for text, number in special_tokens(case).items()}
+    config = {"tokenizer_class": "WhisperTokenizer", "added_tokens_decoder": decoder}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    return Tokenizer.load(directory / "merges.txt", n_vocab=case.n_vocab)
+
+
+def from_table(directory: Path, case: Case) -> Tokenizer:
+    return Tokenizer(vocabulary.from_table(table(case.asset), case.n_vocab, "ggml"), where="ggml")
+
+
+def from_table_with_the_end(directory: Path, case: Case) -> Tokenizer:
+    """As the older ggml files of English-only models have it."""
+    words = [*table(case.asset), b"<|endoftext|>"]
+    return Tokenizer(vocabulary.from_table(words, case.n_vocab, "ggml"), where="ggml")
+
+
+def from_whole_table(directory: Path, case: Case) -> Tokenizer:
+    words = [*table(case.asset), *(name.encode() for name in special_tokens(case))]
+    return Tokenizer(vocabulary.from_table(words, case.n_vocab, "ggml"), where="ggml")
+
+
+SOURCES = {
+    function.__name__.removeprefix("from_"): function
+    for function in (
+        from_tokenizer_json,
+        from_early_tokenizer_json,
+        from_what_transformers_saves,
+        from_bare_gpt2_files,
+        from_gpt2_files_with_added_tokens,
+        from_gpt2_files_with_a_config,
+        from_table,
+        from_table_with_the_end,
+        from_whole_table,
+    )
+}
+
+
+def check(tokenizer: Tokenizer, case: Case) -> None:
+    """Hold a tokenizer against openai-whisper's: text, special tokens and sizes."""
+    expected = reference(case)
+    for text in TEXTS.values():
+        tokens = expected.encode(text)
+        assert tokenizer.encode(text) == tokens
+        assert tokenizer.decode(tokens) == expected.decode(tokens) == text
+    special = tokenizer.special
+    assert special.end_of_text == expected.eot
+    assert special.start_of_transcript == expected.sot
+    assert special.translate == expected.translate
+    assert special.transcribe == expected.transcribe
+    assert special.start_of_language_model == expected.sot_lm
+    assert special.start_of_previous == expected.sot_prev
+    assert special.no_speech == expected.no_speech
+    assert special.no_timestamps == expected.no_timestamps
+    assert special.timestamp_begin == expected.timestamp_begin
+    languages = dict(zip(expected.all_language_codes, expected.all_language_tokens, strict=True))
+    assert tokenizer.languages == languages
+    assert list(tokenizer.languages) == sorted(languages, key=lambda code: languages[code])
+    assert tokenizer.n_vocab == case.n_vocab
+    assert tokenizer.multilingual == case.multilingual
+
+
+@cases
+def test_a_tiktoken_file_equals_openai_whisper(case: Case) -> None:
+    check(load(case), case)
+
+
+# The multilingual vocabularies differ in one language only.
+@pytest.mark.parametrize("case", [ENGLISH, LARGE_V3], ids=["51864", "51866"])
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_other_source_gives_the_same(tmp_path: Path, source: str, case: Case) -> None:
+    check(SOURCES[source](tmp_path, case), case)
+
+
+@cases
+def test_every_text_of_one_token_comes_back(case: Case) -> None:
+    """What the tokens spell, each and all in a row."""
+    tokenizer, expected = load(case), reference(case)
+    tokens = list(range(tokenizer.special.end_of_text))
+    assert [tokenizer.decode([token]) for token in tokens] == [expected.decode([token]) for token in tokens]
+    assert tokenizer.decode(tokens) == expected.decode(tokens)
+
+
+@cases
+@settings(max_examples=150, deadline=None)
+@given(text=st.text(st.characters(codec="utf-8"), max_size=40))
+def test_any_text_equals_openai_whisper(case: Case, text: str) -> None:
+    # Python's and the tokenizers' tables of characters are of different years.
+    text = "".join(character for character in text if unicodedata.category(character) != "Cn")
+    # What reads like a special token is left out here, and an error there.
+    assume("<|" not in text)
+    tokenizer = load(case)
+    tokens = tokenizer.encode(text)
+    assert tokens == reference(case).encode(text)
+    assert tokenizer.decode(tokens) == text
+
+
+@cases
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_tokens_read_as_openai_whisper_reads_them(case: Case, data: st.DataObject) -> None:
+    tokenizer = load(case)
+    tokens = data.draw(st.lists(st.integers(0, tokenizer.special.end_of_text - 1), max_size=30))
+    assert tokenizer.decode(tokens) == reference(case).decode(tokens)
+
+
+@cases
+def test_the_start_equals_openai_whispers(case: Case) -> None:
+    tokenizer = load(case)
+    for language in tokenizer.languages if case.multilingual else ["en"]:
+        expected = list(reference(case, language).sot_sequence)
+        assert tokenizer.start_sequence(language, "transcribe") == expected
+
+
+def shown(tokenizer: Tokenizer, tokens: list[int], language: str) -> str:
+    return "".join(word for word, _ in tokenizer.split_to_words(tokens, language))
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("case", [ENGLISH, LARGE_V3], ids=["51864", "51866"])
+def test_a_text_that_grows_by_tokens_shows_no_half_character(case: Case, text: str, language: str) -> None:
+    tokenizer = load(case)
+    tokens = tokenizer.encode(text)
+    before = ""
+    for n in range(len(tokens) + 1):
+        now = shown(tokenizer, tokens[:n], language)
+        assert text.startswith(now)
+        assert now.startswith(before)
+        before = now
+    assert before == text
+
+
+@cache
+def broken_tokens() -> list[int]:
+    """Return the tokens that alone are no whole characters."""
+    tokenizer = load(MULTILINGUAL)
+    end = tokenizer.special.end_of_text
+    return [token for token in range(end) if "\N{REPLACEMENT CHARACTER}" in tokenizer.decode([token])]
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_any_tokens_that_grow_show_a_prefix_of_the_whole(language: str, data: st.DataObject) -> None:
+    """What is broken is shown as such once it cannot become whole, and nothing that was shown changes."""
+    tokenizer = load(MULTILINGUAL)
+    # Mostly of those that spell a part of a character, and the one that spells nothing.
+    token = st.one_of(st.sampled_from(broken_tokens()), st.integers(0, 50256), st.just(50256))
+    tokens = data.draw(st.lists(token, max_size=20))
+    whole = tokenizer.decode(tokens)
+    before = ""
+    for n in range(len(tokens) + 1):
+        words = tokenizer.split_to_words(tokens[:n], language)
+        now = "".join(word for word, _ in words)
+        assert all(word for word, _ in words)
+        assert whole.startswith(now)
+        assert now.startswith(before)
+        # Half a character at the end would read as broken now and as something else later.
+        assert not now.endswith("\N{REPLACEMENT CHARACTER}")
+        before = now
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("en", " it took us half a day to get there and back again"),
+        ("de", " gestern Abend überquerten sechzehn Fußgänger die Straße"),
+        ("ru", " сегодня мы едем на дачу"),
+        ("ko", " 오늘 날씨가 정말 좋네요"),
+        ("hi", " आज मौसम बहुत अच्छा है"),
+        ("ar", " كيف حالك اليوم يا صديقي"),
+        ("zh", "今天天气很好我们去公园散步吧龘𠮷"),
+        ("ja", "昨日友達とラーメンを食べました"),
+        ("yue", "我哋今日去公園行下啦"),
+    ],
+)
+def test_words_without_punctuation_equal_openai_whispers(language: str, text: str) -> None:
+    tokenizer = load(LARGE_V3)
+    tokens = tokenizer.encode(text)
+    words, spellings = reference(LARGE_V3, language).split_to_word_tokens(tokens)
+    expected = [(word, tuple(spelling)) for word, spelling in zip(words, spellings, strict=True)]
+    assert tokenizer.split_to_words(tokens, language) == expected
+
+
+def test_punctuation_that_openai_whisper_splits_off_stays_with_its_word() -> None:
+    """As after openai-whisper's `merge_punctuations`, which only its word timestamps run."""
+    tokenizer = load(MULTILINGUAL)
+    tokens = tokenizer.encode(" Yes, well: no.")
+    assert reference(MULTILINGUAL, "en").split_to_word_tokens(tokens)[0] == [" Yes", ",", " well", ":", " no", "."]
+    assert [word for word, _ in tokenizer.split_to_words(tokens, "en")] == [" Yes,", " well:", " no."]
+
+
+def test_marks_stay_with_their_letter_where_openai_whisper_splits_them_off() -> None:
+    tokenizer = load(MULTILINGUAL)
+    tokens = tokenizer.encode("น้ำใจ")
+    words = [word for word, _ in tokenizer.split_to_words(tokens, "th")]
+    assert "".join(words) == "น้ำใจ"
+    assert not any(unicodedata.category(word[0]).startswith("M") for word in words)

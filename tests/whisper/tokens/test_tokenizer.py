@@ -1,0 +1,246 @@
+"""The tokenizer against transformers' on the same files."""
+
+import json
+from typing import Any
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamer.errors import ConfigError, ModelError
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from tests.whisper.support import NANO, Untyped
+
+TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
+
+TEXTS = [
+    "",
+    " ",
+    " the Commission believes that the facts",
+    "no leading space,  two spaces\nand a line\t.",
+    ' "Quoted", he said: “curly” and ‘single’ — it’s 1,234.50 €.',
+    " Grüße aus Köln, ça va? Ñandú; łódź; İstanbul",
+    " Привет, мир! Γειά σου Κόσμε",
+    " 私はガラスを食べられます。",
+    " 今天天气很好，我们去公园。",
+    " สวัสดีชาวโลก",
+    " नमस्ते दुनिया",
+    " مرحبا بالعالم שלום עולם",
+    " 🙂 👩‍👩‍👧‍👦 🇪🇺 e\N{COMBINING ACUTE ACCENT}",
+    " \N{REPLACEMENT CHARACTER} and \0 and \x7f",
+]
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict[str, Any]:
+    """tokenizer.json as plain values, to be changed and made a tokenizer of."""
+    data: dict[str, Any] = json.loads((NANO / "tokenizer.json").read_text(encoding="utf-8"))
+    return data
+
+
+def renamed(tables: dict[str, Any], **names: str) -> Tokenizer:
+    """Return the tokenizer with special tokens under other names, multilingual."""
+    text = json.dumps(tables)
+    for old, new in names.items():
+        text = text.replace(f"<|{old}|>", f"<|{new}|>")
+    return Tokenizer(tokenizers.Tokenizer.from_str(text), multilingual=True, where="tokenizer.json")
+
+
+def test_special_tokens_are_found_by_name(processor: Untyped) -> None:
+    special = TOKENIZER.special
+    for name, token in {
+        "<|endoftext|>": special.end_of_text,
+        "<|startoftranscript|>": special.start_of_transcript,
+        "<|translate|>": special.translate,
+        "<|transcribe|>": special.transcribe,
+        "<|startofprev|>": special.start_of_previous,
+        "<|nospeech|>": special.no_speech,
+        "<|notimestamps|>": special.no_timestamps,
+        "<|0.00|>": special.timestamp_begin,
+        "<|30.00|>": special.timestamp_begin + 1500,
+    }.items():
+        assert processor.tokenizer.convert_tokens_to_ids(name) == token
+    assert TOKENIZER.languages == {"en": processor.tokenizer.convert_tokens_to_ids("<|en|>")}
+    assert TOKENIZER.special.start_of_language_model == processor.tokenizer.convert_tokens_to_ids("<|startoflm|>")
+    assert TOKENIZER.n_vocab == len(processor.tokenizer)
+
+
+def test_the_older_name_of_the_no_speech_token(tables: dict[str, Any]) -> None:
+    assert renamed(tables, nospeech="nocaptions").special.no_speech == TOKENIZER.special.no_speech
+
+
+@pytest.mark.parametrize(
+    "name", ["endoftext", "startoftranscript", "translate", "startofprev", "nospeech", "notimestamps", "0.00"]
+)
+def test_a_missing_special_token_is_named(tables: dict[str, Any], name: str) -> None:
+    with pytest.raises(ModelError, match=r"^tokenizer\.json has no token <\|" + name + r"\|>: expected a Whisper"):
+        renamed(tables, **{name: "something else"})
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("endoftext", "translate"),
+        ("notimestamps", "0.00"),
+        ("0.00", "0.02"),
+        ("30.00", "29.98"),
+        ("nospeech", "30.00"),
+        ("startoftranscript", "endoftext"),
+    ],
+)
+def test_special_tokens_in_another_order(tables: dict[str, Any], one: str, other: str) -> None:
+    """Decoding tells text, control and time by what comes before and behind what."""
+    text = json.dumps(tables).replace(f"<|{one}|>", "<|x|>").replace(f"<|{other}|>", f"<|{one}|>")
+    backend = tokenizers.Tokenizer.from_str(text.replace("<|x|>", f"<|{other}|>"))
+    with pytest.raises(ModelError, match=r"^here numbers its special tokens in another order .*--tokenizer FILE"):
+        Tokenizer(backend, where="here")
+
+
+def test_a_token_that_is_not_needed_may_be_missing(tables: dict[str, Any]) -> None:
+    assert renamed(tables, startoflm="other").special.start_of_language_model is None
+
+
+def test_who_is_multilingual(tables: dict[str, Any]) -> None:
+    """Whoever has languages; what a model says of itself goes first."""
+    assert TOKENIZER.multilingual
+    without = Tokenizer(
+        tokenizers.Tokenizer.from_str(json.dumps(tables).replace("<|en|>", "<|English|>")), where="here"
+    )
+    assert not without.multilingual
+    english_only = TOKENIZER.as_multilingual(False)
+    assert not english_only.multilingual
+    assert english_only.as_multilingual(True).multilingual
+    assert TOKENIZER.multilingual
+    with pytest.raises(ModelError, match=r"has no language token such as <\|en\|>"):
+        without.as_multilingual(True)
+
+
+def test_a_multilingual_tokenizer_without_languages(tables: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=r"has no language token such as <\|en\|>"):
+        renamed(tables, en="English")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_text_to_tokens_and_back_equals_transformers(processor: Untyped, text: str) -> None:
+    tokens = TOKENIZER.encode(text)
+    assert tokens == processor.tokenizer(text, add_special_tokens=False).input_ids
+    assert TOKENIZER.decode(tokens) == processor.tokenizer.decode(tokens, clean_up_tokenization_spaces=False) == text
+
+
+@given(st.text(st.characters(codec="utf-8"), max_size=40))
+def test_any_text_comes_back(text: str) -> None:
+    if "<|" not in text:
+        assert TOKENIZER.decode(TOKENIZER.encode(text)) == text
+
+
+@given(st.lists(st.integers(0, 511), max_size=30))
+def test_any_tokens_read_as_transformers_reads_them(processor: Untyped, tokens: list[int]) -> None:
+    assert TOKENIZER.decode(tokens) == processor.tokenizer.decode(tokens, clean_up_tokenization_spaces=False)
+
+
+def test_text_that_reads_like_a_special_token_makes_none() -> None:
+    tokens = TOKENIZER.encode(" one<|endoftext|> two<|startofprev|><|0.00|> three<|en|>")
+    assert max(tokens) < TOKENIZER.special.end_of_text
+    assert TOKENIZER.decode(tokens) == " one two three"
+
+
+def test_special_tokens_and_times_are_not_text() -> None:
+    begin = TOKENIZER.special.timestamp_begin
+    text = TOKENIZER.encode(" one")
+    assert TOKENIZER.decode([begin, *text, begin + 50, TOKENIZER.special.end_of_text]) == " one"
+
+
+def test_truncation_and_padding_of_the_file_do_not_count(tables: dict[str, Any]) -> None:
+    backend = tokenizers.Tokenizer.from_str(json.dumps(tables))
+    backend.enable_truncation(2)
+    backend.enable_padding(length=50)
+    tokens = Tokenizer(backend, multilingual=True, where="").encode(" one two three four five")
+    assert tokens == TOKENIZER.encode(" one two three four five")
+
+
+@pytest.mark.parametrize("language", ["en", "ja"])
+@pytest.mark.parametrize("text", TEXTS)
+def test_words_join_back_to_the_text(text: str, language: str) -> None:
+    tokens = TOKENIZER.encode(text)
+    words = TOKENIZER.split_to_words(tokens, language)
+    whole = "".join(word for word, _ in words)
+    # Only a mark at the very end may be missing: it could still become a character.
+    assert whole == text
+    assert [token for _, spelling in words for token in spelling] == tokens
+    for word, spelling in words:
+        assert TOKENIZER.decode(spelling) == word
+
+
+@given(st.lists(st.integers(0, 511), max_size=30))
+def test_words_of_any_tokens_are_a_prefix_that_stays_whole(tokens: list[int]) -> None:
+    """Broken bytes too: no character is split, and only an unfinished one at the end is left out."""
+    words = TOKENIZER.split_to_words(tokens, "en")
+    joined = [token for _, spelling in words for token in spelling]
+    assert joined == tokens[: len(joined)]
+    assert "".join(word for word, _ in words) == TOKENIZER.decode(joined)
+    rest = TOKENIZER.decode(tokens[len(joined) :])
+    assert not rest or rest.endswith("\N{REPLACEMENT CHARACTER}")
+    assert TOKENIZER.decode(joined) + rest == TOKENIZER.decode(tokens)
+
+
+def test_a_lone_space_is_no_word_of_its_own() -> None:
+    space, the = TOKENIZER.encode(" ")[0], TOKENIZER.encode(" the")
+    assert TOKENIZER.split_to_words([*the, space, *the], "en") == [(" the", tuple(the)), ("  the", (space, *the))]
+    assert TOKENIZER.split_to_words([*the, space], "en") == [(" the", tuple(the)), (" ", (space,))]
+
+
+def test_a_character_of_several_tokens_is_one_word_piece() -> None:
+    tokens = TOKENIZER.encode(" a🙂")
+    assert len(tokens) > 3
+    assert TOKENIZER.split_to_words(tokens[:-1], "en") == [(" a", tuple(TOKENIZER.encode(" a")))]
+    assert [word for word, _ in TOKENIZER.split_to_words(tokens, "en")] == [" a🙂"]
+
+
+def test_words_keep_their_space_and_punctuation() -> None:
+    words = TOKENIZER.split_to_words(TOKENIZER.encode(' He said: "yes, well-known," didn\'t he?'), "en")
+    assert [word for word, _ in words] == [" He", " said:", ' "yes,', ' well-known,"', " didn't", " he?"]
+
+
+def test_languages_without_spaces_are_split_by_characters() -> None:
+    words = TOKENIZER.split_to_words(TOKENIZER.encode("今天，好。"), "zh")
+    assert [word for word, _ in words] == ["今", "天，", "好。"]
+    assert len(TOKENIZER.split_to_words(TOKENIZER.encode("今天，好。"), "en")) == 1
+
+
+def test_the_start_names_language_and_task() -> None:
+    special = TOKENIZER.special
+    en = TOKENIZER.languages["en"]
+    assert TOKENIZER.start_sequence("en", "transcribe") == [special.start_of_transcript, en, special.transcribe]
+    assert TOKENIZER.start_sequence("en", "translate") == [special.start_of_transcript, en, special.translate]
+
+
+@pytest.mark.parametrize("language", ["xx", "", "EN", "endoftext", "auto"])
+def test_a_language_that_is_not_known(language: str) -> None:
+    with pytest.raises(ConfigError, match=r"does not know the language .*: expected auto or one of en"):
+        TOKENIZER.start_sequence(language, "transcribe")
+
+
+def test_an_english_only_model_names_neither() -> None:
+    tokenizer = Tokenizer.load(NANO, n_vocab=2022, multilingual=False)
+    assert tokenizer.start_sequence("en", "transcribe") == [tokenizer.special.start_of_transcript]
+    with pytest.raises(ConfigError, match=r"English only, not 'de'"):
+        tokenizer.start_sequence("de", "transcribe")
+    with pytest.raises(ConfigError, match="expected task transcribe"):
+        tokenizer.start_sequence("en", "translate")
+
+
+def test_the_only_language_need_not_be_found_out(tables: dict[str, Any]) -> None:
+    assert TOKENIZER.choose_language("auto", "transcribe") == "en"
+    english_only = Tokenizer.load(NANO, n_vocab=2022, multilingual=False)
+    assert english_only.choose_language("auto", "transcribe") == "en"
+    with pytest.raises(ConfigError, match="English only"):
+        english_only.choose_language("auto", "translate")
+
+
+def test_one_of_several_languages_is_found_out(tables: dict[str, Any]) -> None:
+    tokenizer = renamed(tables, startoflm="de")
+    assert tokenizer.choose_language("auto", "transcribe") == "auto"
+    assert tokenizer.choose_language("de", "translate") == "de"
+    with pytest.raises(ConfigError, match="'fr'"):
+        tokenizer.choose_language("fr", "transcribe")
