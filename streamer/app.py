@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
@@ -39,7 +37,6 @@ from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float32]
 
 # How long a stop waits for what was said last to become final. A pass over 30 s takes a few seconds on a slow CPU.
 FLUSH_TIMEOUT_S = 30.0

@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from numpy.typing import NDArray
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Event, from_json
 
@@ -32,8 +32,6 @@ SAMPLE = REPOSITORY / "models" / "nano.en" / "sample.flac"
 # Bounds of waits, so that a hang is a failure. Nothing is measured by them.
 START_S = 60.0
 WAIT_S = 90.0
-
-FloatArray = NDArray[np.float32]
 
 
 @dataclass
@@ -281,7 +279,7 @@ async def follow(address: str) -> Received:
         return received
 
 
-async def send_audio(connection: ClientConnection, samples: FloatArray, *, speed: float = 0.0) -> None:
+async def send_audio(connection: ClientConnection, samples: Float32Array, *, speed: float = 0.0) -> None:
     """Send 16 kHz audio as 16-bit integers in frames of 100 ms, at a pace (0: as fast as it is taken)."""
     size = SAMPLE_RATE // 10
     loop = asyncio.get_running_loop()
@@ -293,7 +291,7 @@ async def send_audio(connection: ClientConnection, samples: FloatArray, *, speed
 
 
 async def transcribe(
-    daemon: Daemon, samples: FloatArray, *, speed: float = 0.0, start: Mapping[str, object] | None = None
+    daemon: Daemon, samples: Float32Array, *, speed: float = 0.0, start: Mapping[str, object] | None = None
 ) -> Received:
     """Send audio to /v1/stream, finish, and read to the end."""
     async with connected(daemon.address("/v1/stream")) as (connection, received):
@@ -305,16 +303,16 @@ async def transcribe(
         return received
 
 
-def pcm16(samples: FloatArray) -> bytes:
+def pcm16(samples: Float32Array) -> bytes:
     """Return samples as 16-bit little-endian integers."""
     return (np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes()
 
 
-def recording(path: Path = SAMPLE, begin_s: float = 0.0, end_s: float | None = None) -> FloatArray:
+def recording(path: Path = SAMPLE, begin_s: float = 0.0, end_s: float | None = None) -> Float32Array:
     """Return a part of a 16 kHz mono recording, shape (n_samples,)."""
     samples, sample_rate = soundfile.read(path, dtype="float32")
     assert sample_rate == SAMPLE_RATE
-    part: FloatArray = samples[round(begin_s * SAMPLE_RATE) : None if end_s is None else round(end_s * SAMPLE_RATE)]
+    part: Float32Array = samples[round(begin_s * SAMPLE_RATE) : None if end_s is None else round(end_s * SAMPLE_RATE)]
     return part
 
 

@@ -8,15 +8,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import N_FRAMES, SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.stream.window import Request
 from streamer.whisper.result import Hypothesis, TimedWord
-
-FloatArray = NDArray[np.float32]
 
 # Tokens of word i: from i * TOKENS_PER_WORD on; of its k-th misspelling: beyond k * MISSPELT.
 TOKENS_PER_WORD = 4
@@ -109,7 +107,7 @@ def index_of(text: str) -> int | None:
     return int(digits) if digits.isdigit() else None
 
 
-def audio_of(words: Sequence[SpokenWord], n_samples: int, *, voice: int = 0) -> FloatArray:
+def audio_of(words: Sequence[SpokenWord], n_samples: int, *, voice: int = 0) -> Float32Array:
     """Return audio that `FakeDetector` takes for speech where there are words; its loudness tells the voice."""
     samples = np.zeros(n_samples, dtype=np.float32)
     for word in words:
@@ -222,7 +220,7 @@ class FakeDetector(SpeechDetector):
     def __init__(self) -> None:
         self.resets = 0
 
-    def process(self, samples: FloatArray) -> list[float]:
+    def process(self, samples: Float32Array) -> list[float]:
         """See SpeechDetector."""
         chunks = samples.reshape(-1, CHUNK_SAMPLES)
         return [0.9 if np.abs(chunk).max() > 0 else 0.01 for chunk in chunks]
@@ -238,7 +236,7 @@ class FakeMel(LogMelStream):
     def __init__(self) -> None:
         super().__init__(n_mels=1)
 
-    def window(self, samples: FloatArray, start_samples: int) -> FloatArray:
+    def window(self, samples: Float32Array, start_samples: int) -> Float32Array:
         """See LogMelStream."""
         mel = np.zeros((1, N_FRAMES), dtype=np.float32)
         loudness = float(np.abs(samples).max()) if len(samples) else 0.0
@@ -266,7 +264,7 @@ class FakeEncoder:
         self.buffers: dict[int, int] = {}
         self.encoded: list[FakeEncoded] = []
 
-    def encode(self, mel: FloatArray, buffer: int, n_samples: int) -> FakeEncoded:
+    def encode(self, mel: Float32Array, buffer: int, n_samples: int) -> FakeEncoded:
         """See engine.Encoder."""
         start, heard, voice = (int(value) for value in mel[0, :3])
         assert heard == n_samples

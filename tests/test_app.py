@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 import scipy.signal
 import soundfile
-from numpy.typing import NDArray
 
 from streamer.app import FULL_SIZE_MODEL, _Daemon, _signals
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, Partial
 from streamer.settings.table import Settings
@@ -44,8 +44,6 @@ SENTENCE_S = pause_after(1)  # the first of the sample
 
 # nano.en gets about one word in six wrong.
 MAX_WER = 0.4
-
-FloatArray = NDArray[np.float32]
 
 
 @pytest.fixture(scope="module")
@@ -465,11 +463,11 @@ async def test_what_is_heard_while_paused_is_a_gap(excerpt_of_two: Path) -> None
 TEN_MINUTES = 600 * SAMPLE_RATE
 
 
-def silence(_: np.random.Generator) -> FloatArray:
+def silence(_: np.random.Generator) -> Float32Array:
     return np.zeros(TEN_MINUTES, dtype=np.float32)
 
 
-def noise(rng: np.random.Generator) -> FloatArray:
+def noise(rng: np.random.Generator) -> Float32Array:
     """White, then pink, then brown noise, each of them swelling and fading."""
     white = rng.standard_normal(TEN_MINUTES // 3)
     # Pink: Kellet's filter, which falls by 3 dB an octave within half a decibel.
@@ -484,7 +482,7 @@ def noise(rng: np.random.Generator) -> FloatArray:
 
 @pytest.mark.parametrize("sound", [silence, noise])
 def test_ten_minutes_without_speech_give_no_words(
-    tmp_path: Path, sound: Callable[[np.random.Generator], FloatArray]
+    tmp_path: Path, sound: Callable[[np.random.Generator], Float32Array]
 ) -> None:
     path = tmp_path / f"{sound.__name__}.wav"
     soundfile.write(path, sound(np.random.default_rng(1)), SAMPLE_RATE, subtype="PCM_16")

@@ -12,12 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import soundfile
-from numpy.typing import NDArray
 
 from streamer.app import _Daemon
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import SpeechDetector
 from streamer.cli import main
@@ -26,8 +25,6 @@ from streamer.settings.table import InputSettings, ServerSettings, Settings
 from streamer.whisper.device import runtime as runtime_module
 from tests.daemon import SAMPLE, START_S, WAIT_S, pause_after, recording
 from tests.promises import check_promises
-
-FloatArray = NDArray[np.float32]
 
 
 @pytest.fixture
@@ -57,7 +54,7 @@ def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> F
     fault = Faulty()
     process, infer = SpeechDetector.process, runtime_module._Stage.infer
 
-    def fail_to_process(detector: SpeechDetector, samples: FloatArray) -> list[float]:
+    def fail_to_process(detector: SpeechDetector, samples: Float32Array) -> list[float]:
         if fault.use():
             raise RuntimeError("a detector that hears nothing")
         return process(detector, samples)

@@ -21,3 +21,9 @@ N_FRAMES = exact_div(N_SAMPLES, HOP_LENGTH)  # 3000 mel frames in a 30-second wi
 N_SAMPLES_PER_TOKEN = HOP_LENGTH * 2  # the second convolution has a stride of 2
 FRAMES_PER_SECOND = exact_div(SAMPLE_RATE, HOP_LENGTH)  # 100 mel frames a second, 10 ms each
 TOKENS_PER_SECOND = exact_div(SAMPLE_RATE, N_SAMPLES_PER_TOKEN)  # 50 encoder positions a second, 20 ms each
+
+# What we accept from a file, a pipe or a client. Below 4 kHz there is no speech; above 384 kHz there is no such device,
+# and a wild rate from a hostile header would turn each frame into thousands of samples.
+MIN_SAMPLE_RATE = 4_000
+MAX_SAMPLE_RATE = 384_000
+MAX_CHANNELS = 32

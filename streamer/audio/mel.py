@@ -14,6 +14,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import HOP_LENGTH, N_FFT, N_FRAMES, N_SAMPLES, SAMPLE_RATE, exact_div
 from streamer.errors import AudioFileError
 
@@ -33,7 +34,7 @@ LOG_STEP = np.log(6.4) / 27.0
 FIRST_INTERIOR_FRAME = -(-PADDING // HOP_LENGTH)
 
 
-def mel_filters(n_mels: int) -> NDArray[np.float32]:
+def mel_filters(n_mels: int) -> Float32Array:
     """Return the filter bank that maps a power spectrum to mel bins, shape (n_mels, 201).
 
     Slaney's scale from 0 Hz to 8 kHz, each triangle divided by half its width in Hz.
@@ -48,7 +49,7 @@ def mel_filters(n_mels: int) -> NDArray[np.float32]:
     return np.asarray(triangles * (2.0 / (edges[2:] - edges[:-2]))[:, None], dtype=np.float32)
 
 
-def log_mel(samples: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
+def log_mel(samples: Float32Array, n_mels: int) -> Float32Array:
     """Return the log-mel spectrogram of the first 30 s of audio, padded with silence: shape (n_mels, 3000).
 
     `samples` is 16 kHz mono, shape (n,), of any length.
@@ -56,7 +57,7 @@ def log_mel(samples: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
     return LogMelStream(n_mels).window(samples[:N_SAMPLES], 0)
 
 
-def log_mel_recording(samples: NDArray[np.float32], n_mels: int) -> NDArray[np.float32]:
+def log_mel_recording(samples: Float32Array, n_mels: int) -> Float32Array:
     """Return the log-mel spectrogram of a whole recording, shape (n_mels, n_frames), compressed below its loudest bin.
 
     `samples` is 16 kHz mono, shape (n,). Up to 30 s are padded with silence to 3000 frames; more have n // 160 frames,
@@ -73,9 +74,7 @@ class LogMelFile:
     second goes along with those who ask, and begins anew where they go back by more than a minute.
     """
 
-    def __init__(
-        self, read: Callable[[], Iterable[NDArray[np.float32]]], n_mels: int, *, padding_samples: int = 0
-    ) -> None:
+    def __init__(self, read: Callable[[], Iterable[Float32Array]], n_mels: int, *, padding_samples: int = 0) -> None:
         """Read the recording for the first time.
 
         read : begins to read the recording: blocks of 16 kHz mono, shape (n,), the same each time
@@ -97,14 +96,14 @@ class LogMelFile:
             self._loudest = max(self._loudest, log_power.max())
 
         # The second reading, and log10 of the mel power of the two blocks that it came by last, one frame a row.
-        self._blocks: Iterator[NDArray[np.float32]] = iter(())
+        self._blocks: Iterator[Float32Array] = iter(())
         self._kept = np.empty((0, n_mels), dtype=np.float32)
 
         # Numbers of the first kept frame and of the one after the last; past all, so that the first request begins.
         self._kept_start = self.n_frames
         self._kept_end = self.n_frames
 
-    def frames(self, start: int, end: int) -> NDArray[np.float32]:
+    def frames(self, start: int, end: int) -> Float32Array:
         """Return the frames from `start` to `end`, at most 3000, shape (n_mels, end - start).
 
         Equal to those of `log_mel_recording`. Raises AudioFileError where the recording has become shorter, and what
@@ -128,13 +127,13 @@ class LogMelFile:
             self._kept_start = self._kept_end - len(self._kept)
         return _compress(self._kept[start - self._kept_start : end - self._kept_start], self._loudest)
 
-    def _counted(self) -> Iterator[NDArray[np.float32]]:
+    def _counted(self) -> Iterator[Float32Array]:
         for block in self._read():
             self.n_samples += len(block)
             yield block
         yield from self._padded(())
 
-    def _padded(self, blocks: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
+    def _padded(self, blocks: Iterable[Float32Array]) -> Iterator[Float32Array]:
         return itertools.chain(blocks, [np.zeros(self._padding_samples, dtype=np.float32)])
 
 
@@ -158,7 +157,7 @@ class LogMelStream:
         self._kept_start = 0
         self._kept_end = 0
 
-    def window(self, samples: NDArray[np.float32], start_samples: int) -> NDArray[np.float32]:
+    def window(self, samples: Float32Array, start_samples: int) -> Float32Array:
         """Return the log-mel spectrogram of one window, shape (n_mels, 3000); equal to `log_mel(samples, n_mels)`.
 
         `samples` is all of the window's audio, 16 kHz mono, shape (n,) with n <= 480000; it may share its beginning
@@ -168,7 +167,7 @@ class LogMelStream:
         log_power = self._log_power(samples, start_samples)
         return _compress(log_power, log_power.max())
 
-    def _log_power(self, samples: NDArray[np.float32], start_samples: int) -> NDArray[np.float32]:
+    def _log_power(self, samples: Float32Array, start_samples: int) -> Float32Array:
         """Return log10 of the mel power of a window, shape (3000, n_mels)."""
         n_samples = len(samples)
         assert samples.ndim == 1, f"expected mono samples, found shape {samples.shape}"
@@ -188,7 +187,7 @@ class LogMelStream:
 
         return log_power
 
-    def _interior(self, samples: NDArray[np.float32], first_frame: int, end: int) -> NDArray[np.float32]:
+    def _interior(self, samples: Float32Array, first_frame: int, end: int) -> Float32Array:
         """Return the frames from FIRST_INTERIOR_FRAME to `end` of the window, computing those that are new."""
         absolute_start = first_frame + FIRST_INTERIOR_FRAME
         absolute_end = first_frame + end
@@ -207,7 +206,7 @@ class LogMelStream:
             self._kept_end = absolute_end
         return self._kept[: end - FIRST_INTERIOR_FRAME]
 
-    def _compute(self, stretch: NDArray[np.float32]) -> NDArray[np.float64]:
+    def _compute(self, stretch: Float32Array) -> NDArray[np.float64]:
         """Return log10 of the mel power of each frame that lies in a stretch of samples, shape (n_frames, n_mels)."""
         frames = np.lib.stride_tricks.sliding_window_view(stretch, N_FFT)[::HOP_LENGTH]
         self.frames_computed += len(frames)
@@ -219,12 +218,12 @@ class LogMelStream:
         return result
 
 
-def _log_powers(blocks: Iterable[NDArray[np.float32]], n_mels: int) -> Iterator[NDArray[np.float32]]:
+def _log_powers(blocks: Iterable[Float32Array], n_mels: int) -> Iterator[Float32Array]:
     """Yield log10 of the mel power of a recording, 3000 frames at a time, the last time fewer: shape (n, n_mels)."""
     stream = LogMelStream(n_mels)
     # Samples that frames to come will see; those of the first are reflected at the beginning.
     seen = np.empty(0, dtype=np.float32)
-    waiting: list[NDArray[np.float32]] = []
+    waiting: list[Float32Array] = []
     n_waiting = 0
     begun = False
     for block in blocks:
@@ -251,15 +250,15 @@ def _log_powers(blocks: Iterable[NDArray[np.float32]], n_mels: int) -> Iterator[
         yield stream._compute(seen[first * HOP_LENGTH : (end - 1) * HOP_LENGTH + N_FFT]).astype(np.float32)
 
 
-def _compress(log_power: NDArray[np.float32], loudest: np.floating) -> NDArray[np.float32]:
+def _compress(log_power: Float32Array, loudest: np.floating) -> Float32Array:
     """Return log-powers (n_frames, n_mels) as Whisper wants them: (n_mels, n_frames), eight decades around 0."""
-    compressed: NDArray[np.float32] = np.maximum(log_power.T, loudest - DYNAMIC_RANGE, order="C")
+    compressed: Float32Array = np.maximum(log_power.T, loudest - DYNAMIC_RANGE, order="C")
     compressed += 4.0
     compressed /= 4.0
     return compressed
 
 
-def _head(samples: NDArray[np.float32]) -> NDArray[np.float32]:
+def _head(samples: Float32Array) -> Float32Array:
     """Return what the frames before FIRST_INTERIOR_FRAME see: the start of the window and its reflection."""
     n_seen = (FIRST_INTERIOR_FRAME - 1) * HOP_LENGTH + PADDING
     seen = np.zeros(n_seen, dtype=np.float32)
@@ -267,7 +266,7 @@ def _head(samples: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.concatenate([seen[PADDING:0:-1], seen])
 
 
-def _tail(samples: NDArray[np.float32], start: int, end: int) -> NDArray[np.float32]:
+def _tail(samples: Float32Array, start: int, end: int) -> Float32Array:
     """Return what the frames from `start` to `end` see: the end of the audio, silence, and its reflection at 30 s."""
     first = start * HOP_LENGTH - PADDING
     seen = np.zeros((end - 1) * HOP_LENGTH + PADDING - first, dtype=np.float32)

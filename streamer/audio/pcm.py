@@ -3,9 +3,10 @@
 from typing import Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamer.audio.resample import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, Resampler
+from streamer.arrays import Float32Array
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.audio.resample import Resampler
 from streamer.errors import ProtocolError
 
 PcmFormat = Literal["s16le", "f32le"]
@@ -64,7 +65,7 @@ class PcmDecoder:
         self._problems: list[tuple[str, str]] = []
         self._told: set[str] = set()
 
-    def decode(self, data: bytes) -> NDArray[np.float32]:
+    def decode(self, data: bytes) -> Float32Array:
         """Return the 16 kHz mono samples, shape (m,), that further bytes complete."""
         if self._carried:
             data = self._carried + data
@@ -83,7 +84,7 @@ class PcmDecoder:
         self.frames_decoded += n_frames
         return _joined(blocks)
 
-    def finish(self) -> NDArray[np.float32]:
+    def finish(self) -> Float32Array:
         """Return the last samples, shape (m,): the stream is over."""
         if self._carried:
             self._tell(
@@ -103,7 +104,7 @@ class PcmDecoder:
         problems, self._problems = self._problems, []
         return problems
 
-    def _frames(self, data: bytes, first: int, n_frames: int) -> NDArray[np.float32]:
+    def _frames(self, data: bytes, first: int, n_frames: int) -> Float32Array:
         raw = np.frombuffer(data, self._dtype, n_frames * self.channels, first * self.frame_bytes)
         if self.format == "s16le":
             samples = raw.astype(np.float32)
@@ -112,7 +113,7 @@ class PcmDecoder:
             samples = self._checked(raw.astype(np.float32))
         return samples.reshape(n_frames, self.channels)
 
-    def _checked(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _checked(self, samples: Float32Array) -> Float32Array:
         n_bad = silence_bad_samples(samples)
         if n_bad:
             self.bad_samples += n_bad
@@ -137,7 +138,7 @@ class PcmDecoder:
             self._problems.append((code, message))
 
 
-def silence_bad_samples(samples: NDArray[np.float32]) -> int:
+def silence_bad_samples(samples: Float32Array) -> int:
     """Set NaN and infinite samples to 0, in place, and return how many there were."""
     good = np.isfinite(samples)
     n_bad = samples.size - int(np.count_nonzero(good))
@@ -151,7 +152,7 @@ def _is_int(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _joined(blocks: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+def _joined(blocks: list[Float32Array]) -> Float32Array:
     if len(blocks) == 1:
         return blocks[0]
     return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.float32)

@@ -2,15 +2,9 @@
 
 import numpy as np
 import soxr
-from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
-
-# What we accept from a file, a pipe or a client. Below 4 kHz there is no speech; above 384 kHz there is no such device,
-# and a wild rate from a hostile header would turn each frame into thousands of samples.
-MIN_SAMPLE_RATE = 4_000
-MAX_SAMPLE_RATE = 384_000
-MAX_CHANNELS = 32
+from streamer.arrays import Float32Array
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
 
 
 class Resampler:
@@ -25,7 +19,7 @@ class Resampler:
         # The converter, made at the first block and forgotten by flush(); not used where the rate is already right.
         self._stream: soxr.ResampleStream | None = None
 
-    def process(self, frames: NDArray[np.float32]) -> NDArray[np.float32]:
+    def process(self, frames: Float32Array) -> Float32Array:
         """Return the 16 kHz mono samples, shape (m,), that further frames, shape (n, channels), complete.
 
         The channels are averaged. The converter holds back some milliseconds until more frames or flush() come.
@@ -39,7 +33,7 @@ class Resampler:
             self._stream = soxr.ResampleStream(self.sample_rate, SAMPLE_RATE, 1, dtype="float32")
         return self._resample(mono, last=False)
 
-    def flush(self) -> NDArray[np.float32]:
+    def flush(self) -> Float32Array:
         """Return what the converter still holds, shape (m,), and start over."""
         if self._stream is None:
             return np.empty(0, dtype=np.float32)
@@ -47,6 +41,6 @@ class Resampler:
         self._stream = None
         return rest
 
-    def _resample(self, mono: NDArray[np.float32], *, last: bool) -> NDArray[np.float32]:
+    def _resample(self, mono: Float32Array, *, last: bool) -> Float32Array:
         assert self._stream is not None
         return np.asarray(self._stream.resample_chunk(np.ascontiguousarray(mono), last=last), dtype=np.float32)

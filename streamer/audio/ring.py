@@ -4,7 +4,8 @@ import threading
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
+
+from streamer.arrays import Float32Array
 
 
 class Overrun(Exception):  # noqa: N818 - a condition that the reader handles, not a failure
@@ -86,7 +87,7 @@ class RingBuffer:
         """Unreleased samples that were overwritten."""
         return self._lost_samples
 
-    def write(self, samples: NDArray[np.float32]) -> None:
+    def write(self, samples: Float32Array) -> None:
         """Append samples, shape (n,). Only the thread that writes may call it."""
         n_samples = len(samples)
         if n_samples == 0:
@@ -113,7 +114,7 @@ class RingBuffer:
         if self.on_write is not None:
             self.on_write()
 
-    def read(self, start: int, end: int) -> NDArray[np.float32]:
+    def read(self, start: int, end: int) -> Float32Array:
         """Return a copy of the samples from position `start` to `end`, shape (end - start,).
 
         Raises Overrun where some of them have been overwritten, were it during the copy.

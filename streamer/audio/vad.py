@@ -3,7 +3,8 @@
 import os
 
 import numpy as np
-from numpy.typing import NDArray
+
+from streamer.arrays import Float32Array
 
 # Read by OpenMP when the library is loaded: one thread. The network is so small that four, the library's own choice,
 # take eleven times the processor time and six times as long: 1.0 ms and 1.4 ms a chunk instead of 0.09 and 0.22.
@@ -34,7 +35,7 @@ class SpeechDetector:
         # The beginning of a chunk whose rest is still to come.
         self._rest = np.empty(0, dtype=np.float32)
 
-    def process(self, samples: NDArray[np.float32]) -> list[float]:
+    def process(self, samples: Float32Array) -> list[float]:
         """Return the probability of speech (0 to 1) of each further 512 samples that `samples`, shape (n,), complete.
 
         What is left over waits for the next call. Samples are 16 kHz mono; they are clipped to -1 to 1.

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import openvino as ov
 import soundfile
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.commands.find_heads import find_heads
@@ -224,7 +223,7 @@ def _telling(name: str) -> Iterator[Callable[[str], None]]:
 class _Sample:
     """What the drift is measured on."""
 
-    mel: NDArray[np.float32]
+    mel: Float32Array
 
     # Transcript of it, from the start of a transcript on; none for an encoder alone.
     tokens: list[int]
@@ -235,7 +234,7 @@ def _sample(source: ConvertSource, *, encoder_only: bool) -> _Sample | None:
     if folder is None:
         logger.warning("%s, whose sample of speech the drift is measured on, is not here: no report", SAMPLE_OF)
         return None
-    samples: NDArray[np.float32] = soundfile.read(folder / "sample.flac", dtype="float32")[0]
+    samples: Float32Array = soundfile.read(folder / "sample.flac", dtype="float32")[0]
     tokens: list[int] = []
     if not encoder_only:
         tokenizer = source.tokenizer

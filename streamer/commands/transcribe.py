@@ -13,10 +13,10 @@ from typing import TextIO
 
 import numpy as np
 import soundfile
-from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import FileReplay, read_audio
 from streamer.commands.loading import load
@@ -39,7 +39,6 @@ from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float32]
 
 # As the name of a file: audio in any format we read, on standard input.
 STANDARD_INPUT = Path("-")
@@ -137,7 +136,7 @@ class _Recording:
         # 16 kHz mono in float32.
         self._kept = stack.enter_context(tempfile.TemporaryFile()) if path == STANDARD_INPUT else None  # noqa: SIM115
 
-    def read(self) -> Iterator[FloatArray]:
+    def read(self) -> Iterator[Float32Array]:
         """Read the audio in blocks, shape (n,). Raises AudioFileError where there is none."""
         self._times_read += 1
         if self._kept is not None and self._times_read > 1:

@@ -9,10 +9,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import soundfile
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.bench.text import Errors, errors, plain
@@ -26,8 +25,6 @@ PAD_S = 0.25
 
 # Runs of a graph, of which the fastest counts: whatever else the machine does only adds.
 N_RUNS = 5
-
-FloatArray = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +42,7 @@ def window_checks(model: WhisperModel) -> Iterator[Check]:
     folder = shipped().get(SAMPLE_OF)
     if not shorter or folder is None:
         return
-    samples: FloatArray = soundfile.read(folder / "sample.flac", dtype="float32")[0]
+    samples: Float32Array = soundfile.read(folder / "sample.flac", dtype="float32")[0]
     told = json.loads((folder / "sample.json").read_text(encoding="utf-8"))
     sentences = [Sentence(line["text"], line["start"], line["end"]) for line in told]
     times = _times(model, samples)
@@ -82,7 +79,7 @@ def passages(sentences: Sequence[Sentence], window_s: float) -> list[Sentence]:
 
 
 def _words_check(
-    model: WhisperModel, samples: FloatArray, sentences: Sequence[Sentence], window_s: int, name: str
+    model: WhisperModel, samples: Float32Array, sentences: Sequence[Sentence], window_s: int, name: str
 ) -> Check:
     """Compare the words that are wrong in a short window with those of the same audio in one of 30 s."""
     short, whole = Errors(), Errors()
@@ -98,7 +95,7 @@ def _words_check(
     return Check(f"{name}: wrong words", found, "against 30 s for the same audio", True, "")
 
 
-def _transcribed(model: WhisperModel, samples: FloatArray, window_s: int) -> str:
+def _transcribed(model: WhisperModel, samples: Float32Array, window_s: int) -> str:
     runtime = model.runtime
     mel = log_mel(samples, model.dims.n_mels)[:, : window_s * FRAMES_PER_SECOND]
     runtime.decoder.use(runtime.encode(mel, 0))
@@ -109,7 +106,7 @@ def _transcribed(model: WhisperModel, samples: FloatArray, window_s: int) -> str
     return model.tokenizer.decode(window.tokens)
 
 
-def _times(model: WhisperModel, samples: FloatArray) -> dict[int, tuple[float, float]]:
+def _times(model: WhisperModel, samples: Float32Array) -> dict[int, tuple[float, float]]:
     """Return how long encoding and a decoder call of one token take in each window, in seconds, measured in turns."""
     runtime = model.runtime
     mel = log_mel(samples, model.dims.n_mels)

@@ -7,15 +7,12 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.arrays import Float32Array
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
 from streamer.errors import BusyError, UnknownSessionError
 from streamer.events import End, Error, Event
-from streamer.live.sessions import open_session, session_settings
+from streamer.live.sessions import MAX_WRITE_SAMPLES, open_session, session_settings
 from streamer.server.messages import Command, SessionOptions, StreamStart
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
@@ -28,9 +25,6 @@ from streamer.whisper.model import WhisperModel
 # Bytes of chance in the name of a session: who knows it can go on with the stream, so nobody must be able to guess it.
 SESSION_NAME_BYTES = 24
 
-# Samples written at a time: a fraction of the buffer, so that a large message moves on as soon as there is room.
-MAX_WRITE_SAMPLES = 4 * SAMPLE_RATE
-
 
 class Runner(Protocol):
     """What a client's stream asks of the session's runner. No method waits."""
@@ -38,7 +32,7 @@ class Runner(Protocol):
     @property
     def ring(self) -> RingBuffer: ...
 
-    def write(self, samples: NDArray[np.float32]) -> None: ...
+    def write(self, samples: Float32Array) -> None: ...
 
     def end(self) -> None: ...
 
@@ -176,7 +170,7 @@ class ClientStream:
         self._loop = asyncio.get_running_loop()
         # What was taken in and waits for room in the buffer: audio, shape (n,), and what is to be done behind it. It
         # is part of the session whatever becomes of the connection that it came over.
-        self._waiting: deque[NDArray[np.float32] | Callable[[], None]] = deque()
+        self._waiting: deque[Float32Array | Callable[[], None]] = deque()
         # Set while nothing waits.
         self._idle = asyncio.Event()
         self._idle.set()
@@ -259,13 +253,13 @@ class ClientStream:
         self._runner.ring.on_room = None
         self._log.close()
 
-    def _take(self, samples: NDArray[np.float32]) -> None:
+    def _take(self, samples: Float32Array) -> None:
         """Take in decoded audio, shape (n,)."""
         for code, message in self._pcm.take_problems():
             self.report(code, message, fatal=False)
         self._put(samples)
 
-    def _put(self, item: NDArray[np.float32] | Callable[[], None]) -> None:
+    def _put(self, item: Float32Array | Callable[[], None]) -> None:
         self._waiting.append(item)
         self._idle.clear()
         self._pass_on()

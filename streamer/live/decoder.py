@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 
-import numpy as np
-from numpy.typing import NDArray
-
+from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES
 from streamer.settings.apply import (
     check_decode_options,
@@ -190,7 +188,7 @@ class WhisperEncoder:
     def __init__(self, model: WhisperModel) -> None:
         self._model = model
 
-    def encode(self, mel: NDArray[np.float32], buffer: int, n_samples: int = N_SAMPLES) -> EncodedWindow:
+    def encode(self, mel: Float32Array, buffer: int, n_samples: int = N_SAMPLES) -> EncodedWindow:
         """Encode a mel spectrogram, shape (n_mels, 3000), in the shortest window that holds its audio.
 
         n_samples : length of the audio, behind which there is silence

@@ -5,9 +5,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Ready
 from streamer.server.messages import SessionOptions
@@ -25,7 +23,7 @@ from streamer.whisper.model import WhisperModel
 # The options of a client that has none.
 NO_OPTIONS = SessionOptions()
 
-# Audio put into a session's buffer at a time by a source that can wait for room.
+# Audio put into a session's buffer at a time where it waits for room: a large message moves on as there is some.
 MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
 
 
@@ -127,9 +125,7 @@ def _named(**options: object) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
-def write_all(
-    runner: SessionRunner, samples: NDArray[np.float32], cancelled: Callable[[], bool] = lambda: False
-) -> None:
+def write_all(runner: SessionRunner, samples: Float32Array, cancelled: Callable[[], bool] = lambda: False) -> None:
     """Write to a session's buffer, waiting for room; what is left when the session is over or cancelled is dropped."""
     for first in range(0, len(samples), MAX_WRITE_SAMPLES):
         piece = samples[first : first + MAX_WRITE_SAMPLES]

@@ -6,15 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import ProtocolError
 
 StreamFormat = Literal["s16le", "f32le"]
 StreamTask = Literal["transcribe", "translate"]
 Command = Literal["flush", "pause", "resume", "clear"]
 
-MIN_SAMPLE_RATE = 4_000  # samples a second; below it there is no speech to hear
-MAX_SAMPLE_RATE = 384_000  # samples a second; the fastest sound cards
-MAX_CHANNELS = 32  # as many as large audio interfaces have
 MAX_PROMPT_CHARACTERS = 2_000  # a model sees about 200 tokens of it
 MAX_HOTWORDS = 100
 MAX_HOTWORD_CHARACTERS = 100

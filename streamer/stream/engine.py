@@ -10,9 +10,7 @@ import time
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-import numpy as np
-from numpy.typing import NDArray
-
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.stream.load import Load, LoadMeter
 from streamer.stream.runner import EngineStats, Job, SessionRunner
@@ -22,7 +20,6 @@ from streamer.whisper.result import Hypothesis
 
 logger = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float32]
 Encoded = TypeVar("Encoded")
 EncodedOut = TypeVar("EncodedOut", covariant=True)
 EncodedIn = TypeVar("EncodedIn", contravariant=True)
@@ -40,7 +37,7 @@ MAX_RETRY_LOAD = 0.5
 class Encoder(Protocol[EncodedOut]):
     """Turns a window's mel spectrogram into what the decoder looks at."""
 
-    def encode(self, mel: FloatArray, buffer: int, n_samples: int) -> EncodedOut:
+    def encode(self, mel: Float32Array, buffer: int, n_samples: int) -> EncodedOut:
         """Encode `mel`, shape (n_mels, 3000), of `n_samples` of audio and silence, into one of `N_BUFFERS` buffers."""
         ...
 

@@ -18,8 +18,8 @@ from enum import Enum, auto
 from typing import get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.ring import Overrun, RingBuffer
@@ -36,7 +36,6 @@ from streamer.whisper.result import Hypothesis
 
 logger = logging.getLogger(__name__)
 
-FloatArray = NDArray[np.float32]
 
 # Audio that has waited for too long is given up in pieces of at least this, since each piece ends a segment.
 MIN_SHED_SAMPLES = 2 * SAMPLE_RATE
@@ -109,7 +108,7 @@ class Job:
     window: Window
 
     # Its audio, shape (n,).
-    samples: FloatArray
+    samples: Float32Array
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +208,7 @@ class SessionRunner:
 
     # What comes in.
 
-    def write(self, samples: FloatArray) -> None:
+    def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self.ring.write(samples)
 
@@ -321,7 +320,7 @@ class SessionRunner:
             self._n_in_flight += 1
         return Job(window, samples)
 
-    def spectrogram(self, job: Job) -> FloatArray:
+    def spectrogram(self, job: Job) -> Float32Array:
         """Return the log-mel spectrogram of a window, shape (n_mels, 3000)."""
         return self.mel.window(job.samples, job.window.start)
 

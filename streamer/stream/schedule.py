@@ -10,11 +10,10 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from streamer.whisper.result import N_BUFFERS
+
 Owner = TypeVar("Owner", bound=Hashable)
 Work = TypeVar("Work")
-
-# Windows that are encoded and not decoded yet: one in the decoder's hands, one in the slot.
-N_BUFFERS = 2
 
 # How long a window of a recording may wait while live sessions have windows that are due.
 RECORDED_PATIENCE_S = 2.0

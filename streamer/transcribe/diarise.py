@@ -4,8 +4,8 @@ Source: whisper.cpp's `--diarize`: mean magnitudes that differ by less than a te
 """
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import FRAMES_PER_SECOND
 from streamer.errors import ConfigError
 
@@ -24,7 +24,7 @@ class ChannelLoudness:
         # Samples of each channel so far.
         self._n_heard = 0
 
-    def add(self, samples: NDArray[np.float32], sample_rate: int) -> None:
+    def add(self, samples: Float32Array, sample_rate: int) -> None:
         """Hear further audio.
 
         samples : shape = (n, 2)

@@ -7,24 +7,22 @@ language hears; behind a window come zeros. Where a model asks for it, the silen
 from collections.abc import Callable, Iterable
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES
 from streamer.audio.mel import LogMelFile, log_mel_recording
 
-FloatArray = NDArray[np.float32]
-
 # Begins to read a recording: blocks of 16 kHz mono, shape (n,), the same each time.
-Read = Callable[[], Iterable[FloatArray]]
+Read = Callable[[], Iterable[Float32Array]]
 
 
 class Features:
     """The log-mel spectrogram of a recording."""
 
-    def __init__(self, audio: FloatArray | Read, n_mels: int, *, pad_with_silence: bool = False) -> None:
+    def __init__(self, audio: Float32Array | Read, n_mels: int, *, pad_with_silence: bool = False) -> None:
         """Take a recording, shape (n_samples,), or read it for the first of two times."""
         # Frames from one to before another, at most 3000, shape (n_mels, n).
-        self._frames: Callable[[int, int], FloatArray]
+        self._frames: Callable[[int, int], Float32Array]
         if isinstance(audio, np.ndarray):
             mel = log_mel_recording(np.pad(audio, (0, N_SAMPLES)), n_mels)
             self.n_samples = len(audio)
@@ -38,11 +36,11 @@ class Features:
         self._n_mels = n_mels
         self._pad_with_silence = pad_with_silence
 
-    def first_window(self) -> FloatArray:
+    def first_window(self) -> Float32Array:
         """Return the first 30 s, shape (n_mels, 3000), with the silence behind a shorter recording."""
         return self._frames(0, N_FRAMES)
 
-    def window(self, begin: int, length: int) -> FloatArray:
+    def window(self, begin: int, length: int) -> Float32Array:
         """Return the `length` frames from `begin` on, shape (n_mels, 3000)."""
         if self._pad_with_silence and begin + length == self.n_frames:
             length = N_FRAMES

@@ -6,9 +6,10 @@ Source: openai-whisper's `transcribe.py`. What is heard, and where the next wind
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
 from streamer.events import Final, Token, Word, seconds
-from streamer.transcribe.features import Features, FloatArray, Read
+from streamer.transcribe.features import Features, Read
 from streamer.transcribe.options import TranscribeOptions
 from streamer.transcribe.segments import Segment
 from streamer.transcribe.texts import Text, Window
@@ -23,7 +24,7 @@ OnLanguage = Callable[[str, Mapping[str, float]], None]
 
 def transcribe(
     model: WhisperModel,
-    audio: FloatArray | Read,
+    audio: Float32Array | Read,
     options: TranscribeOptions | None = None,
     *,
     on_progress: Callable[[int], None] = lambda position_samples: None,
@@ -48,7 +49,7 @@ def transcribe(
 
 def transcribe_segments(
     model: WhisperModel,
-    audio: FloatArray | Read,
+    audio: Float32Array | Read,
     options: TranscribeOptions | None = None,
     *,
     on_progress: Callable[[int], None] = lambda position_samples: None,
@@ -85,7 +86,7 @@ def transcribe_segments(
     on_progress(features.n_samples)
 
 
-def _encode(model: WhisperModel, mel: FloatArray) -> EncodedWindow:
+def _encode(model: WhisperModel, mel: Float32Array) -> EncodedWindow:
     return model.run(lambda runtime: runtime.encode(mel, 0))
 
 

@@ -1,6 +1,6 @@
 """The ten integers that describe a Whisper model; every shape derives from them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +33,9 @@ _HUGGINGFACE_NAMES = {
     "n_text_head": "decoder_attention_heads",
     "n_text_layer": "decoder_layers",
 }
+
+# Decoder heads, each by its layer and its place there.
+Heads = Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,9 @@
 import math
 from dataclasses import dataclass
 
+# Encoded windows that are held at a time: one that is decoded, and one that is encoded meanwhile or waits.
+N_BUFFERS = 2
+
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:

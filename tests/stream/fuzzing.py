@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from unittest.mock import patch
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, GapReason
@@ -51,8 +51,6 @@ from tests.fakes import (
 )
 from tests.promises import Promises
 from tests.stream.test_session import SETTINGS, n_items
-
-FloatArray = NDArray[np.float32]
 
 # Longest wait for threads that are to be done; reached only where they hang.
 PATIENCE_S = 60.0
@@ -197,7 +195,7 @@ class Detector(FakeDetector):
         super().__init__()
         self._trouble, self._chance = trouble, chance
 
-    def process(self, samples: FloatArray) -> list[float]:
+    def process(self, samples: Float32Array) -> list[float]:
         """See SpeechDetector."""
         self._trouble.maybe("detector", self._chance)
         return super().process(samples)
@@ -210,7 +208,7 @@ class Mel(FakeMel):
         super().__init__()
         self._voice = voice
 
-    def window(self, samples: FloatArray, start_samples: int) -> FloatArray:
+    def window(self, samples: Float32Array, start_samples: int) -> Float32Array:
         """See LogMelStream."""
         mel = super().window(samples, start_samples)
         mel[0, 2] = self._voice
@@ -441,7 +439,7 @@ class Client:
             total_s += length_s
         return total_s
 
-    def _audio(self, start: int, n_samples: int) -> FloatArray:
+    def _audio(self, start: int, n_samples: int) -> Float32Array:
         samples = np.zeros(n_samples, dtype=np.float32)
         for word in self.words:
             if word.end > start and word.start < start + n_samples:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, Speech
@@ -29,8 +29,6 @@ from tests.fakes import (
 )
 from tests.promises import Promises
 from tests.stream.test_session import SETTINGS
-
-FloatArray = NDArray[np.float32]
 
 # Longest wait for something that must happen; reached only where it does not.
 PATIENCE_S = 30.0
@@ -400,7 +398,7 @@ class BrokenDetector(FakeDetector):
         super().__init__()
         self._failures = failures
 
-    def process(self, samples: FloatArray) -> list[float]:
+    def process(self, samples: Float32Array) -> list[float]:
         """See SpeechDetector."""
         if samples.max() > 0 and next(self._failures, False) is None:
             raise ZeroDivisionError

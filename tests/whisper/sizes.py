@@ -9,8 +9,9 @@ import torch
 import transformers
 import whisper.model
 
+from streamer.arrays import FloatArray
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, FloatArray, LazyTensors, expected_shapes
+from streamer.whisper.weights import Checkpoint, LazyTensors, expected_shapes
 from streamer.whisper.weights.names import openai_name
 from tests.whisper.support import Untyped, random_checkpoint, tensor
 

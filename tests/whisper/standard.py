@@ -11,6 +11,7 @@ import whisper.model
 import whisper.tokenizer
 
 from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.dims import Heads
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.weights import Checkpoint
 from streamer.whisper.weights.names import openai_name
@@ -27,7 +28,7 @@ def random_tiny() -> Checkpoint:
     return lively_checkpoint(SIZES["tiny"])
 
 
-def write_standard(directory: Path, checkpoint: Checkpoint, heads: tuple[tuple[int, int], ...] | None = None) -> Path:
+def write_standard(directory: Path, checkpoint: Checkpoint, heads: Heads | None = None) -> Path:
     """Write a checkpoint of the standard vocabulary as openai-whisper does, in float32, and its tokenizer beside it.
 
     With alignment heads a `generation_config.json` as of the published models names them; else the file says nothing.
@@ -56,7 +57,7 @@ def load_ours(directory: Path) -> WhisperModel:
     return load_model(str(directory), DeviceSettings("CPU"), cache_dir=str(directory / "compiled"))
 
 
-def openai_whisper(checkpoint: Checkpoint, heads: tuple[tuple[int, int], ...] | None = None) -> Untyped:
+def openai_whisper(checkpoint: Checkpoint, heads: Heads | None = None) -> Untyped:
     """Return openai-whisper's model of a checkpoint of the standard vocabulary, in float32."""
     untyped: Untyped = whisper.model
     model = untyped.Whisper(untyped.ModelDimensions(**asdict(checkpoint.dims)))

@@ -11,9 +11,9 @@ import pytest
 import torch
 import whisper
 import whisper.decoding
-from numpy.typing import NDArray
 
 import streamer.transcribe.texts
+from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.transcribe import TranscribeOptions, transcribe_segments
 from streamer.whisper.decode.loops import compression_ratio
@@ -25,8 +25,6 @@ from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, write_standard
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
 from tools.benchmarks.peers.weights import standard_nano
-
-FloatArray = NDArray[np.floating]
 
 AUDIO = ROOT.parent / "shared" / "audio"
 RECORDINGS = [SPEECH, SAMPLE, *(sorted(AUDIO.glob("*.flac")) if AUDIO.is_dir() else [])]

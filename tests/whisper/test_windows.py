@@ -11,9 +11,9 @@ import openvino.opset13 as ops
 import pytest
 import torch
 import transformers
-from numpy.typing import NDArray
 from rich.console import Console
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.commands.convert import convert_model
@@ -43,8 +43,6 @@ TOLERANCE = 1e-4
 SHORT_S = 7
 PROMPT = [513, 514, 516, 520]
 TOKENS = [*PROMPT, *range(30, 50)]
-
-FloatArray = NDArray[np.floating]
 
 
 def load_short(cache_dir: Path, windows_s: Sequence[int] = (SHORT_S,), **keywords: Untyped) -> WhisperModel:

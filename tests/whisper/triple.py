@@ -12,10 +12,9 @@ import openvino as ov
 import openvino.opset13 as ops
 from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.whisper.device.masks import MaskConvention
 from streamer.whisper.weights import Checkpoint
-
-FloatArray = NDArray[np.floating]
 
 LARGE = 65504.0  # the largest number of float16, which exports use for "hidden"
 

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from streamer.arrays import Float32Array
 from streamer.errors import AudioDeviceError, StreamerError
 
 log = logging.getLogger(__name__)
@@ -23,7 +21,7 @@ class SourceCallbacks:
     """Where a source delivers. All are called from the source's own thread, one at a time."""
 
     # Further samples, 16 kHz mono float32, shape (n,). It may block, which holds the source back.
-    on_audio: Callable[[NDArray[np.float32]], None]
+    on_audio: Callable[[Float32Array], None]
 
     # `n_samples` of audio (16 kHz, more than 0) were lost here, before whatever on_audio delivers next. The consumer
     # puts silence in their place, so that positions stay those of the clock. While a device is away this is called

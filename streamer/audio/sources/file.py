@@ -14,11 +14,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import soundfile
-from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.arrays import Float32Array
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
 from streamer.audio.pcm import silence_bad_samples
-from streamer.audio.resample import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, Resampler
+from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
 from streamer.audio.sources.wav import read_wav_header
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
@@ -48,7 +48,7 @@ OGG_END_OF_STREAM = 0x04
 OnError = Callable[[StreamerError], None]
 
 
-def read_audio(path: str | Path, on_error: OnError | None = None) -> Iterator[NDArray[np.float32]]:
+def read_audio(path: str | Path, on_error: OnError | None = None) -> Iterator[Float32Array]:
     """Return the audio of a file in blocks of about 0.1 s, 16 kHz mono, shape (n,), without holding the whole of it.
 
     Anything libsndfile reads: wav, flac, ogg, mp3 and others; "-" is such a file on standard input. `on_error` hears
@@ -115,7 +115,7 @@ class _Reader:
             self._stream.close()
             raise
 
-    def blocks(self, on_error: OnError | None) -> Generator[NDArray[np.float32], None, None]:
+    def blocks(self, on_error: OnError | None) -> Generator[Float32Array, None, None]:
         """Yield the audio; see read_audio."""
         try:
             yield from self._blocks(on_error)
@@ -127,7 +127,7 @@ class _Reader:
         self._file.close()
         self._stream.close()
 
-    def _blocks(self, on_error: OnError | None) -> Iterator[NDArray[np.float32]]:
+    def _blocks(self, on_error: OnError | None) -> Iterator[Float32Array]:
         sample_rate: int = self._file.samplerate
         resampler = Resampler(sample_rate, self._file.channels)
         n_frames = 0
@@ -160,7 +160,7 @@ class _Reader:
             )
         self._check_complete(n_frames)
 
-    def _frames(self, block_frames: int) -> Iterator[NDArray[np.float32]]:
+    def _frames(self, block_frames: int) -> Iterator[Float32Array]:
         """Yield frames, shape (n, channels), up to the end or to where they cannot be decoded any more."""
         for position in itertools.count(0, block_frames):
             frames = np.zeros((block_frames, self._file.channels), dtype=np.float32)

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.arrays import Float32Array
+from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
 from streamer.audio.pcm import silence_bad_samples
-from streamer.audio.resample import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, Resampler
+from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
 from streamer.errors import AudioDeviceError
 
@@ -327,7 +327,7 @@ class _CaptureStream:
                 " privacy settings? `streamer devices` lists the others"
             ) from error
 
-    def take(self) -> Iterator[NDArray[np.float32] | int]:
+    def take(self) -> Iterator[Float32Array | int]:
         """Yield what was heard since the last call: frames, shape (n, channels), and numbers of lost frames.
 
         Each counts as delivered when the next is asked for.
@@ -368,7 +368,7 @@ class _CaptureStream:
         with contextlib.suppress(Exception):
             self._stream.close()
 
-    def _copy(self, end: int) -> Iterator[NDArray[np.float32]]:
+    def _copy(self, end: int) -> Iterator[Float32Array]:
         if end == self._n_read:
             return
         start = self._n_read % self._capacity
@@ -381,7 +381,7 @@ class _CaptureStream:
         yield np.clip(frames, -1.0, 1.0, out=frames)
         self._n_delivered = end
 
-    def _callback(self, indata: NDArray[np.float32], n_frames: int, times: Any, status: Any) -> None:  # noqa: ANN401
+    def _callback(self, indata: Float32Array, n_frames: int, times: Any, status: Any) -> None:  # noqa: ANN401
         # PortAudio's thread: copy and signal; nothing that can wait.
         self.last_audio_s = time.monotonic()
         self._n_lost += self._losses.lost_frames(times.inputBufferAdcTime, n_frames, overflowed=status.input_overflow)

@@ -10,18 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.whisper.decode.search import TokenDecoder
 from streamer.whisper.decode.timing import word_spans
-from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
-FloatArray = NDArray[np.floating]
-
 # Layer and head of each.
-Heads = tuple[tuple[int, int], ...]
 
 # How far from where a token is said a head may look: at first, with every token of a sentence taken to be equally
 # long, and then, with the places that the best heads give.

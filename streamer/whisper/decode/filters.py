@@ -8,11 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.whisper.decode.probabilities import log_sum_exp
-
-FloatArray = NDArray[np.floating]
 
 N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>; what a fine-tune has added behind them is no time
 

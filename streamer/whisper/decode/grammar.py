@@ -14,13 +14,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
 from streamer.whisper.decode import gbnf
 from streamer.whisper.decode.gbnf import Characters, Group, Item, Reference, Repetition, Rules
 from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import Tokenizer
-
-FloatArray = NDArray[np.floating]
 
 # What whisper.cpp takes off the logits of text that does not fit: as good as never, where anything else is possible.
 GRAMMAR_PENALTY = 100.0

@@ -12,13 +12,11 @@ import unicodedata
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
 from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER, Tokenizer
-
-FloatArray = NDArray[np.floating]
 
 # Logits for a whole phrase. With nano.en and a hundred rare words, two in five of the errors on these are gone, for
 # half a percentage point more on other words; from 6 on, hot words come where nobody said them.

@@ -3,11 +3,9 @@
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.errors import InferenceError
-
-FloatArray = NDArray[np.floating]
 
 
 def log_prob(logits: FloatArray, token: int) -> float:

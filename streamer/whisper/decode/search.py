@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.loops import loop_length, loop_repeats
 from streamer.whisper.decode.probabilities import log_prob, log_softmax
-
-FloatArray = NDArray[np.floating]
 
 # Draws a token, given the probability of each, shape (n_vocab,).
 Draw = Callable[[FloatArray], int]

@@ -12,11 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.ndimage import median_filter
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
 
 MEDIAN_FILTER_WIDTH = 7  # encoder positions (140 ms), as in openai-whisper
 
-FloatArray = NDArray[np.floating]
 IntArray = NDArray[np.intp]
 
 

@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.filters import N_TIMESTAMPS, LogitFilter, SuppressAtBegin, SuppressTokens, TimestampRules
 from streamer.whisper.decode.probabilities import log_prob, log_softmax
@@ -28,8 +28,6 @@ from streamer.whisper.decode.search import (
 )
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.tokens.tokenizer import Tokenizer
-
-FloatArray = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

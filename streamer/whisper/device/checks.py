@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, TOKENS_PER_SECOND
 from streamer.errors import InferenceError, ModelError
 from streamer.whisper.device.compile import Compilation, graph_name, stage_of, window_of
@@ -20,8 +20,6 @@ from streamer.whisper.dims import ModelDimensions
 
 # Largest part of the difference between two windows that may be left of the first in the second: rounding.
 STALE = 0.02
-
-FloatArray = NDArray[np.floating]
 
 
 @dataclass(frozen=True, slots=True)

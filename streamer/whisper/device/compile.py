@@ -23,8 +23,8 @@ from streamer.whisper.device.devices import (
     kind_of,
     properties_for,
 )
-from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs.build import Heads, build_cross_kv, build_decoder, build_encoder, fix_sizes, fix_window
+from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.graphs.build import build_cross_kv, build_decoder, build_encoder, fix_sizes, fix_window
 from streamer.whisper.weights import Checkpoint
 
 logger = logging.getLogger(__name__)

@@ -16,12 +16,12 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.whisper.device.devices import STAGES
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import fix_sizes
 from streamer.whisper.weights import expected_shapes
 
-FloatArray = NDArray[np.floating]
 Builders = Mapping[str, Callable[[], ov.Model]]
 Tensors = Mapping[str, ov.Tensor]
 

@@ -11,9 +11,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.errors import ModelError
-
-FloatArray = NDArray[np.floating]
 
 # Largest difference between logits, over the largest logit, that counts as "did not move": float16 accelerators round.
 SAME_LOGITS = 0.05

@@ -12,17 +12,14 @@ import numpy as np
 import openvino as ov
 from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array, FloatArray
 from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH
 from streamer.errors import InferenceError, ModelError
 from streamer.whisper.device.compile import Compilation, graph_name, stage_of
 from streamer.whisper.device.devices import first_line
 from streamer.whisper.device.masks import OURS, MaskConvention
-from streamer.whisper.graphs.build import Heads
-
-FloatArray = NDArray[np.floating]
-
-# Windows that can be held at once: one being decoded, one being encoded.
-N_BUFFERS = 2
+from streamer.whisper.dims import Heads
+from streamer.whisper.result import N_BUFFERS
 
 # An accelerator that computes for longer has hung: the largest encoder takes a few seconds.
 HANGS_AFTER_S = 30.0
@@ -557,7 +554,7 @@ def to_float32(tensor: ov.Tensor) -> FloatArray:
     return bits.view(np.float32)
 
 
-def as_type(values: NDArray[np.float32], element_type: ov.Type) -> FloatArray:
+def as_type(values: Float32Array, element_type: ov.Type) -> FloatArray:
     """Return values as NumPy sees them in a tensor of a type; for bfloat16 what is behind its bits is cut off."""
     if element_type != ov.Type.bf16:
         return values

@@ -14,10 +14,10 @@ import numpy as np
 import openvino as ov
 import openvino.opset13 as ops
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError
-from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import FloatArray
+from streamer.whisper.dims import Heads, ModelDimensions
 
 LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
 
@@ -25,7 +25,6 @@ LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was tra
 HIDDEN_SCORE = -30_000.0
 
 Weights = Mapping[str, FloatArray]
-Heads = Sequence[tuple[int, int]]
 
 
 def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:

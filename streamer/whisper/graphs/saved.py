@@ -27,7 +27,7 @@ import openvino as ov
 from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError, StreamerError, UsageError
 from streamer.whisper.device.devices import STAGES, first_line
-from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ir import MAX_XML_BYTES, probe_graphs, read_graph
 from streamer.whisper.weights.huggingface import read_json
@@ -43,7 +43,6 @@ FORMAT_VERSION = 1
 COMPANIONS = ("tokenizer.json", "generation_config.json", "preprocessor_config.json")
 
 Shape = list[int]
-Heads = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)

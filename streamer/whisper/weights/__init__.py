@@ -4,12 +4,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-
-FloatArray = NDArray[np.floating]
 
 
 class LazyTensors(Mapping[str, FloatArray]):

@@ -16,10 +16,11 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, FloatArray, LazyTensors, check_shapes, expected_shapes
+from streamer.whisper.weights import Checkpoint, LazyTensors, check_shapes, expected_shapes
 from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from streamer.whisper.weights.names import openai_name
 

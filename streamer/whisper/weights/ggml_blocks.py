@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
+
 BLOCK_SIZE = 32  # numbers in a block
 
 _SCALE = ("scale", "<f2")
@@ -30,7 +32,7 @@ BLOCKS: dict[str, np.dtype[Any]] = {
 }
 
 
-def dequantize(blocks: NDArray[np.void]) -> NDArray[np.float32]:
+def dequantize(blocks: NDArray[np.void]) -> Float32Array:
     """Return the numbers (n_blocks, 32) of blocks (n_blocks) that have one of the layouts in `BLOCKS`."""
     fields = blocks.dtype.names or ()
     values = np.empty((len(blocks), BLOCK_SIZE), np.float32)

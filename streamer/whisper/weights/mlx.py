@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
+from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import (
     Checkpoint,
-    FloatArray,
     LazyTensors,
     check_shapes,
     expected_shapes,

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from streamer.arrays import Float32Array
 from streamer.errors import ModelError
 from streamer.whisper.weights.tensors import StoredTensor
 
@@ -45,7 +46,7 @@ class GroupedMatrix:
                 " 2 to 8 bits in groups of 32, 64 or 128; convert the model again"
             )
 
-    def read(self) -> NDArray[np.float32]:
+    def read(self) -> Float32Array:
         """Return the matrix, shape (rows, columns).
 
         Raises ModelError where the file has changed since it was opened.
@@ -62,7 +63,7 @@ class GroupedMatrix:
         return values
 
 
-def _unpack(packed: NDArray[np.uint8], bits: int) -> NDArray[np.float32]:
+def _unpack(packed: NDArray[np.uint8], bits: int) -> Float32Array:
     """Return the numbers (rows, columns) that are packed into bytes (rows, columns * bits / 8)."""
     # Eight numbers take as many bytes as one has bits; filled up, these bytes are one number of 64 bits.
     octets = packed.reshape(len(packed), -1, bits)

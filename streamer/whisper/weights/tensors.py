@@ -8,9 +8,10 @@ from typing import TypeGuard
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, FloatArray, LazyTensors, check_shapes, expected_shapes
+from streamer.whisper.weights import Checkpoint, LazyTensors, check_shapes, expected_shapes
 
 # How the types that a graph takes are read, under the names that safetensors gives them. NumPy has no bfloat16.
 _READ_AS = {"F16": "<f2", "BF16": "<u2", "F32": "<f4"}

@@ -17,7 +17,6 @@ from streamer.audio.mel import log_mel
 from streamer.whisper.decode.alignment_heads import (
     MOST_HEADS,
     PRESETS,
-    Heads,
     all_heads,
     choose_heads,
     known_heads,
@@ -25,7 +24,7 @@ from streamer.whisper.decode.alignment_heads import (
 )
 from streamer.whisper.decode.timing import word_spans
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import huggingface
 from tests.whisper.sizes import SIZES

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.whisper.decode.filters import N_TIMESTAMPS
@@ -17,8 +17,6 @@ from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_
 from streamer.whisper.model import WhisperModel
 from tests.whisper.decode.test_window import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER
 from tests.whisper.support import SAMPLE, read
-
-FloatArray = NDArray[np.floating]
 
 # So few that a text has loops, and that a guess is sometimes right by chance.
 TEXT_TOKENS = (300, 301, 302)

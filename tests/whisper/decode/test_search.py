@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
 from streamer.whisper.decode.search import Found, Search, best_of, drawer, follow, follow_beams, greedy, sampler
@@ -15,8 +15,6 @@ from streamer.whisper.device.compile import beam_slots
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO, SPEECH, read
-
-FloatArray = NDArray[np.floating]
 
 EOT = 4
 N_VOCAB = 5

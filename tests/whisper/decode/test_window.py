@@ -11,9 +11,9 @@ import pytest
 import torch
 import whisper.decoding
 import whisper.utils
-from numpy.typing import NDArray
 from transformers.generation.logits_process import WhisperTimeStampLogitsProcessor
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
@@ -25,8 +25,6 @@ from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, SAMPLE, SPEECH, Samples, Untyped, noise, read, tensor
-
-FloatArray = NDArray[np.floating]
 
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 SPECIAL = TOKENIZER.special

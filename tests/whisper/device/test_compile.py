@@ -10,6 +10,7 @@ import numpy as np
 import openvino as ov
 import pytest
 
+from streamer.arrays import FloatArray
 from streamer.errors import InferenceError
 from streamer.whisper.device.compile import (
     BLOCK_TOKENS,
@@ -24,7 +25,7 @@ from streamer.whisper.device.runtime import as_type
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs.build import build_decoder
 from streamer.whisper.graphs.compress import compress
-from streamer.whisper.weights import Checkpoint, FloatArray, huggingface
+from streamer.whisper.weights import Checkpoint, huggingface
 from tests.whisper.support import NANO
 
 HEADS = [(1, 0)]

@@ -8,8 +8,9 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.errors import ModelError
-from streamer.whisper.device.masks import CONVENTIONS, OURS, FloatArray, MaskConvention, find_convention
+from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import Checkpoint, huggingface
 from tests.whisper.support import NANO, random_checkpoint

@@ -8,8 +8,8 @@ import openvino as ov
 import pytest
 import torch
 import transformers
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
@@ -35,8 +35,6 @@ from tests.whisper.support import (
 
 # Promised: 1e-3. Held: float32's own rounding.
 TOLERANCE = 1e-4
-
-FloatArray = NDArray[np.floating]
 
 
 @pytest.fixture(scope="module")

@@ -10,12 +10,11 @@ import openvino as ov
 import pytest
 from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.weights import Checkpoint, LazyTensors
 from tests.whisper.support import random_checkpoint
-
-FloatArray = NDArray[np.floating]
 
 DIMS = ModelDimensions(
     n_mels=8,

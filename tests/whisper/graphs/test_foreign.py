@@ -12,8 +12,8 @@ import openvino as ov
 import openvino.opset13 as ops
 import pytest
 import torch
-from numpy.typing import NDArray
 
+from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
 from streamer.errors import ModelError
@@ -32,7 +32,6 @@ PROMPT = [513, 514, 516, 520]
 
 FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
 
-FloatArray = NDArray[np.floating]
 
 ENCODER = "whisper_medium_encoder.xml"
 CROSS_KV = "whisper_medium_encoder_decoder_cross_kv.xml"

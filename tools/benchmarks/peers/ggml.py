@@ -10,8 +10,9 @@ from typing import BinaryIO
 
 import numpy as np
 
+from streamer.arrays import FloatArray
 from streamer.audio.mel import mel_filters
-from streamer.whisper.weights import Checkpoint, FloatArray
+from streamer.whisper.weights import Checkpoint
 from streamer.whisper.weights.ggml import DIMENSIONS
 from streamer.whisper.weights.names import openai_name
 

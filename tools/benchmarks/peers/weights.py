@@ -21,9 +21,10 @@ import whisper
 import whisper.tokenizer
 from safetensors.numpy import save_file
 
+from streamer.arrays import FloatArray
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.bpe import BYTE_CHARACTERS
-from streamer.whisper.weights import Checkpoint, FloatArray, huggingface
+from streamer.whisper.weights import Checkpoint, huggingface
 from streamer.whisper.weights.names import openai_name
 from tools.benchmarks.peers import ggml
 from tools.benchmarks.peers.environment import TORCH, Environment, run

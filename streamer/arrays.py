@@ -1,0 +1,7 @@
+"""Types of arrays, by their numbers; what shape they have and what they hold is said where they are used."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float32Array = NDArray[np.float32]
+FloatArray = NDArray[np.floating]
