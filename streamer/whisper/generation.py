@@ -10,8 +10,8 @@ from typing import Any, TypeGuard
 
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
-from streamer.whisper.decode.alignment_heads import known_heads
 from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.heads import known_heads
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import huggingface
 
