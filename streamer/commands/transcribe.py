@@ -1,7 +1,6 @@
 """Files to text, without a server: `streamer transcribe`."""
 
 import contextlib
-import dataclasses
 import logging
 import queue
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 import numpy as np
 import soundfile
 from rich.console import Console
@@ -235,7 +235,7 @@ def _attributed(final: Final, loudness: ChannelLoudness | None) -> Final:
     """Return a final with the channel that speaks."""
     if loudness is None:
         return final
-    return dataclasses.replace(final, speaker=loudness.speaker(final.start, final.end))
+    return msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
 
 
 def _hear_channels(path: Path) -> ChannelLoudness:

@@ -6,7 +6,6 @@ thread. All decisions are made, and all events published, under one lock, under 
 time: whoever sends audio or commands never waits for it.
 """
 
-import dataclasses
 import logging
 import math
 import threading
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import get_args
 
+import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
@@ -91,7 +91,7 @@ class EngineStats:
     windows_replaced: int = 0
     failures: int = 0
     # Seconds of audio that were told to be lost, by reason.
-    gap_s: dict[GapReason, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
+    gap_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -545,7 +545,7 @@ class SessionRunner:
             if isinstance(event, Gap):
                 self._stats.gap_s[event.reason] += event.end - event.start
             if isinstance(event, Partial | Final) and not self.settings.words:
-                event = dataclasses.replace(event, words=())
+                event = msgspec.structs.replace(event, words=())
             try:
                 self._on_event(event)
             except Exception:

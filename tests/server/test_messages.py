@@ -50,6 +50,11 @@ def test_everything_but_the_audio_can_be_set_and_set_back(key: str) -> None:
     assert parse_message(json.dumps({"type": "set", key: None})) == ("set", {key: None})
 
 
+def test_lists_and_texts_may_be_empty() -> None:
+    empty = {"languages": (), "initial_prompt": "", "hotwords": ()}
+    assert parse_message('{"type":"set","languages":[],"initial_prompt":"","hotwords":[]}') == ("set", empty)
+
+
 @pytest.mark.parametrize("kind", ["flush", "pause", "resume", "clear", "finish"])
 def test_commands_say_nothing_more(kind: str) -> None:
     assert parse_message(json.dumps({"type": kind})) == (kind, {})
