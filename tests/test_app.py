@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 import shutil
 import signal
@@ -11,21 +10,20 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
 import scipy.signal
 import soundfile
 
-from streamer.app import FULL_SIZE_MODEL, _Daemon, _signals
+from streamer.app import FULL_SIZE_MODEL, _signals
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, Partial
-from streamer.settings.table import Settings
 from tests.daemon import (
     REPOSITORY,
     SAMPLE,
+    Daemon,
     command,
     connected,
     events_of,
@@ -37,7 +35,6 @@ from tests.daemon import (
     started,
 )
 from tests.promises import check_promises, transcript
-from tests.server.support import RecordingInput
 from tests.wer import wer
 
 SENTENCE_S = pause_after(1)  # the first of the sample
@@ -51,14 +48,6 @@ def sentence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The first sentence of the sample, as a file."""
     path = tmp_path_factory.mktemp("audio") / "sentence.wav"
     soundfile.write(path, recording(SAMPLE, 0.0, SENTENCE_S), SAMPLE_RATE, subtype="PCM_16")
-    return path
-
-
-@pytest.fixture(scope="module")
-def excerpt_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first two sentences of the sample, as a file."""
-    path = tmp_path_factory.mktemp("audio") / "two.wav"
-    soundfile.write(path, recording(SAMPLE, 0.0, pause_after(2)), SAMPLE_RATE, subtype="PCM_16")
     return path
 
 
@@ -415,47 +404,49 @@ def test_a_daemon_that_waits_for_standard_input_ends_in_order() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGUSR1 on Windows")
-async def test_a_signal_pauses_the_input_and_lets_it_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    daemon = _Daemon(Settings(), captions=False)
-    own = RecordingInput()
-    toggled = asyncio.Event()
-
-    def toggle() -> None:
-        daemon._toggle_pause()
-        toggled.set()
-
-    # Whoever sends one when nobody handles it would end the test's own process.
-    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    try:
-        with _signals(asyncio.get_running_loop(), daemon._stop.set, toggle):
-            for _ in range(3):
-                os.kill(os.getpid(), signal.SIGUSR1)
-                async with asyncio.timeout(20):
-                    await toggled.wait()
-                toggled.clear()
-                daemon._input = cast("Any", own)  # it has not begun the first time
-        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert own.commands == ["pause", "resume"]
-    assert "no input to pause" in caplog.text
-    assert not daemon._stop.is_set()
+def test_without_an_input_there_is_nothing_to_pause() -> None:
+    with running("--input", "none") as daemon:
+        daemon.process.send_signal(signal.SIGUSR1)
+        daemon.wait_said("there is no input to pause")
+        assert daemon.stop().exit_code == 0
 
 
-async def test_what_is_heard_while_paused_is_a_gap(excerpt_of_two: Path) -> None:
-    with running("--input", excerpt_of_two, "--speed", "1", "--no-captions") as daemon:
+async def test_what_is_heard_while_paused_is_a_gap() -> None:
+    with running("--input", SAMPLE, "--speed", "1", "--no-captions") as daemon:
         async with connected(daemon.address("/v1/captions?after=0")) as (_, received):
             await received.wait_for(Partial)
             assert daemon.post("/v1/input/pause") == (200, '{"paused":true}\n')
-            await asyncio.sleep(1.0)  # of what is said
+            await asyncio.sleep(0.5)  # of what is said
             assert daemon.get("/v1/input") == (200, '{"paused":true}\n')
             assert daemon.post("/v1/input/resume") == (200, '{"paused":false}\n')
+            n_gaps = 1
+            if sys.platform != "win32":  # which has no SIGUSR1
+                await pause_and_resume_by_signals(daemon)
+                n_gaps = 2
+            await received.wait_for(Gap, n=n_gaps)
+            daemon.terminate()
             await received.wait_closed()
-        outcome = daemon.stop()
+        outcome = daemon.wait()
     assert outcome.exit_code == 0, outcome.stderr
-    assert {gap.reason for gap in received.of(Gap)} == {"paused"}
+    assert [gap.reason for gap in received.of(Gap)] == ["paused"] * n_gaps
     check_promises(received.events)
+
+
+async def pause_and_resume_by_signals(daemon: Daemon) -> None:
+    """Send the signal twice: it pauses an input that runs and resumes one that is paused."""
+    for paused, said in (("true", "the input is paused"), ("false", "the input goes on")):
+        daemon.process.send_signal(signal.SIGUSR1)
+        daemon.wait_said(said)
+        assert daemon.get("/v1/input") == (200, f'{{"paused":{paused}}}\n')
+        await asyncio.sleep(0.5)  # of what is said
+
+
+async def test_signals_are_handled_only_while_the_daemon_runs() -> None:
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+    before = [signal.getsignal(number) for number in numbers]
+    with _signals(asyncio.get_running_loop(), lambda: None, lambda: None):
+        assert not any(signal.getsignal(number) == handler for number, handler in zip(numbers, before, strict=True))
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 # --- nothing said -----------------------------------------------------------------------------------------------------
