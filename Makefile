@@ -25,7 +25,7 @@ system_packages = \
 	fi
 
 .DEFAULT_GOAL := help
-.PHONY: help run test style types tests bench clean
+.PHONY: help run test style types tests bench documents clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -47,6 +47,9 @@ tests: $(VENV)/.test $(VENV)/.portaudio ## Tests; some of them with ARGS='tests/
 
 bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
+
+documents: $(VENV)/.run ## Write config.yaml, its schema and the options of docs/decoding.md from the table of settings
+	$(BIN)/python -m tools.documents
 
 clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
