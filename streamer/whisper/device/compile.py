@@ -22,6 +22,7 @@ from streamer.whisper.device.devices import (
     first_line,
     kind_of,
     properties_for,
+    the_core,
 )
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import build_cross_kv, build_decoder, build_encoder, fix_sizes, fix_window
@@ -97,7 +98,7 @@ class Compilation:
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
         self._on_progress = on_progress
-        self._core = ov.Core()
+        self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
 
@@ -139,7 +140,7 @@ class Compilation:
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
         self.compiled.clear()
-        self._core = ov.Core()
+        self._core = the_core(renewed=True)
         for stage, plan in self._plans.items():
             if not plan.npu_through_cpu:
                 new = [device for device in spare_devices if device not in plan.candidates]

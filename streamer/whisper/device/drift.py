@@ -17,7 +17,7 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
-from streamer.whisper.device.devices import STAGES
+from streamer.whisper.device.devices import STAGES, the_core
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import fix_sizes
 from streamer.whisper.weights import expected_shapes
@@ -200,7 +200,7 @@ class _Decoder:
 
 
 def _request(model: ov.Model) -> ov.InferRequest:
-    return ov.Core().compile_model(model, "CPU", _PROPERTIES).create_infer_request()
+    return the_core().compile_model(model, "CPU", _PROPERTIES).create_infer_request()
 
 
 def _tensor(values: NDArray[np.generic]) -> ov.Tensor:
