@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from streamer.errors import ConfigError, InferenceError
-from streamer.whisper.device.checks import Check, check_decoder, check_freshness, check_ports, require
-from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, graph_name
+from streamer.whisper.check import Check, require
+from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
+from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation
 from streamer.whisper.device.devices import (
     CACHE_VARIABLE,
     DeviceSettings,
@@ -27,6 +28,7 @@ from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.hub import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.source import ModelSource, read_model
@@ -257,10 +259,10 @@ def _device_checks(
     token = source.tokenizer.special.start_of_transcript
     yield from check_ports(compilation)
     mask = runtime.decoder.mask.name
-    yield Check("decoder: mask", mask, "a known convention" if source.foreign_decoder else mask, True, "")
+    yield Check("decoder: mask", mask, "a known convention" if source.foreign_decoder else mask)
     for window_s in reversed(runtime.windows_s):
         runtime.decoder.use(runtime.buffer(window_s))
-        yield from check_decoder(runtime.decoder, token, graph_name("decoder", window_s))
+        yield from check_decoder(runtime.decoder, token, str(GraphId("decoder", window_s)))
     if everywhere or any(device != "CPU" for device in compilation.devices.values()):
         fresh = Runtime(compilation, runtime.decoder.mask, n_buffers=1)
         for window_s in reversed(runtime.windows_s):

@@ -9,11 +9,12 @@ from pathlib import Path
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError, PeerError
 from streamer.whisper import hub
-from streamer.whisper.device.checks import Check
-from streamer.whisper.device.compile import ModelGraphs
+from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.graphs import foreign, saved
+from streamer.whisper.graphs.build import ModelGraphs
+from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint, ggml, huggingface, mlx, openai
@@ -175,13 +176,7 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSour
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
     generation = read_generation(path, dims, tokenizer)
     tokenizer = tokenizer.as_multilingual(generation.multilingual)
-    graphs = ModelGraphs(
-        dims,
-        description.alignment_heads,
-        encoder=partial(model.read, "encoder"),
-        cross_kv=partial(model.read, "cross_kv"),
-        decoder=partial(model.read, "decoder"),
-    )
+    graphs = ModelGraphs(dims, description.alignment_heads, {stage: partial(model.read, stage) for stage in STAGES})
     precisions = ", ".join(dict.fromkeys(description.precisions.values()))
     checks = [*_common_checks(f"saved graphs ({precisions})", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
@@ -211,7 +206,9 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
     else:
         generation = default_generation(tokenizer, dims, name)
     graphs = ModelGraphs(
-        dims, generation.alignment_heads, encoder=triple.encoder, cross_kv=triple.cross_kv, decoder=triple.decoder
+        dims,
+        generation.alignment_heads,
+        {"encoder": triple.encoder, "cross_kv": triple.cross_kv, "decoder": triple.decoder},
     )
     checks = [*_common_checks("exported OpenVINO graphs", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
@@ -249,8 +246,8 @@ def _common_checks(format_: str, dims: ModelDimensions, tokenizer: Tokenizer) ->
         kind = f"{len(tokenizer.languages)} languages"
     sizes = f"{dims.n_audio_layer} + {dims.n_text_layer} layers of {dims.n_text_state}, {dims.n_mels} mel bins"
     return [
-        Check("format", format_, "one that is read", True, ""),
-        Check("dimensions", sizes, "a Whisper's", True, ""),
+        Check("format", format_, "one that is read"),
+        Check("dimensions", sizes, "a Whisper's"),
         Check(
             "vocabulary",
             f"{tokenizer.n_vocab} tokens, {kind}",

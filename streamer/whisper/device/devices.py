@@ -21,11 +21,10 @@ import platformdirs
 from openvino import opset13
 
 from streamer.errors import ConfigError, InferenceError
+from streamer.whisper.graphs.ir import first_line
+from streamer.whisper.graphs.ports import STAGES
 
 logger = logging.getLogger(__name__)
-
-# What a window goes through, in this order.
-STAGES = ("encoder", "cross_kv", "decoder")
 
 # What AUTO prefers: the idle accelerator first, the processor that always works last.
 DEVICE_ORDER = ("NPU", "GPU", "CPU")
@@ -269,13 +268,6 @@ def prune(base: Path, now_s: float | None = None) -> None:
             if path.is_dir() and path.stat().st_mtime < latest_s:
                 logger.debug("compiled graphs in %s have not been used for long: deleted", path)
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def first_line(error: Exception) -> str:
-    """Return what an OpenVINO exception says, without its stack of source locations."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = (line for line in reversed(lines) if not line.startswith(("Exception from", "Check")))
-    return next(found, "no reason given")[:200]
 
 
 def _available(core: ov.Core) -> list[str]:

@@ -10,7 +10,6 @@ import pytest
 
 from streamer.errors import ConfigError, InferenceError, StreamerError
 from streamer.whisper.device.devices import (
-    STAGES,
     UNUSED_AFTER_S,
     DeviceSettings,
     StagePlan,
@@ -20,12 +19,12 @@ from streamer.whisper.device.devices import (
     check_properties,
     choose_devices,
     describe_device,
-    first_line,
     list_devices,
     plan_stages,
     properties_for,
     prune,
 )
+from streamer.whisper.graphs.ports import STAGES
 
 LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
 FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -346,9 +345,3 @@ def test_pruning_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(os, "rmdir", fail)
     prune(tmp_path / "base", now_s=1e12)
     assert held.is_dir()
-
-
-def test_the_reason_of_an_openvino_error_is_its_last_sentence() -> None:
-    assert first_line(RuntimeError(STACK.format("No such thing."))) == "No such thing."
-    assert first_line(RuntimeError("")) == "no reason given"
-    assert len(first_line(RuntimeError("x" * 5000))) == 200
