@@ -25,17 +25,18 @@ def name_of(path: Path) -> str:
 # what is made of it. Upwards from `weights` it is the way from a file's bytes to words; `source` joins what lies on
 # disk, `model` joins all.
 ROOMS = {
-    "model": ["locate", "source", "device", "graphs", "generation", "tokens", "hub", "check", "dims"],
+    "model": ["locate", "source", "device", "graphs", "generation", "tokens", "hub", "cache", "check", "dims"],
     "locate": ["hub", "shipped"],
     "source": ["graphs", "generation", "tokens", "weights", "hub", "check", "dims"],
     "decode": ["generation", "tokens", "heads", "dims", "result"],
-    "device": ["graphs", "check", "dims", "result"],
-    "graphs": ["weights", "dims"],
+    "device": ["graphs", "cache", "check", "dims", "result"],
+    "graphs": ["weights", "cache", "dims"],
     "generation": ["tokens", "weights", "heads", "dims"],
     "tokens": [],
     "weights": ["dims"],
     "hub": ["shipped"],
     "shipped": [],
+    "cache": [],
     "check": [],
     "heads": ["dims"],
     "dims": [],

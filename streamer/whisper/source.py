@@ -29,6 +29,9 @@ _GGML = 0x67676D6C.to_bytes(4, "little")
 class ModelSource:
     """A model as it lies on disk, and what was read of it; nothing is compiled."""
 
+    # Where it lies, a directory or a file.
+    path: Path
+
     # Name of the format, for people.
     format: str
     name: str
@@ -52,17 +55,18 @@ class ModelSource:
     foreign_decoder: Path | None = None
 
 
-def read_model(path: Path, name: str, tokenizer_path: Path | None = None) -> ModelSource:
+def read_model(path: Path, name: str, tokenizer_path: Path | None = None, cache_dir: Path | None = None) -> ModelSource:
     """Read a model from its directory or file.
 
     name : what people call it
     tokenizer_path : a tokenizer that replaces the model's own
+    cache_dir : see `saved.load`
 
     Raises ModelError where it is of no known format, or something is missing or broken.
     """
     with _readable(path):
         if path.is_dir() and saved.is_saved(path):
-            return _read_saved(path, name, tokenizer_path)
+            return _read_saved(path, name, tokenizer_path, cache_dir)
         if path.is_dir() and foreign.is_triple(path):
             return _read_triple(path, name, tokenizer_path)
         return _read_checkpoint(path, name, tokenizer_path)
@@ -154,6 +158,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     if path.is_dir():
         checks += _preprocessor_checks(path, dims)
     return ModelSource(
+        path,
         format_,
         name,
         origin if isinstance(origin, str) else "",
@@ -165,8 +170,8 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     )
 
 
-def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
-    model = saved.load(path)
+def _read_saved(path: Path, name: str, tokenizer_path: Path | None, cache_dir: Path | None) -> ModelSource:
+    model = saved.load(path, cache_dir)
     description = model.description
     dims = description.dims
     if model.stages == ("encoder",):
@@ -180,6 +185,7 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSour
     precisions = ", ".join(dict.fromkeys(description.precisions.values()))
     checks = [*_common_checks(f"saved graphs ({precisions})", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
+        path,
         "saved graphs",
         name,
         description.origin,
@@ -212,6 +218,7 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
     )
     checks = [*_common_checks("exported OpenVINO graphs", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
+        path,
         "exported OpenVINO graphs",
         name,
         "",

@@ -12,11 +12,12 @@ from openvino import opset13
 
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ConfigError, InferenceError
+from streamer.whisper import cache
 from streamer.whisper.device.devices import (
     DEVICE_ORDER,
     StagePlan,
-    cache_directory,
     check_properties,
+    device_facts,
     kind_of,
     properties_for,
 )
@@ -45,21 +46,25 @@ class Compilation:
         n_beams: int = 1,
         windows_s: Sequence[int] = WHOLE_WINDOW,
         cache_dir: Path | None = None,
+        model: str = "",
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compile nothing yet.
 
         n_beams : sequences that beam search follows at once; where they are several, a graph is made for them
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
+        cache_dir : where compiled graphs are kept; None: nowhere
+        model : what the graphs are of, such as a path; compiled graphs of each are kept apart
         on_progress : is told how many graphs of how many are compiled
         """
         self.graphs = graphs
         self.compiled: dict[GraphId, ov.CompiledModel] = {}
-        self._plans = dict(plans)
+        self.plans = dict(plans)
         self.n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
+        self._model = model
         self._on_progress = on_progress
         self._core = ov.Core()
         # How many of a stage's devices did not work.
@@ -68,7 +73,7 @@ class Compilation:
     @property
     def devices(self) -> dict[str, str]:
         """Device of each stage."""
-        return {stage: plan.candidates[self._failed[stage]] for stage, plan in self._plans.items()}
+        return {stage: plan.candidates[self._failed[stage]] for stage, plan in self.plans.items()}
 
     def compile(self) -> None:
         """Compile what is not compiled.
@@ -76,11 +81,11 @@ class Compilation:
         Raises InferenceError where a stage's last device cannot compile it, ConfigError for a property that a device
         does not know, and what the graphs' readers raise.
         """
-        for stage, plan in self._plans.items():
+        for stage, plan in self.plans.items():
             check_properties(self._core, self.devices[stage], plan)
         with ThreadPoolExecutor(4, "compile") as pool:
             tasks: dict[GraphId, Future[ov.CompiledModel]] = {}
-            missing = [stage for stage in self._plans if stage not in {graph.stage for graph in self.compiled}]
+            missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
             models = {stage: self._models(stage) for stage in missing}
             if self._keeps_bfloat16(models):
                 for model in (*models["cross_kv"].values(), *models["decoder"].values()):
@@ -104,17 +109,17 @@ class Compilation:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
         self.compiled.clear()
         self._core = ov.Core()
-        for stage, plan in self._plans.items():
+        for stage, plan in self.plans.items():
             if not plan.npu_through_cpu:
                 new = [device for device in spare_devices if device not in plan.candidates]
                 spare = sorted(new, key=lambda device: DEVICE_ORDER.index(kind_of(device)))
-                self._plans[stage] = dataclasses.replace(plan, candidates=(*plan.candidates, *spare))
+                self.plans[stage] = dataclasses.replace(plan, candidates=(*plan.candidates, *spare))
 
     def reject(self, errors: Mapping[str, InferenceError]) -> None:
         """Give up the devices of stages that failed. Raises the error of a stage that has no other."""
         told: dict[str, list[str]] = {}
         for stage, error in errors.items():
-            plan = self._plans[stage]
+            plan = self.plans[stage]
             self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
             if self._failed[stage] + 1 >= len(plan.candidates):
@@ -156,7 +161,7 @@ class Compilation:
         ours = "cross_kv" in models and any(graph.n_tokens > 1 for graph in decoders)
         if not ours or not all(has_integer_weights(model) for model in decoders.values()):
             return False
-        plans = [self._plans[stage] for stage in ("cross_kv", "decoder")]
+        plans = [self.plans[stage] for stage in ("cross_kv", "decoder")]
         if any(plan.candidates != ("CPU",) or "INFERENCE_PRECISION_HINT" in plan.properties for plan in plans):
             return False
         return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
@@ -166,16 +171,18 @@ class Compilation:
         stage = graph.stage
         device = self.devices[stage]
         group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
-        properties = properties_for(device, self._plans[stage], group_size)
+        properties = properties_for(device, self.plans[stage], group_size)
         if stage == "decoder" and device == "CPU" and self.graphs.dims.n_text_state <= NARROW:
             properties = {"INFERENCE_NUM_THREADS": 1, **properties}
         begin = time.monotonic()
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
-        cache_dir = None if self._plans[stage].npu_through_cpu else self._cache_dir
+        cache_dir = None if self.plans[stage].npu_through_cpu else self._cache_dir
         if cache_dir is not None:
-            directory = cache_directory(cache_dir, self._core, device, properties)
+            facts = [*device_facts(self._core, device), sorted(properties.items()), self._model, graph]
+            directory = cache.entry(cache_dir, device, facts)
             try:
-                compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(directory)})
+                with cache.replacing(directory):
+                    compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(directory)})
             except RuntimeError as error:
                 # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
                 logger.debug("%s for %s with the cache: %s", graph, device, first_line(error))

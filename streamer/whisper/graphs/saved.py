@@ -25,6 +25,7 @@ from typing import Any
 import openvino as ov
 
 from streamer.errors import ModelError, StreamerError, UsageError
+from streamer.whisper import cache
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ir import MAX_XML_BYTES, first_line, probe_graphs, read_graph
@@ -109,6 +110,18 @@ class SavedModel:
             ) from None
         return model
 
+    def facts(self) -> list[object]:
+        """Return by what the graphs' files are known: hashes of the descriptions, and the marks of the file system.
+
+        Who changes a file can set its size and time of modification as they were, but not its `st_ctime`.
+        """
+        weights = [(self.directory / f"{stage}.bin").stat() for stage in self.stages]
+        return [
+            ov.get_version(),
+            *(self.files[f"{stage}.xml"] for stage in self.stages),
+            *((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino) for stat in weights),
+        ]
+
     def changed_files(self) -> list[str]:
         """Return the names of the files that are missing or hold something else than was written. Reads all of them."""
         changed = []
@@ -154,15 +167,22 @@ def is_saved(directory: Path) -> bool:
     return (directory / MANIFEST).is_file()
 
 
-def load(directory: Path) -> SavedModel:
+def load(directory: Path, cache_dir: Path | None = None) -> SavedModel:
     """Read what a directory says of its model.
+
+    cache_dir : remembers which graphs do no harm, so that each is tried once; None: each time
 
     Raises ModelError where the description is missing, broken, or of a newer program, where a graph's file is missing
     or not the one that was written, and where OpenVINO cannot even be asked to read it.
     """
     model = _load(directory)
-    # The hashes keep out what was damaged, not what was made to do harm.
-    probe_graphs([directory / f"{stage}.xml" for stage in model.stages])
+    # The hashes keep out what was damaged, not what was made to do harm. That a graph does none is remembered in the
+    # user's cache, and not beside the graph, where whoever made it could have written so.
+    known = None if cache_dir is None else cache.entry(cache_dir, cache.READ, model.facts())
+    if known is None or not known.is_dir():
+        probe_graphs([directory / f"{stage}.xml" for stage in model.stages])
+    if known is not None:
+        cache.use(known)
     return model
 
 

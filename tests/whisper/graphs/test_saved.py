@@ -117,6 +117,47 @@ def test_what_was_written_is_read(original: Path) -> None:
     )
 
 
+def test_graphs_are_tried_apart_once_and_again_when_anything_changed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+    refuses = True
+
+    def probe(paths: list[Path]) -> None:
+        tried.append(paths)
+        if refuses:
+            raise ModelError("it crashes")
+
+    monkeypatch.setattr(saved, "probe_graphs", probe)
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        with pytest.raises(ModelError, match="it crashes"):
+            saved.load(model, cache)
+    assert len(tried) == 2
+    refuses = False
+    tried.clear()
+
+    def times() -> int:
+        for _ in range(2):
+            saved.load(model, cache)
+        return len(tried)
+
+    assert times() == 1
+    saved.load(model)  # nothing can be remembered
+    assert times() == 2
+    weights = model / "decoder.bin"
+    before = weights.stat()
+    weights.write_bytes(bytes(before.st_size))
+    if os.name != "nt":  # elsewhere nobody can set the time of the last change back
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert times() == 3
+    monkeypatch.setattr(ov, "get_version", lambda: "2099.1")
+    assert times() == 4
+    shutil.rmtree(cache)
+    cache.write_text("no directory", encoding="utf-8")
+    assert times() == 6
+
+
 def test_half_precision_halves_the_weights_and_keeps_the_ports(original: Path, tmp_path: Path) -> None:
     half = saved.save(tmp_path / "half", describe("f16"), builders(), {})
     full = saved.load(original)
