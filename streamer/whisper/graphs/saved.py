@@ -28,9 +28,9 @@ from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError, StreamerError, UsageError
 from streamer.whisper.device.devices import STAGES, first_line
 from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ir import MAX_XML_BYTES, probe_graphs, read_graph
-from streamer.whisper.weights.huggingface import read_json
 
 logger = logging.getLogger(__name__)
 
