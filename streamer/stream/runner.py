@@ -193,6 +193,8 @@ class SessionRunner:
         self._n_failures = 0
         self._retry_at_s = -math.inf
         self._listening_failed = False
+        # Whether that is going to be tried again. It is not known how things are where nobody has spoken since.
+        self.trying = False
 
     def start(
         self,
@@ -221,6 +223,7 @@ class SessionRunner:
 
     def end(self) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
+        self._retry_at_s = -math.inf  # after a failure nothing more is waited for
         self._command("end", self._end)
 
     def flush(self) -> None:
@@ -481,6 +484,7 @@ class SessionRunner:
         if self._session.ended:
             return []
         self.end_position = self.position
+        self._retry_at_s = -math.inf
         return self._session.finish(self.position)
 
     def _miss(self, end: int, reason: GapReason) -> Iterable[Event]:
@@ -516,6 +520,7 @@ class SessionRunner:
     def _note_change(self, now_s: float) -> None:
         """Note what audio is still needed, whether a window is due, and whether everything is final."""
         self.ring.release(min(self.position, self._session.needed_from))
+        self.trying = now_s < self._retry_at_s or self._session.waiting_from is not None
         if now_s < self._retry_at_s or not self._session.next_window_due():
             self._due_since_s, self.deadline_s = None, math.inf
         else:
