@@ -316,7 +316,7 @@ def check_port(machine: Machine) -> Finding:
 
 def check_cache(machine: Machine) -> Finding:
     """The directory of compiled graphs."""
-    from streamer.whisper.device.devices import CACHE_VARIABLE, cache_base
+    from streamer.whisper.cache import CACHE_VARIABLE, cache_base
 
     setting = machine.settings.model.cache_dir
     is_set = bool(setting or os.environ.get(CACHE_VARIABLE))

@@ -464,7 +464,7 @@ class DecodingSettings:
         metavar="FILE",
         source=WHISPER_CPP,
         live=True,
-        more="Text that does not follow it becomes unlikely. A leading space is free",
+        more="Text that does not follow it becomes unlikely. A leading space is free; rules may contain themselves",
         use="commands, digits, forms",
     )
     grammar_rule: str = setting(

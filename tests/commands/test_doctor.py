@@ -321,7 +321,7 @@ def test_a_cache_directory_that_cannot_be_used(
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     expect(check_cache(machine), PROBLEM, "cannot be written to (No space left on device)", "model.cache_dir")
     # Nobody asked for this one: it is done without.
-    monkeypatch.setattr("streamer.whisper.device.devices.cache_base", lambda setting: tmp_path / "cache")
+    monkeypatch.setattr("streamer.whisper.cache.cache_base", lambda setting: tmp_path / "cache")
     expect(check_cache(having(machine, cache_dir="")), WARNING, "cannot be written to")
 
 
