@@ -16,6 +16,7 @@ import numpy as np
 import openvino as ov
 
 from streamer.arrays import FloatArray
+from streamer.whisper.device.devices import the_core
 from streamer.whisper.device.runtime import DecoderRuntime, DecoderStages, EncodedWindow, Stage
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import fix_sizes
@@ -150,7 +151,7 @@ def _stage(stage: str, builders: Builders, dims: ModelDimensions) -> Stage:
     graph, model = GraphId(stage), builders[stage]()
     if model.is_dynamic():
         model = fix_sizes(model, graph.ports(dims, 0).inputs)
-    return Stage(graph, ov.Core().compile_model(model, "CPU", _PROPERTIES), "CPU")
+    return Stage(graph, the_core().compile_model(model, "CPU", _PROPERTIES), "CPU")
 
 
 def _encode(encoder: Stage, mel: FloatArray) -> tuple[FloatArray, float]:

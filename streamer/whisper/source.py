@@ -11,11 +11,13 @@ from streamer.errors import ModelError, PeerError
 from streamer.whisper import hub
 from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.graphs import foreign, saved
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.tokens import vocabulary
+from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint, ggml, huggingface, mlx, openai
 
@@ -140,7 +142,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     format_, load, where = find_checkpoint(path)
     checkpoint = load()
     dims = checkpoint.dims
-    config = huggingface.read_json(path / "config.json") if format_ == "Hugging Face" else {}
+    config = read_json(path / "config.json") if format_ == "Hugging Face" else {}
     origin = config.get("_name_or_path")
     # Some models differ in nothing that could be seen but their names.
     told = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
@@ -224,13 +226,13 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
     try:
         found = vocabulary.find(directory)
     except ModelError as error:
-        published = vocabulary.published_repository(dims.n_vocab)
+        published = PUBLISHED.get(dims.n_vocab)
         if published is None or any(directory.glob("*.tiktoken")):
             raise  # it is not that there is none
         try:
-            found = hub.fetch_tokenizer(published)
+            found = hub.fetch_tokenizer(published.repository)
         except PeerError as unreached:
-            raise ModelError(f"{error}; that of {published} was tried: {unreached}") from None
+            raise ModelError(f"{error}; that of {published.repository} was tried: {unreached}") from None
     return Tokenizer.load(found, n_vocab=dims.n_vocab)
 
 
@@ -305,7 +307,7 @@ def _preprocessor_checks(source: ModelSource) -> list[Check]:
     path, dims = source.path / "preprocessor_config.json", source.graphs.dims
     if not path.exists():
         return []
-    data = huggingface.read_json(path)
+    data = read_json(path)
     expected = {"feature_size": dims.n_mels, "sampling_rate": SAMPLE_RATE, "hop_length": HOP_LENGTH, "n_fft": N_FFT}
     return [
         Check(

@@ -57,7 +57,7 @@ Usage = namedtuple("Usage", "total used free")
 def _nothing_of_this_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STREAMER_CONFIG", "STREAMER_CACHE_DIR", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(doctor, "default_config_path", lambda: tmp_path / "user" / "config.yaml")
+    monkeypatch.setattr("streamer.settings.load.default_config_path", lambda: tmp_path / "user" / "config.yaml")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 10**12))
 
 

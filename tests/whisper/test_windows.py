@@ -22,7 +22,8 @@ from streamer.commands.loading import load, windows
 from streamer.commands.transcribe import transcribe_files
 from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
-from streamer.settings.table import DecodingSettings, load_settings
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
 from streamer.whisper import model as model_module
 from streamer.whisper.device.checks import check_freshness

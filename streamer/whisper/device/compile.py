@@ -20,6 +20,7 @@ from streamer.whisper.device.devices import (
     device_facts,
     kind_of,
     properties_for,
+    the_core,
 )
 from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
 from streamer.whisper.graphs.ir import first_line
@@ -66,7 +67,7 @@ class Compilation:
         self._cache_dir = cache_dir
         self._model = model
         self._on_progress = on_progress
-        self._core = ov.Core()
+        self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
 
@@ -108,7 +109,7 @@ class Compilation:
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
         self.compiled.clear()
-        self._core = ov.Core()
+        self._core = the_core(renewed=True)
         for stage, plan in self.plans.items():
             if not plan.npu_through_cpu:
                 new = [device for device in spare_devices if device not in plan.candidates]

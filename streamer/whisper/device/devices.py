@@ -35,6 +35,9 @@ _DRIVER_PROPERTIES = {"NPU": ("NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION"), "GP
 
 _PROPERTY = re.compile(r"\w+=.*", re.DOTALL)
 
+# What `the_core` has made, the newest last.
+_cores: list[ov.Core] = []
+
 
 @dataclass(frozen=True, slots=True)
 class DeviceInfo:
@@ -90,14 +93,25 @@ class StagePlan:
         return f"AUTO: {', '.join(reasons) or 'the first choice'}"
 
 
+def the_core(*, renewed: bool = False) -> ov.Core:
+    """Return the program's OpenVINO core; `renewed` to begin anew with devices that were lost.
+
+    None is ever released: its CPU plugin gives the thread that uses it first a stack for signals' handlers, and when it
+    goes, in whatever thread, unmaps that stack. The next signal, such as Ctrl-C's, would end the program.
+    """
+    if renewed or not _cores:
+        _cores.append(ov.Core())
+    return _cores[-1]
+
+
 def available_devices() -> list[str]:
     """Return the names of the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
-    return _available(ov.Core())
+    return _available(the_core())
 
 
 def list_devices() -> list[DeviceInfo]:
     """Return the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
-    core = ov.Core()
+    core = the_core()
     return [describe_device(core, name) for name in _available(core)]
 
 

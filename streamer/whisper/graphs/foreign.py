@@ -17,9 +17,9 @@ import openvino.opset13 as ops
 from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.graphs.ir import probe_graphs, read_graph
 from streamer.whisper.graphs.ports import key_values
-from streamer.whisper.weights.huggingface import read_json
 
 # Names of the files of each stage.
 _FILES = {

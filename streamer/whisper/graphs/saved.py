@@ -27,10 +27,10 @@ import openvino as ov
 from streamer.errors import ModelError, StreamerError, UsageError
 from streamer.whisper import cache
 from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ir import MAX_XML_BYTES, first_line, probe_graphs, read_graph
 from streamer.whisper.graphs.ports import STAGES, dtype_of, ports
-from streamer.whisper.weights.huggingface import read_json
 
 logger = logging.getLogger(__name__)
 

@@ -1,5 +1,7 @@
 """Which device each stage tries, with which properties, and what is told where they are wrong."""
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -259,7 +261,7 @@ def test_an_openvino_that_lists_nothing_is_one_line(monkeypatch: pytest.MonkeyPa
         def available_devices(self) -> list[str]:
             raise RuntimeError(STACK.format("plugins.xml is gone"))
 
-    monkeypatch.setattr(ov, "Core", Broken)
+    monkeypatch.setattr("streamer.whisper.device.devices._cores", [Broken()])
     for function in (available_devices, list_devices):
         assert "(plugins.xml is gone)" in refusal(InferenceError, function)
 
@@ -274,3 +276,20 @@ def test_each_device_and_driver_has_facts_of_its_own(monkeypatch: pytest.MonkeyP
     found.append(device_facts(FakeCore(devices), "NPU"))
     assert len({str(facts) for facts in found}) == len(found)
     assert device_facts(FakeCore(devices), "NPU") == found[-1]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no stacks for signals on Windows")
+def test_a_signal_after_devices_were_renewed_in_another_thread_ends_nothing() -> None:
+    # OpenVINO's CPU plugin gives its thread a stack for signals, and unmaps it wherever it is released.
+    code = """if True:
+        import gc, os, signal, threading
+        from streamer.whisper.device.devices import available_devices, the_core
+        available_devices()
+        thread = threading.Thread(target=lambda: (the_core(renewed=True), gc.collect()))
+        thread.start()
+        thread.join()
+        signal.signal(signal.SIGUSR1, lambda *_: print("heard"))
+        os.kill(os.getpid(), signal.SIGUSR1)
+        """
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, encoding="utf-8", check=False)
+    assert (done.returncode, done.stdout) == (0, "heard\n"), done.stderr
