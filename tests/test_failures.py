@@ -50,14 +50,14 @@ class Faulty:
 def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Faulty:
     """The speech detector, or the only device there is, to be broken."""
     fault = Faulty()
-    process, infer = SpeechDetector.process, runtime_module._Stage.infer
+    process, infer = SpeechDetector.process, runtime_module.Stage.infer
 
     def fail_to_process(detector: SpeechDetector, samples: Float32Array) -> list[float]:
         if fault.use():
             raise RuntimeError("a detector that hears nothing")
         return process(detector, samples)
 
-    def fail_to_infer(stage: runtime_module._Stage) -> None:
+    def fail_to_infer(stage: runtime_module.Stage) -> None:
         if fault.use():
             raise stage._failure("ZE_RESULT_ERROR_DEVICE_LOST")
         infer(stage)
@@ -65,7 +65,7 @@ def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> F
     if request.param == "detector":
         monkeypatch.setattr(SpeechDetector, "process", fail_to_process)
     else:
-        monkeypatch.setattr(runtime_module._Stage, "infer", fail_to_infer)
+        monkeypatch.setattr(runtime_module.Stage, "infer", fail_to_infer)
     return fault
 
 
