@@ -89,6 +89,7 @@ class Text:
             segments, advance, heard = self._follow_words(segments, window, advance, ended=ended)
             if not heard:
                 return [], advance
+        self._last_speech_samples = last_end(segments) or self._last_speech_samples
         said = [
             segment for segment in segments if segment.start_samples != segment.end_samples and segment.text.strip()
         ]
@@ -167,6 +168,4 @@ class Text:
         if threshold_s is not None:
             place = HeardWindow(begin, window.end_samples, self._last_speech_samples, self._n_samples)
             segments, seek, heard = pass_over(segments, place, round(threshold_s * SAMPLE_RATE), ended=ended, seek=seek)
-        if heard:
-            self._last_speech_samples = last_end(segments) or self._last_speech_samples
         return segments, seek - window.begin, heard
