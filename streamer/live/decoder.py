@@ -75,7 +75,7 @@ class WhisperDecoder:
             filters=chosen.filters,
             stop_at_loop=True,
         )
-        # By options and language. To build the tree of many hot words takes as long as a pass.
+        # By options. To build the tree of many hot words takes as long as a pass.
         self._prepared = lru_cache(MAX_PREPARED)(self._prepare)
 
     def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
@@ -85,7 +85,7 @@ class WhisperDecoder:
     def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, probability = self._language(decoder, request)
-        prepared = self._prepared(request.options or self._own, language)
+        prepared = self._prepared(request.options or self._own)
         options = dataclasses.replace(
             self._options,
             language=language,
@@ -152,11 +152,11 @@ class WhisperDecoder:
                 break
         return best
 
-    def _prepare(self, options: DecodeOptions, language: str) -> "_Prepared":
+    def _prepare(self, options: DecodeOptions) -> "_Prepared":
         tokenizer = self._model.tokenizer
         filters = self._options.filters
         if options.hotwords:
-            filters = (HotWords(tokenizer, options.hotwords, language, self._decoding.hotwords_boost), *filters)
+            filters = (HotWords(tokenizer, options.hotwords, self._decoding.hotwords_boost), *filters)
         initial = tuple(text_tokens(initial_prompt(options, self._model), tokenizer))
         return _Prepared(initial, filters, options.beam_size)
 
@@ -178,7 +178,7 @@ class _Prepared:
     initial: tuple[int, ...]
 
     # Further rules on what may come next.
-    filters: tuple[LogitFilter, ...]
+    filters: tuple[LogitFilter | HotWords, ...]
     n_beams: int
 
 

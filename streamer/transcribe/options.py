@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from streamer.audio.constants import TOKENS_PER_SECOND
 from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.filters import LogitFilter
+from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.suppression import MODEL_TOKENS, suppressed_tokens
 from streamer.whisper.decode.window import WindowOptions
 from streamer.whisper.dims import ModelDimensions
@@ -79,7 +80,7 @@ class TranscribeOptions:
     max_initial_timestamp: float | None = 1.0
 
     # Further rules on what may come next.
-    filters: tuple[LogitFilter, ...] = ()
+    filters: tuple[LogitFilter | HotWords, ...] = ()
 
     # What draws at temperatures above 0 begins with.
     seed: int = 0

@@ -173,7 +173,7 @@ def test_a_window_s_words_know_where_the_last_one_ended(
     told: list[int] = []
     ends = [0]
 
-    def add_word_timestamps(*args: Any, **options: Any) -> list[SpokenSegment]:
+    def add_word_timestamps(*args: Untyped, **options: Untyped) -> list[SpokenSegment]:
         told.append(options["last_speech_samples"])
         spoken = word_timestamps_module.add_word_timestamps(*args, **options)
         words = spoken[-1].words
