@@ -1,7 +1,6 @@
 """Files to text, without a server: `streamer transcribe`."""
 
 import contextlib
-import dataclasses
 import logging
 import queue
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 import numpy as np
 import soundfile
 from rich.console import Console
@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import FileReplay, read_audio
+from streamer.audio.sources import FileReplay, read_audio, standard_input
 from streamer.commands.loading import load
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final, Gap
@@ -235,7 +235,7 @@ def _attributed(final: Final, loudness: ChannelLoudness | None) -> Final:
     """Return a final with the channel that speaks."""
     if loudness is None:
         return final
-    return dataclasses.replace(final, speaker=loudness.speaker(final.start, final.end))
+    return msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
 
 
 def _hear_channels(path: Path) -> ChannelLoudness:
@@ -259,10 +259,14 @@ def _check_channels(paths: Sequence[Path], *, streaming: bool) -> None:
 
 
 def _check_openable(paths: Sequence[Path]) -> None:
-    """Raise AudioFileError where none of the files holds audio: a model may take minutes to compile for nothing."""
+    """Raise AudioFileError where no file holds audio, or standard input is closed.
+
+    This is found before a model is loaded, which may take minutes to compile for nothing.
+    """
     failure: AudioFileError | None = None
     for path in paths:
         if path == STANDARD_INPUT:
+            standard_input()
             return
         try:
             FileReplay(path).stop()

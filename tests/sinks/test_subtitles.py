@@ -1,11 +1,11 @@
 """Transcripts and subtitles: the exact text of each format, and what holds for any input."""
 
-import dataclasses
 import io
 import json
 import re
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -239,8 +239,8 @@ def test_divided_segments_are_numbered_and_the_text_is_whole() -> None:
 def test_tokens_of_words_are_in_json_where_there_are_any() -> None:
     event = final((" a", 0.0, 1.0), (" b", 1.0, 2.0))
     first, second = event.words
-    first = dataclasses.replace(first, tokens=(Token(id=257, text=" a", probability=0.5),))
-    transcript = json.loads(written("json", [dataclasses.replace(event, words=(first, second))]))
+    first = msgspec.structs.replace(first, tokens=(Token(id=257, text=" a", probability=0.5),))
+    transcript = json.loads(written("json", [msgspec.structs.replace(event, words=(first, second))]))
     words = transcript["segments"][0]["words"]
     assert words[0]["tokens"] == [{"id": 257, "text": " a", "probability": 0.5}]
     assert "tokens" not in words[1]

@@ -5,6 +5,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from streamer.events import Final, Word
 
 # What ends a line somewhere, steers a terminal, cannot be encoded, or reorders all that follows it: control characters,
@@ -70,7 +72,7 @@ def spoken_words(final: Final) -> Iterator[Word]:
         raw = _UNSAFE.sub(" ", word.word)
         spaced = spaced or raw[:1].isspace()
         if text := " ".join(raw.split()):
-            yield dataclasses.replace(word, word=f" {text}" if spaced else text)
+            yield msgspec.structs.replace(word, word=f" {text}" if spaced else text)
             spaced = raw[-1:].isspace()
 
 

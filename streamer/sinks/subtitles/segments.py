@@ -3,7 +3,7 @@
 Two things differ: characters are counted, not bytes, and a word is never divided, not even between its tokens.
 """
 
-import dataclasses
+import msgspec
 
 from streamer.events import Final, Word
 from streamer.sinks.subtitles.cues import evenly, file_line, has_words
@@ -31,7 +31,7 @@ def divide(final: Final, options: SubtitleOptions) -> list[Final]:
         return [final]
     starts = [final.start, *(part[0].start for part in parts[1:]), final.end]
     return [
-        dataclasses.replace(
+        msgspec.structs.replace(
             final,
             start=starts[i],
             end=starts[i + 1],
