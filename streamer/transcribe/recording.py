@@ -63,7 +63,7 @@ def transcribe_segments(
     tokenizer = model.tokenizer
     tasks = ("transcribe", "translate") if options.task == "both" else (options.task,)
     # Raises before anything is computed, and names the only language of a model that knows one.
-    language = tokenizer.choose_language(options.language, tasks[-1])
+    language = model.choose_language(options.language, tasks[-1])
     features = Features(audio, model.dims.n_mels, pad_with_silence=options.pad_with_silence)
     if language == "auto" and features.n_frames:
         encoded = _encode(model, features.first_window())
