@@ -19,21 +19,21 @@ from streamer.settings.apply import (
 from streamer.settings.table import DecodingSettings
 from streamer.stream.engine import MAX_PACE_S, Engine
 from streamer.stream.settings import DecodeOptions
+from streamer.stream.transcript import SURE_LANGUAGE_PROBABILITY
 from streamer.stream.window import Request
 from streamer.whisper.decode.fallback import at_temperature, has_failed
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import Draw, drawer
+from streamer.whisper.decode.timing import to_hypothesis
 from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for
-from streamer.whisper.decode.words import to_hypothesis
 from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
 
-# A window is decoded in another language than the known one where the other is likelier than all the rest together, and
-# this many times as likely as the known one. Speakers mostly go on in one language, and where only two may be spoken
-# one of them is always likelier than even, whatever a short word such as "no" sounds like.
-SURE_PROBABILITY = 0.5
+# A window is decoded in another language than the known one where the other is sure, and this many times as likely as
+# the known one. Speakers mostly go on in one language, and where only two may be spoken one of them is always likelier
+# than even, whatever a short word such as "no" sounds like.
 SURE_ODDS = 3.0
 
 # Sessions' options whose prompts and hot words are kept ready; a thousand hot words take about 10 MB.
@@ -114,7 +114,7 @@ class WhisperDecoder:
         found, probabilities = detect_language(decoder, self._model.tokenizer, among)
         known = request.known_language
         if known in probabilities:
-            least = max(SURE_PROBABILITY, SURE_ODDS * probabilities[known])
+            least = max(SURE_LANGUAGE_PROBABILITY, SURE_ODDS * probabilities[known])
             if probabilities[found] < least:
                 found = known
         return found, probabilities[found]

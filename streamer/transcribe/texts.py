@@ -13,8 +13,7 @@ from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
 from streamer.transcribe.history import History
 from streamer.transcribe.options import TranscribeOptions
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
-from streamer.whisper.decode.fallback import decode_with_fallback
-from streamer.whisper.decode.loops import compression_ratio
+from streamer.whisper.decode.fallback import compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import drawer
 from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.decode.word_timestamps import add_word_timestamps

@@ -69,6 +69,9 @@ class KnownModel:
     def run(self, compute: Callable[[Untyped], Untyped]) -> Untyped:
         return compute(self.runtime)
 
+    def choose_language(self, wanted: str, task: str) -> str:
+        return self.tokenizer.choose_language(wanted, task)
+
     def detect(self, _: object, __: object, among: Sequence[str]) -> tuple[str, dict[str, float]]:
         self.searched.append(tuple(among))
         total = sum(self.probabilities[code] for code in among)

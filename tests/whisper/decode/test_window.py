@@ -17,9 +17,11 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
+from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.filters import SuppressAtBegin, SuppressTokens, TimestampRules
 from streamer.whisper.decode.hotwords import HotWords
-from streamer.whisper.decode.loops import compression_ratio, loop_length
+from streamer.whisper.decode.search import loop_length
+from streamer.whisper.decode.timing import time_words, to_hypothesis
 from streamer.whisper.decode.window import (
     DecodedWindow,
     WindowOptions,
@@ -28,7 +30,6 @@ from streamer.whisper.decode.window import (
     detect_language,
     max_tokens_for,
 )
-from streamer.whisper.decode.words import time_words, to_hypothesis
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
