@@ -16,7 +16,7 @@ import streamer.transcribe.texts
 from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.transcribe import transcribe_segments
-from streamer.whisper.decode.loops import compression_ratio
+from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.search import Draw
 from streamer.whisper.decode.window import decode_window, detect_language
 from streamer.whisper.device.devices import DeviceSettings
