@@ -2,7 +2,7 @@
 
 import json
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
@@ -12,6 +12,7 @@ from streamer.errors import ProtocolError
 StreamFormat = Literal["s16le", "f32le"]
 StreamTask = Literal["transcribe", "translate"]
 Command = Literal["flush", "pause", "resume", "clear"]
+Kind = Literal["start", "set", "finish"] | Command
 
 
 def _one_of(choices: object) -> msgspec.Meta:
@@ -102,7 +103,7 @@ _KEYS: dict[str, dict[str, Any]] = {
 }
 
 
-def parse_message(text: str) -> tuple[str, dict[str, Any]]:
+def parse_message(text: str) -> tuple[Kind, dict[str, Any]]:
     """Read a message: its type, and what else it says as fields of StreamStart (`start`) or SessionOptions (`set`).
 
     Raises ProtocolError where it is not one, has a key that is not known, or a value out of range.
@@ -123,7 +124,7 @@ def parse_message(text: str) -> tuple[str, dict[str, Any]]:
             data[key] = msgspec.convert(value, known[key])
         except msgspec.ValidationError:
             raise ProtocolError(f"{kind} message has {key} {value!r:.60}: expected {_expected(known[key])}") from None
-    return kind, data
+    return cast(Kind, kind), data
 
 
 def _parse_object(text: str) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from streamer.audio.ring import RingBuffer
 from streamer.live.clients import ClientStream
 from streamer.server.messages import SessionOptions, StreamStart
 from streamer.stream.eventlog import EventLog
+from streamer.stream.runner import SessionRunner
 from tests.server.support import final, opened_log
 
 SAMPLES_A_FINAL = 500
@@ -106,4 +107,12 @@ def open_stream(runner: FakeRunner, options: StreamStart = StreamStart()) -> Cli
         return options
 
     pcm = PcmDecoder(options.format, options.sample_rate, options.channels)
-    return ClientStream(runner, runner.log, pcm, options, choose=choose, on_keep=lambda: None, on_leave=lambda: None)
+    return ClientStream(
+        cast(SessionRunner, runner),
+        runner.log,
+        pcm,
+        options,
+        choose=choose,
+        on_keep=lambda: None,
+        on_leave=lambda: None,
+    )
