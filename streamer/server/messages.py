@@ -6,10 +6,9 @@ from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError
 
-StreamFormat = Literal["s16le", "f32le"]
 StreamTask = Literal["transcribe", "translate"]
 Command = Literal["flush", "pause", "resume", "clear"]
 Kind = Literal["start", "set", "finish"] | Command
@@ -86,7 +85,7 @@ class StreamStart(SessionOptions):
     """How a client's audio is written, and what it chooses: its first text frame, all of it optional."""
 
     # Sample format: 16-bit integers or 32-bit floats (-1 to 1), little-endian, channels interleaved.
-    format: Annotated[StreamFormat, _one_of(StreamFormat)] = "s16le"
+    format: Annotated[PcmFormat, _one_of(PcmFormat)] = "s16le"
 
     # Samples a second and channel.
     sample_rate: Annotated[int, _whole_number(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)] = 16_000

@@ -50,7 +50,7 @@ class Conversation:
         self._model = model
         self._system = system
 
-        # Questions and answers, the oldest first.
+        # Questions and answers that the model is reminded of, the oldest first.
         self._turns: deque[tuple[str, str]] = deque(maxlen=history_turns)
 
         self._client = httpx.AsyncClient(
@@ -74,11 +74,6 @@ class Conversation:
     async def aclose(self) -> None:
         """Close the connection."""
         await self._client.aclose()
-
-    @property
-    def turns(self) -> tuple[tuple[str, str], ...]:
-        """The questions and answers that the model is reminded of, the oldest first."""
-        return tuple(self._turns)
 
     async def reply(self, text: str) -> AsyncGenerator[str, None]:
         """Send what was said and yield the reply in pieces.

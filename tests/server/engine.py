@@ -24,6 +24,8 @@ class FakeRunner:
 
     def __init__(self, capacity_samples: int = 100_000, *, seed: int = 0) -> None:
         self.ring = RingBuffer(capacity_samples)
+        self._news = threading.Event()
+        self.ring.on_write = self._news.set
         self.log: EventLog = opened_log("fake")
         # Commands, each with how many samples had been written before.
         self.commands: list[tuple[str, int]] = []
@@ -51,7 +53,7 @@ class FakeRunner:
     def end(self) -> None:
         self._note("end")
         self._end = self.ring.head
-        self.ring.wake()
+        self._news.set()
 
     def flush(self) -> None:
         self._note("flush")
@@ -75,8 +77,11 @@ class FakeRunner:
     def _run(self) -> None:
         position = n_finals = 0
         while position != self._end and not self.log.closed:
-            self.ring.wait_for_audio(position, 0.5)
+            self._news.wait(0.5)
+            self._news.clear()
             end = min(self.ring.head, position + self._rng.randrange(1, 2000))
+            if end < self.ring.head:
+                self._news.set()
             self._pieces.append(self.ring.read(position, end))
             position = end
             self.ring.release(position)
