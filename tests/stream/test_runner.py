@@ -13,10 +13,8 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, GapReason, Partial, Speech
+from streamer.stream.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.stream.runner import (
-    FIRST_RETRY_S,
-    LONGEST_RETRY_S,
-    MAX_FAILURES,
     AudioKind,
     EngineStats,
     SessionRunner,
@@ -353,7 +351,7 @@ def test_commands_without_end_and_without_audio_between_them_take_no_memory() ->
     for _ in range(1000):
         for command in (runner.flush, runner.pause, runner.resume, runner.clear, lambda: runner.change(SETTINGS)):
             command()
-    assert len(runner._commands) == 5
+    assert len(runner._inbox) == 5
     # The last of each, in their order.
     runner.pause()
     runner.end()
@@ -361,7 +359,7 @@ def test_commands_without_end_and_without_audio_between_them_take_no_memory() ->
     assert runner.over
     rig.hold_promises()
     runner.flush()
-    assert len(runner._commands) == 0
+    assert len(runner._inbox) == 0
 
 
 def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
@@ -370,7 +368,7 @@ def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
         rig.write(1)
         rig.runner.flush()
         rig.runner.pause()
-    assert len(rig.runner._commands) <= 2 * 11
+    assert len(rig.runner._inbox) <= 2 * 11
 
 
 # Devices and detectors that fail.
@@ -439,7 +437,7 @@ def test_a_recording_whose_device_fails_ends_with_a_fatal_error() -> None:
     assert rig.runner.over
     assert rig.n_finished == 1
     assert [error.fatal for error in rig.errors] == [False, True]
-    assert rig.runner._n_failures == MAX_FAILURES
+    assert rig.runner._outage.n_failures == MAX_FAILURES
     rig.hold_promises()
     assert rig.gaps[-1].end == 12.0
 
@@ -533,7 +531,7 @@ def test_a_hole_while_the_device_fails_does_not_swallow_speech_that_waits(reason
     rig.speak_until(2.5)
     assert len(rig.errors) == 1
     # More is said, and then there is a hole, before it is tried again.
-    rig.runner._retry_at_s = 9.0
+    rig.runner._outage.retry_at_s = 9.0
     rig.decode = rig.hear
     rig.speak_until(5.0)
     rig.runner.write_gap(SAMPLE_RATE, reason)
@@ -550,7 +548,7 @@ def test_a_pause_before_speech_is_told_before_its_final_though_a_hole_goes_on() 
     rig = Rig(words_at(0.5, 3.0, 3.5, 8.0))
     rig.decode = broken
     rig.speak_until(1.7)
-    rig.runner._retry_at_s = 6.0
+    rig.runner._outage.retry_at_s = 6.0
     rig.decode = rig.hear
     rig.runner.pause()
     rig.speak_until(2.5)
