@@ -1,7 +1,6 @@
 """The HTTP half of the port: the captions page, its health and its numbers."""
 
 import importlib.resources
-import json
 import logging
 import operator
 import re
@@ -10,6 +9,7 @@ from http import HTTPStatus
 from typing import get_args
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from websockets.datastructures import Headers
@@ -178,7 +178,7 @@ def _header(request: Request, name: str) -> str | None:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8") + b"\n"
+    return msgspec.json.encode(value, enc_hook=str) + b"\n"
 
 
 def _policy(host: str) -> str:
