@@ -18,10 +18,10 @@ from streamer.transcribe import TranscribeOptions, transcribe, transcribe_segmen
 from streamer.transcribe.history import History
 from streamer.transcribe.segments import split_segments
 from streamer.whisper.model import WhisperModel
-from tests.whisper.conftest import cache_dir, few_threads, model, processor, reference
+from tests.whisper.conftest import few_threads, processor, reference
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
 
-__all__ = ["cache_dir", "few_threads", "model", "processor", "reference"]
+__all__ = ["few_threads", "processor", "reference"]
 
 AUDIO = ROOT.parent / "shared" / "audio"
 
