@@ -25,7 +25,7 @@ system_packages = \
 	fi
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test style types tests bench hooks clean
+.PHONY: help run quick test style types tests bench documents hooks clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
@@ -56,6 +56,9 @@ bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessio
 hooks: $(VENV)/.test ## Let git check style and types before each commit
 	$(BIN)/python -m pip install 'pre-commit>=4.0'
 	$(BIN)/pre-commit install
+
+documents: $(VENV)/.run ## Write config.yaml, its schema and the options of docs/decoding.md from the table of settings
+	$(BIN)/python -m tools.documents
 
 clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

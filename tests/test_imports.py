@@ -21,6 +21,28 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+# Rooms of `streamer/whisper` and what each imports of the others: only rooms further down, so that nothing depends on
+# what is made of it. Upwards from `weights` it is the way from a file's bytes to words; `source` joins what lies on
+# disk, `model` joins all.
+ROOMS = {
+    "model": ["locate", "source", "device", "graphs", "generation", "tokens", "hub", "cache", "check", "dims"],
+    "locate": ["hub", "shipped"],
+    "source": ["graphs", "generation", "tokens", "weights", "hub", "check", "dims"],
+    "decode": ["generation", "tokens", "heads", "dims", "result"],
+    "device": ["graphs", "cache", "check", "dims", "result"],
+    "graphs": ["weights", "cache", "dims"],
+    "generation": ["tokens", "weights", "heads", "dims"],
+    "tokens": [],
+    "weights": ["dims"],
+    "hub": ["shipped"],
+    "shipped": [],
+    "cache": [],
+    "check": [],
+    "heads": ["dims"],
+    "dims": [],
+    "result": [],
+}
+
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
@@ -97,6 +119,28 @@ def test_the_client_knows_events_only() -> None:
 def test_only_the_command_line_imports_the_application() -> None:
     importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.app")]
     assert importers == ["streamer.cli"]
+
+
+def test_whispers_rooms_are_in_order() -> None:
+    order = list(ROOMS)
+    for room, below in ROOMS.items():
+        assert all(order.index(room) < order.index(other) for other in below), room
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_whisper_imports_what_it_needs_from_rooms_below_and_no_other(room: str) -> None:
+    found = {
+        name.split(".")[2]
+        for module in below(f"streamer.whisper.{room}")
+        for name in imports_of(module)
+        if name.startswith("streamer.whisper.")
+    }
+    assert found - {room} == set(ROOMS[room])
+
+
+def test_every_module_of_whisper_is_in_a_room() -> None:
+    found = {name.split(".")[2] for name in MODULES if name.startswith("streamer.whisper.")}
+    assert found == set(ROOMS)
 
 
 @pytest.mark.parametrize("module", MODULES)

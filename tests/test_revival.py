@@ -12,7 +12,8 @@ from streamer.audio.mel import log_mel
 from streamer.commands.transcribe import transcribe_files
 from streamer.errors import InferenceError
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
-from streamer.settings.table import DecodingSettings, load_settings
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
 from streamer.transcribe import TranscribeOptions, transcribe
 from streamer.whisper import model as model_module

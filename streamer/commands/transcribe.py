@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import FileReplay, read_audio
+from streamer.audio.sources import FileReplay, read_audio, standard_input
 from streamer.commands.loading import load
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final, Gap
@@ -259,10 +259,14 @@ def _check_channels(paths: Sequence[Path], *, streaming: bool) -> None:
 
 
 def _check_openable(paths: Sequence[Path]) -> None:
-    """Raise AudioFileError where none of the files holds audio: a model may take minutes to compile for nothing."""
+    """Raise AudioFileError where no file holds audio, or standard input is closed.
+
+    This is found before a model is loaded, which may take minutes to compile for nothing.
+    """
     failure: AudioFileError | None = None
     for path in paths:
         if path == STANDARD_INPUT:
+            standard_input()
             return
         try:
             FileReplay(path).stop()

@@ -169,6 +169,8 @@ class SessionRunner:
         # Whether nothing is published any more: the session is finished, or was given up or removed.
         self.over = False
         self._outage = Outage()
+        # Whether what failed is going to be tried again: nobody knows how things are where nobody has spoken since.
+        self.trying = False
 
     def start(
         self,
@@ -197,6 +199,7 @@ class SessionRunner:
 
     def end(self) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
+        self._retry_at_s = -math.inf  # after a failure nothing more is waited for
         self._command("end", self._end)
 
     def flush(self) -> None:
@@ -446,6 +449,7 @@ class SessionRunner:
         if self._session.ended:
             return []
         self.end_position = self.position
+        self._retry_at_s = -math.inf
         return self._session.finish(self.position)
 
     def _miss(self, end: int, reason: GapReason) -> Iterable[Event]:
@@ -481,7 +485,9 @@ class SessionRunner:
     def _note_change(self, now_s: float) -> None:
         """Note what audio is still needed, whether a window is due, and whether everything is final."""
         self.ring.release(min(self.position, self._session.needed_from))
-        if self._outage.waits(now_s) or not self._session.next_window_due():
+        waits = self._outage.waits(now_s)
+        self.trying = waits or self._session.waiting_from is not None
+        if waits or not self._session.next_window_due():
             self._due_since_s, self.deadline_s = None, math.inf
         else:
             if self._due_since_s is None:

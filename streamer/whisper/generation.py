@@ -11,9 +11,9 @@ from typing import Any, TypeGuard
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.heads import known_heads
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import huggingface
 
 logger = logging.getLogger(__name__)
 
@@ -81,7 +81,7 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
     if not path.exists():
         logger.warning("%s is missing: going on with the settings of the published models", path)
         return default_generation(tokenizer, dims, name)
-    data = huggingface.read_json(path)
+    data = read_json(path)
     found = data.get("no_timestamps_token_id")
     if found is not None and found != tokenizer.special.no_timestamps:
         raise ModelError(

@@ -9,12 +9,15 @@ from pathlib import Path
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError, PeerError
 from streamer.whisper import hub
-from streamer.whisper.device.checks import Check
-from streamer.whisper.device.compile import ModelGraphs
+from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.graphs import foreign, saved
+from streamer.whisper.graphs.build import ModelGraphs
+from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.tokens import vocabulary
+from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import Checkpoint, ggml, huggingface, mlx, openai
 
@@ -27,6 +30,9 @@ _GGML = 0x67676D6C.to_bytes(4, "little")
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """A model as it lies on disk, and what was read of it; nothing is compiled."""
+
+    # Where it lies, a directory or a file.
+    path: Path
 
     # Name of the format, for people.
     format: str
@@ -51,17 +57,18 @@ class ModelSource:
     foreign_decoder: Path | None = None
 
 
-def read_model(path: Path, name: str, tokenizer_path: Path | None = None) -> ModelSource:
+def read_model(path: Path, name: str, tokenizer_path: Path | None = None, cache_dir: Path | None = None) -> ModelSource:
     """Read a model from its directory or file.
 
     name : what people call it
     tokenizer_path : a tokenizer that replaces the model's own
+    cache_dir : see `saved.load`
 
     Raises ModelError where it is of no known format, or something is missing or broken.
     """
     with _readable(path):
         if path.is_dir() and saved.is_saved(path):
-            return _read_saved(path, name, tokenizer_path)
+            return _read_saved(path, name, tokenizer_path, cache_dir)
         if path.is_dir() and foreign.is_triple(path):
             return _read_triple(path, name, tokenizer_path)
         return _read_checkpoint(path, name, tokenizer_path)
@@ -133,7 +140,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     format_, load, where = find_checkpoint(path)
     checkpoint = load()
     dims = checkpoint.dims
-    config = huggingface.read_json(path / "config.json") if format_ == "Hugging Face" else {}
+    config = read_json(path / "config.json") if format_ == "Hugging Face" else {}
     origin = config.get("_name_or_path")
     # Some models differ in nothing that could be seen but their names.
     told = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
@@ -153,6 +160,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     if path.is_dir():
         checks += _preprocessor_checks(path, dims)
     return ModelSource(
+        path,
         format_,
         name,
         origin if isinstance(origin, str) else "",
@@ -164,8 +172,8 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     )
 
 
-def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
-    model = saved.load(path)
+def _read_saved(path: Path, name: str, tokenizer_path: Path | None, cache_dir: Path | None) -> ModelSource:
+    model = saved.load(path, cache_dir)
     description = model.description
     dims = description.dims
     if model.stages == ("encoder",):
@@ -175,16 +183,11 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSour
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
     generation = read_generation(path, dims, tokenizer)
     tokenizer = tokenizer.as_multilingual(generation.multilingual)
-    graphs = ModelGraphs(
-        dims,
-        description.alignment_heads,
-        encoder=partial(model.read, "encoder"),
-        cross_kv=partial(model.read, "cross_kv"),
-        decoder=partial(model.read, "decoder"),
-    )
+    graphs = ModelGraphs(dims, description.alignment_heads, {stage: partial(model.read, stage) for stage in STAGES})
     precisions = ", ".join(dict.fromkeys(description.precisions.values()))
     checks = [*_common_checks(f"saved graphs ({precisions})", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
+        path,
         "saved graphs",
         name,
         description.origin,
@@ -211,10 +214,13 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
     else:
         generation = default_generation(tokenizer, dims, name)
     graphs = ModelGraphs(
-        dims, generation.alignment_heads, encoder=triple.encoder, cross_kv=triple.cross_kv, decoder=triple.decoder
+        dims,
+        generation.alignment_heads,
+        {"encoder": triple.encoder, "cross_kv": triple.cross_kv, "decoder": triple.decoder},
     )
     checks = [*_common_checks("exported OpenVINO graphs", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
+        path,
         "exported OpenVINO graphs",
         name,
         "",
@@ -233,13 +239,13 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
     try:
         found = vocabulary.find(directory)
     except ModelError as error:
-        published = vocabulary.published_repository(dims.n_vocab)
+        published = PUBLISHED.get(dims.n_vocab)
         if published is None or any(directory.glob("*.tiktoken")):
             raise  # it is not that there is none
         try:
-            found = hub.fetch_tokenizer(published)
+            found = hub.fetch_tokenizer(published.repository)
         except PeerError as unreached:
-            raise ModelError(f"{error}; that of {published} was tried: {unreached}") from None
+            raise ModelError(f"{error}; that of {published.repository} was tried: {unreached}") from None
     return Tokenizer.load(found, n_vocab=dims.n_vocab)
 
 
@@ -249,8 +255,8 @@ def _common_checks(format_: str, dims: ModelDimensions, tokenizer: Tokenizer) ->
         kind = f"{len(tokenizer.languages)} languages"
     sizes = f"{dims.n_audio_layer} + {dims.n_text_layer} layers of {dims.n_text_state}, {dims.n_mels} mel bins"
     return [
-        Check("format", format_, "one that is read", True, ""),
-        Check("dimensions", sizes, "a Whisper's", True, ""),
+        Check("format", format_, "one that is read"),
+        Check("dimensions", sizes, "a Whisper's"),
         Check(
             "vocabulary",
             f"{tokenizer.n_vocab} tokens, {kind}",
@@ -303,7 +309,7 @@ def _preprocessor_checks(directory: Path, dims: ModelDimensions) -> list[Check]:
     path = directory / "preprocessor_config.json"
     if not path.exists():
         return []
-    data = huggingface.read_json(path)
+    data = read_json(path)
     expected = {"feature_size": dims.n_mels, "sampling_rate": SAMPLE_RATE, "hop_length": HOP_LENGTH, "n_fft": N_FFT}
     return [
         Check(

@@ -20,9 +20,9 @@ from safetensors.numpy import save_file
 
 from streamer.audio.mel import log_mel
 from streamer.commands import convert as module
+from streamer.commands import drift
 from streamer.commands.convert import ConvertSource, convert
 from streamer.errors import ModelError, UsageError
-from streamer.whisper.device import drift
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig, read_generation
 from streamer.whisper.graphs import build as graphs
@@ -307,7 +307,7 @@ def test_converting_base_takes_less_than_two_and_a_half_times_its_weights(
         import psutil
         from rich.console import Console
         from streamer.commands import convert as module
-        from streamer.whisper.device import drift
+        from streamer.commands import drift
         from streamer.whisper.graphs.compress import parse_precisions
         from streamer.whisper.generation import GenerationConfig
         from streamer.whisper.weights import huggingface

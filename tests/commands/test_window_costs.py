@@ -8,7 +8,7 @@ from rich.console import Console
 from streamer.commands.verify import verify
 from streamer.commands.window_costs import PAD_S, Sentence, passages, window_checks
 from streamer.settings.table import ModelSettings
-from streamer.whisper.device.checks import Check
+from streamer.whisper.check import Check
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tests.whisper.support import NANO

@@ -19,7 +19,8 @@ from streamer.settings.apply import (
     temperatures,
     transcribe_options,
 )
-from streamer.settings.table import DecodingSettings, Settings, load_settings
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings, Settings
 from streamer.sinks.subtitles import SubtitleOptions
 from streamer.transcribe import TranscribeOptions
 from streamer.whisper.decode.grammar import GrammarFilter

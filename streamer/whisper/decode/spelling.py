@@ -3,8 +3,8 @@
 import json
 from functools import lru_cache
 
-from streamer.whisper.tokens.bpe import BYTE_CHARACTERS
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.vocabulary import BYTE_CHARACTERS
 
 _BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 

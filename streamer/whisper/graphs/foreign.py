@@ -14,8 +14,8 @@ import openvino as ov
 from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.graphs.ir import probe_graphs, read_graph
-from streamer.whisper.weights.huggingface import read_json
 
 # Names of the files of each stage.
 _FILES = {

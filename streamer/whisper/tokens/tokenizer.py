@@ -69,9 +69,6 @@ class Tokenizer:
         Raises ModelError where a special token is not in the vocabulary, or not in Whisper's order.
         """
         self._backend = backend
-        # Some files ask for it; a prompt is cut by us, and never filled up.
-        backend.no_truncation()
-        backend.no_padding()
         self.where = where
         vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
         # Highest token, special ones included, and one: numbers below may be free.
@@ -197,19 +194,9 @@ class Tokenizer:
     def _check_order(self) -> None:
         """Raise ModelError unless text, special tokens and times follow each other, which decoding relies on."""
         special = self.special
-        controls = (
-            special.start_of_transcript,
-            special.translate,
-            special.transcribe,
-            special.start_of_previous,
-            special.no_speech,
-            special.no_timestamps,
-        )
-        last_time = self._find("<|30.00|>")
-        if (
-            not all(special.end_of_text < token < special.timestamp_begin for token in controls)
-            or last_time != special.timestamp_begin + 1500
-        ):
+        controls = (*special.controls, special.no_timestamps)
+        in_order = all(special.end_of_text < token < special.timestamp_begin for token in controls)
+        if not in_order or self._find("<|30.00|>") != special.timestamp_begin + 1500:
             raise ModelError(
                 f"{self.where} numbers its special tokens in another order than Whisper does: expected text, then"
                 " <|endoftext|>, then the others, then <|0.00|> to <|30.00|>; name the model's own tokenizer.json with"

@@ -1,15 +1,46 @@
-"""Sources of a tokenizer, one a file; each gives a byte-level BPE with Whisper's special tokens."""
+"""One loader for each source of a tokenizer; all end in one byte-level BPE with Whisper's special tokens.
 
+Only vocabulary, merges and added tokens are taken from a file. How text is cut and put together is the same for all of
+Whisper's, and a file could bring a pattern that never ends.
+
+Source: GPT-2's `encoder.py` (vocab.json, merges.txt, bytes as characters), tiktoken's `load.py` (rank files).
+"""
+
+import base64
+import binascii
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
 
 from streamer.errors import ModelError
-from streamer.whisper.tokens import merges, ranks, tiktoken, tokenizer_json
-from streamer.whisper.tokens.files import parse_object, read_text, unreadable
-from streamer.whisper.tokens.special import PUBLISHED
+from streamer.whisper.files import parse_json, read_json, read_text
+from streamer.whisper.tokens.special import PUBLISHED, complete, named_in
 
-__all__ = ["find", "from_table", "load", "published_repository"]
+# Largest file that is read: those of Whisper have up to 4 MB, and as values in memory take up to thirty times as much.
+MAX_BYTES = 8 << 20
+
+# Most tokens that a file may add; each costs the search for them in text some kilobytes. Whisper has 1609.
+_MAX_ADDED = 16_384
+
+# Bytes of all tokens of a table together, of which Whisper's have 320 thousand: there may be as many merges.
+_MAX_TABLE_BYTES = 1 << 19
+
+# What the first line of merges.txt begins with.
+_MERGES_HEADER = "#version"
+
+_EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
+
+# How a vocabulary writes each byte: as the Latin-1 character that it is, or where that cannot be printed, as one of the
+# characters from 256 on.
+_ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
+_UNPRINTABLE = [byte for byte in range(256) if chr(byte) not in _ALPHABET]
+_CHARACTERS = dict(enumerate(map(chr, range(256)))) | dict(
+    zip(_UNPRINTABLE, _ALPHABET[-len(_UNPRINTABLE) :], strict=True)
+)
+BYTE_CHARACTERS = list(_CHARACTERS.values())
 
 
 def find(path: Path) -> Path:
@@ -22,7 +53,9 @@ def find(path: Path) -> Path:
                 return path / name
         rank_files = sorted(path.glob("*.tiktoken"))
     except OSError as error:
-        raise unreadable(path, error) from None
+        raise ModelError(
+            f"{path!s:.500} cannot be read ({error.strerror}): expected a tokenizer that you may read"
+        ) from None
     if len(rank_files) > 1:
         raise ModelError(
             f"{path} has {rank_files[0].name} and {rank_files[1].name}: expected one tokenizer; say which with"
@@ -44,31 +77,178 @@ def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
     Raises ModelError where there is none, or it is broken or of another model.
     """
     path = find(path)
-    if path.name == "tokenizer.json":
-        return tokenizer_json.read(path, n_vocab)
     if path.name in ("vocab.json", "merges.txt"):
-        return merges.read(path.with_name("vocab.json"), path.with_name("merges.txt"), n_vocab)
+        return _from_gpt2_files(path.with_name("vocab.json"), path.with_name("merges.txt"), n_vocab)
+    text = read_text(path, MAX_BYTES, _EXPECTED)
     # Under a name of the user's own, the content tells.
-    text = read_text(path)
-    if text.startswith(merges.HEADER):
-        return merges.read(path.with_name("vocab.json"), path, n_vocab)
-    if not text.lstrip().startswith("{"):
-        return tiktoken.parse(text, n_vocab, str(path))
-    data = parse_object(text, path)
+    if path.name != "tokenizer.json":
+        if text.startswith(_MERGES_HEADER):
+            return _from_gpt2_files(path.with_name("vocab.json"), path, n_vocab)
+        if not text.lstrip().startswith("{"):
+            return _from_ranks(text, n_vocab, str(path))
+    data = parse_json(text, path)
     if isinstance(data.get("model"), int):  # an ordinary word
-        return merges.read(path, path.with_name("merges.txt"), n_vocab)
-    return tokenizer_json.parse(data, n_vocab, str(path))
+        return _from_gpt2_files(path, path.with_name("merges.txt"), n_vocab)
+    return _from_tokenizer_json(data, n_vocab, str(path))
 
 
-def from_table(table: list[bytes], n_vocab: int, where: str) -> tokenizers.Tokenizer:
+def from_table(table: Sequence[bytes], n_vocab: int, where: str) -> tokenizers.Tokenizer:
     """Return the tokenizer whose token i spells `table[i]`; special tokens that are not in the table follow it.
 
-    Raises ModelError where the table is not Whisper's, or of another model; `where` names it in the message.
+    The merges are not in such a table, which is tiktoken's form of a vocabulary, and ggml's. tiktoken needs none: it
+    joins the two neighbours that together spell the token of the lowest number. So every way to put a token together
+    out of two others is a merge, and comes as early as the token.
+
+    Raises ModelError where a token comes twice, a byte cannot be spelled, or the table is of another model; `where`
+    names it in the message.
     """
-    return ranks.build(table, n_vocab, where)
+    n_bytes = sum(len(token) for token in table)
+    if len(table) > n_vocab or n_bytes > _MAX_TABLE_BYTES:
+        raise ModelError(
+            f"{where} has {len(table)} tokens of {n_bytes} bytes in all: expected up to {n_vocab} tokens and"
+            f" {_MAX_TABLE_BYTES} bytes; fetch it again, or name the tokenizer.json of the model with --tokenizer FILE"
+        )
+    # Latin-1 has a character for each byte.
+    texts = [token.decode("latin-1").translate(_CHARACTERS) for token in table]
+    vocabulary: dict[str, int] = {}
+    for number, text in enumerate(texts):
+        if vocabulary.setdefault(text, number) != number:
+            raise _no_tokenizer(where, f"the tokens {vocabulary[text]} and {number} both are {table[number]!r:.40}")
+    if not vocabulary.keys() >= set(_ALPHABET):
+        raise _no_tokenizer(where, "it has no token for some of the 256 bytes")
+    merges = [
+        (texts[left], texts[right])
+        for text in texts
+        for i in range(1, len(text))
+        if (left := vocabulary.get(text[:i])) is not None and (right := vocabulary.get(text[i:])) is not None
+    ]
+    return _build(vocabulary, merges, (), n_vocab, where)
 
 
-def published_repository(n_vocab: int) -> str | None:
-    """Return the Hugging Face repository that holds the tokenizer of all published models of this size, if any."""
-    published = PUBLISHED.get(n_vocab)
-    return published.repository if published else None
+def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
+    """Take the tokenizer from a rank file of tiktoken's: a token in base64 and its number a line."""
+    table: list[bytes] = []
+    for i, line in enumerate(text.split("\n"), 1):
+        match line.split():
+            case []:
+                continue
+            # In Whisper's files the numbers follow each other.
+            case [spelled, number] if number == str(len(table)):
+                try:
+                    # The multilingual file writes its empty token as "=".
+                    table.append(base64.b64decode("" if spelled == "=" else spelled, validate=True))
+                except (binascii.Error, ValueError):  # ValueError: not ASCII
+                    raise _no_tokenizer(f"{where}, line {i},", f"{spelled!r:.40} is not base64") from None
+            case _:
+                raise _no_tokenizer(where, f"line {i} is {line!r:.40}, not token {len(table)} in base64 and its number")
+    return from_table(table, n_vocab, where)
+
+
+def _from_gpt2_files(vocab_path: Path, merges_path: Path, n_vocab: int) -> tokenizers.Tokenizer:
+    """Read vocab.json, merges.txt, and the tokens that transformers adds to them, in one of two files beside."""
+    vocabulary = read_json(vocab_path, MAX_BYTES, _EXPECTED)
+    lines = read_text(merges_path, MAX_BYTES, _EXPECTED).split("\n")  # tokens may hold what else ends a line
+    if lines[0].startswith(_MERGES_HEADER):
+        del lines[0]
+    merges = [_split_pair(line.rstrip("\r"), str(merges_path)) for line in lines if line.strip()]
+
+    added: list[tuple[object, object]] = []
+    path = vocab_path.with_name("added_tokens.json")
+    if path.is_file():
+        added += read_json(path, MAX_BYTES).items()
+    path = vocab_path.with_name("tokenizer_config.json")
+    if path.is_file():
+        listed = read_json(path, MAX_BYTES).get("added_tokens_decoder") or {}
+        if not isinstance(listed, dict):
+            raise _no_tokenizer(str(path), "its added_tokens_decoder is no object")
+        for number, token in listed.items():
+            # No token has a number of more than nine digits.
+            if not isinstance(token, dict) or not (number.isascii() and number.isdecimal() and len(number) < 10):
+                raise _no_tokenizer(str(path), f"it adds the token {number!r:.40}")
+            added.append((token.get("content"), int(number)))
+    return _build(vocabulary, merges, added, n_vocab, str(vocab_path))
+
+
+def _from_tokenizer_json(data: dict[str, Any], n_vocab: int, where: str) -> tokenizers.Tokenizer:
+    """Take the tokenizer from what the tokenizers library has written."""
+    model = data.get("model")
+    if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
+        raise _no_tokenizer(where, "its model is no BPE")
+    for part in ("pre_tokenizer", "decoder"):
+        if not isinstance(data.get(part), dict) or data[part].get("type") != "ByteLevel":
+            raise _no_tokenizer(where, f"its {part} is not ByteLevel")
+    vocabulary, merges = model.get("vocab"), model.get("merges")
+    if not isinstance(vocabulary, dict) or not isinstance(merges, list):
+        raise _no_tokenizer(where, "its model lacks vocab or merges")
+    added = data.get("added_tokens") or []
+    if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
+        raise _no_tokenizer(where, "its added_tokens are no list of tokens")
+    numbers = [(token.get("content"), token.get("id")) for token in added]
+    return _build(vocabulary, [_split_pair(merge, where) for merge in merges], numbers, n_vocab, where)
+
+
+def _split_pair(merge: object, where: str) -> tuple[str, str]:
+    """Split a merge, either "left right" or a list of both; raise ModelError where it is neither."""
+    match merge.split(" ") if isinstance(merge, str) else merge:
+        case [str(left), str(right)] if left and right:
+            return left, right
+    raise _no_tokenizer(where, f"it has the merge {merge!r:.40}")
+
+
+def _build(
+    vocabulary: Mapping[str, object],
+    merges: Sequence[tuple[str, str]],
+    added: Collection[tuple[object, object]],
+    n_vocab: int,
+    where: str,
+) -> tokenizers.Tokenizer:
+    """Build the tokenizer of a model with `n_vocab` tokens.
+
+    vocabulary : token to number; special tokens that neither this nor `added` names are put behind it
+    merges : pairs of tokens, the first to be merged first
+    added : tokens and numbers that are found in text before it is cut and merged, as Whisper's special tokens are
+
+    Raises ModelError where numbers are used twice or beyond the model's, merges lead nowhere, or sizes do not fit.
+    """
+    if len(added) > _MAX_ADDED:
+        raise _no_tokenizer(where, f"it adds {len(added)} tokens, more than {_MAX_ADDED}")
+    whole: dict[str, int] = {}
+    texts: dict[int, str] = {}
+    for text, number in (*vocabulary.items(), *added):
+        if not isinstance(text, str):
+            raise _no_tokenizer(where, f"it adds the token {text!r:.40}")
+        if type(number) is not int or number < 0:
+            raise _no_tokenizer(where, f"the token {text!r:.40} has the number {number!r:.40}")
+        if whole.setdefault(text, number) != number:
+            raise _no_tokenizer(where, f"the token {text!r:.40} has the numbers {whole[text]!r:.40} and {number!r:.40}")
+        if texts.setdefault(number, text) != text:
+            raise _no_tokenizer(
+                where, f"the tokens {texts[number]!r:.40} and {text!r:.40} both have the number {number!s:.40}"
+            )
+    if not whole:
+        raise _no_tokenizer(where, "it has no tokens")
+    if max(texts) < n_vocab:
+        whole = complete(whole, n_vocab, where)
+    n_tokens = 1 + max(whole.values())
+    if n_tokens > n_vocab or (n_vocab in PUBLISHED and n_tokens != n_vocab):
+        raise ModelError(
+            f"{where} has {n_tokens!s:.40} tokens, the model {n_vocab}: the files are from different models;"
+            " fetch both again from one place"
+        )
+    try:
+        backend = tokenizers.Tokenizer(models.BPE(vocab=whole, merges=list(merges)))
+        backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+        backend.decoder = decoders.ByteLevel()
+        backend.add_special_tokens([*named_in(whole), *(str(text) for text, _ in added)])
+    except BaseException as error:
+        # The library raises bare Exception, and where it panics, what is not even one.
+        if isinstance(error, Exception) or type(error).__name__ == "PanicException":
+            raise _no_tokenizer(where, str(error)) from None
+        raise
+    return backend
+
+
+def _no_tokenizer(where: str, reason: str) -> ModelError:
+    """Return the error of a file that holds something else; the reason may quote it."""
+    reason = " ".join(reason.split())
+    return ModelError(f"{where} is no tokenizer ({reason:.160}): expected Whisper's; fetch it again")

@@ -3,51 +3,18 @@
 A file in shards has an index beside it, `model.safetensors.index.json`, whose `weight_map` gives each tensor's shard.
 """
 
-import json
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.weights import Checkpoint, safetensors_file, torchfile
 from streamer.whisper.weights.tensors import StoredTensor, as_checkpoint
 
-# Largest JSON file that is read: those of a Whisper have a few kilobytes.
-MAX_JSON_BYTES = 4 << 20
-
 # A file's name that cannot lead out of the directory, on any system.
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object from a model directory.
-
-    Raises ModelError where the file is missing or does not hold one.
-    """
-    try:
-        if path.exists() and not path.is_file():  # reading a pipe would wait
-            raise ModelError(f"{path} is no file: expected a JSON object in it; fetch it again")
-        with path.open("rb") as file:
-            text = file.read(MAX_JSON_BYTES + 1)
-        if len(text) > MAX_JSON_BYTES:
-            raise ModelError(
-                f"{path} has more than {MAX_JSON_BYTES >> 20} MiB: expected a few kilobytes of JSON; fetch it again"
-            )
-        data = json.loads(text.decode("utf-8"))
-    except FileNotFoundError:
-        raise ModelError(
-            f"{path} is missing: a model directory holds config.json, generation_config.json,"
-            " preprocessor_config.json, tokenizer.json and model.safetensors; fetch it again"
-        ) from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not JSON ({error!s:.120}): expected a JSON object; fetch it again") from None
-    if not isinstance(data, dict):
-        raise ModelError(f"{path} holds a JSON {type(data).__name__}: expected an object; fetch it again")
-    return data
 
 
 def load(directory: Path) -> Checkpoint:

@@ -15,6 +15,7 @@ import numpy as np
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.files import read_json
 from streamer.whisper.weights import (
     Checkpoint,
     LazyTensors,
@@ -23,7 +24,6 @@ from streamer.whisper.weights import (
     npz,
     safetensors_file,
 )
-from streamer.whisper.weights.huggingface import read_json
 from streamer.whisper.weights.mlx_groups import GroupedMatrix
 from streamer.whisper.weights.names import openai_name
 from streamer.whisper.weights.tensors import StoredTensor, row_strides

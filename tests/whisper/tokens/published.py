@@ -11,8 +11,8 @@ import whisper
 import whisper.tokenizer
 from tokenizers import decoders, models, pre_tokenizers
 
-from streamer.whisper.tokens.bpe import BYTE_CHARACTERS
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.vocabulary import BYTE_CHARACTERS
 from tests.whisper.support import Untyped
 
 ASSETS = Path(whisper.__file__).parent / "assets"

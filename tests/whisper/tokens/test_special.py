@@ -5,7 +5,6 @@ import whisper.tokenizer
 
 from streamer.errors import ModelError
 from streamer.whisper.tokens.special import LANGUAGES, PUBLISHED, complete, named_in, special_names
-from streamer.whisper.tokens.vocabulary import published_repository
 from tests.whisper.tokens.published import CASES, Case, special_tokens, table
 
 N_COMMON = 1509  # special tokens without languages
@@ -94,7 +93,6 @@ def test_what_is_named() -> None:
 
 
 def test_where_the_published_ones_are() -> None:
-    assert published_repository(51864) == "openai/whisper-tiny.en"
-    assert published_repository(51865) == "openai/whisper-tiny"
-    assert published_repository(51866) == "openai/whisper-large-v3"
-    assert published_repository(2022) is None
+    assert PUBLISHED[51864].repository == "openai/whisper-tiny.en"
+    assert PUBLISHED[51865].repository == "openai/whisper-tiny"
+    assert PUBLISHED[51866].repository == "openai/whisper-large-v3"

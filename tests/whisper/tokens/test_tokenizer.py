@@ -151,14 +151,6 @@ def test_special_tokens_and_times_are_not_text() -> None:
     assert TOKENIZER.decode([begin, *text, begin + 50, TOKENIZER.special.end_of_text]) == " one"
 
 
-def test_truncation_and_padding_of_the_file_do_not_count(tables: dict[str, Any]) -> None:
-    backend = tokenizers.Tokenizer.from_str(json.dumps(tables))
-    backend.enable_truncation(2)
-    backend.enable_padding(length=50)
-    tokens = Tokenizer(backend, multilingual=True, where="").encode(" one two three four five")
-    assert tokens == TOKENIZER.encode(" one two three four five")
-
-
 @pytest.mark.parametrize("language", ["en", "ja"])
 @pytest.mark.parametrize("text", TEXTS)
 def test_words_join_back_to_the_text(text: str, language: str) -> None:

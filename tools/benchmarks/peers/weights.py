@@ -23,7 +23,7 @@ from safetensors.numpy import save_file
 
 from streamer.arrays import FloatArray
 from streamer.whisper.tokens import vocabulary
-from streamer.whisper.tokens.bpe import BYTE_CHARACTERS
+from streamer.whisper.tokens.vocabulary import BYTE_CHARACTERS
 from streamer.whisper.weights import Checkpoint, huggingface
 from streamer.whisper.weights.names import openai_name
 from tools.benchmarks.peers import ggml

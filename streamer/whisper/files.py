@@ -1,0 +1,56 @@
+"""Small files of a model, of which no more is read than such a file can have."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from streamer.errors import ModelError
+
+# Largest JSON file that is read but for a tokenizer's: those of a Whisper have a few kilobytes.
+MAX_JSON_BYTES = 4 << 20
+
+_EXPECTED = (
+    "a model directory holds config.json, generation_config.json, preprocessor_config.json, tokenizer.json and"
+    " model.safetensors; fetch it again"
+)
+
+
+def read_text(path: Path, max_bytes: int, expected: str) -> str:
+    """Read a file of UTF-8 text of up to `max_bytes`.
+
+    expected : what was looked for and what to do, for the message where it is missing
+
+    Raises ModelError where it is missing, larger, no text, or may not be read.
+    """
+    shown = f"{path!s:.500}"
+    try:
+        if path.exists() and not path.is_file():  # reading a pipe would wait
+            raise ModelError(f"{shown} is no file: {expected}")
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    except (FileNotFoundError, ValueError):  # a name with a zero byte is a ValueError
+        raise ModelError(f"{shown} is missing: {expected}") from None
+    except OSError as error:
+        raise ModelError(f"{shown} cannot be read ({error.strerror}): expected a file that you may read") from None
+    if len(data) > max_bytes:
+        raise ModelError(f"{shown} has more than {max_bytes >> 20} MiB, and is not what its name says: fetch it again")
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{shown} is no text ({error}): expected UTF-8; fetch it again") from None
+
+
+def read_json(path: Path, max_bytes: int = MAX_JSON_BYTES, expected: str = _EXPECTED) -> dict[str, Any]:
+    """Read a JSON object; raises ModelError as `read_text`, and where the file holds something else."""
+    return parse_json(read_text(path, max_bytes, expected), path)
+
+
+def parse_json(text: str, path: Path) -> dict[str, Any]:
+    """Parse a JSON object, which `path` holds; raise ModelError where it is none."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ModelError(f"{path} is not JSON ({error!s:.120}): expected a JSON object; fetch it again") from None
+    if not isinstance(data, dict):
+        raise ModelError(f"{path} holds a JSON {type(data).__name__}: expected an object; fetch it again")
+    return data
