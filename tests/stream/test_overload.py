@@ -49,7 +49,8 @@ def test_passes_that_cost_less_than_they_show_get_rarer_and_lose_nothing(
 
 # Passes of 2 and 5 times the 30 s that they may show, and one that just cannot keep up.
 @pytest.mark.parametrize(
-    ("pass_s", "duration_s", "least_told"), [(60.0, HALF_AN_HOUR_S, 0.45), (150.0, HALF_AN_HOUR_S, 0.15), (31.0, 900.0, 0.9)]
+    ("pass_s", "duration_s", "least_told"),
+    [(60.0, HALF_AN_HOUR_S, 0.45), (150.0, HALF_AN_HOUR_S, 0.15), (31.0, 900.0, 0.9)],
 )
 def test_passes_that_cost_more_than_they_show_lose_the_oldest_audio_and_say_so(
     pass_s: float, duration_s: float, least_told: float
