@@ -62,13 +62,7 @@ def resolve_decoding(decoding: DecodingSettings, model: WhisperModel) -> Resolve
         prefix = prefix[-max(0, half - decoding.sample_len) :]
     return ResolvedDecoding(
         settings=decoding,
-        fallback=FallbackOptions(
-            temperatures=temperatures(decoding),
-            compression_ratio_threshold=decoding.compression_ratio_threshold,
-            logprob_threshold=decoding.logprob_threshold,
-            no_speech_threshold=decoding.no_speech_threshold,
-            entropy_threshold=decoding.entropy_threshold,
-        ),
+        fallback=fallback_options(decoding),
         window=WindowOptions(
             language=decoding.language,
             timestamps=not decoding.without_timestamps,
@@ -87,6 +81,17 @@ def resolve_decoding(decoding: DecodingSettings, model: WhisperModel) -> Resolve
         condition_on_previous_text=is_conditioned(decoding, model),
         clips=clip_seconds(decoding.clip_timestamps),
         pad_with_silence=model.generation.silent_padding,
+    )
+
+
+def fallback_options(decoding: DecodingSettings) -> FallbackOptions:
+    """Return when a window is tried again, and at which temperatures."""
+    return FallbackOptions(
+        temperatures=temperatures(decoding),
+        compression_ratio_threshold=decoding.compression_ratio_threshold,
+        logprob_threshold=decoding.logprob_threshold,
+        no_speech_threshold=decoding.no_speech_threshold,
+        entropy_threshold=decoding.entropy_threshold,
     )
 
 

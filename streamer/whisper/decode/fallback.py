@@ -23,19 +23,19 @@ ENTROPY_TOKENS = 32
 class FallbackOptions:
     """Temperatures, and what a text must be like for the next of them not to be tried. None: that is not looked at."""
 
-    temperatures: tuple[float, ...] = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    temperatures: tuple[float, ...]
 
     # A text that becomes shorter by more than this when compressed is a loop.
-    compression_ratio_threshold: float | None = 2.4
+    compression_ratio_threshold: float | None
 
     # A text whose tokens have a lower mean log-probability has failed.
-    logprob_threshold: float | None = -1.0
+    logprob_threshold: float | None
 
     # Where it failed so, and nobody speaking is likelier than this, it is silence, and no failure.
-    no_speech_threshold: float | None = 0.6
+    no_speech_threshold: float | None
 
     # A text whose last tokens have a lower entropy, in nats, is a loop.
-    entropy_threshold: float | None = None
+    entropy_threshold: float | None
 
 
 def decode_with_fallback(

@@ -21,10 +21,6 @@ from streamer.whisper.decode.timing import Spelling, join_times, word_spans
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER, Tokenizer
 
-# Punctuation that belongs to the word behind it, and to the word before it.
-PREPEND_PUNCTUATIONS = "\"'“¿([{-"
-APPEND_PUNCTUATIONS = "\"'.。,，!！?？:：”)]}、"
-
 # What ends a sentence.
 SENTENCE_ENDS = ".。!！?？"
 
@@ -70,14 +66,15 @@ def add_word_timestamps(
     begin_samples: int,
     n_samples: int,
     last_speech_samples: int,
-    prepend_punctuations: str = PREPEND_PUNCTUATIONS,
-    append_punctuations: str = APPEND_PUNCTUATIONS,
+    prepend_punctuations: str,
+    append_punctuations: str,
 ) -> list[SpokenSegment]:
     """Find the words of all segments of the window that the decoder holds, and place the segments by their words.
 
     begin_samples : where the window begins in the recording
     n_samples : length of its audio, without padding
     last_speech_samples : where the last word before the window ended in the recording
+    prepend_punctuations, append_punctuations : marks that belong to the word behind them, and to that before them
     """
     end_of_text = tokenizer.special.end_of_text
     lengths = [sum(token < end_of_text for token in segment.tokens) for segment in segments]
@@ -158,11 +155,7 @@ def shorten_at_sentence_ends(words: Sequence[TimedWord], longest: int) -> list[T
     return shortened
 
 
-def merge_punctuation(
-    words: Sequence[TimedWord],
-    prepended: str = PREPEND_PUNCTUATIONS,
-    appended: str = APPEND_PUNCTUATIONS,
-) -> list[TimedWord]:
+def merge_punctuation(words: Sequence[TimedWord], prepended: str, appended: str) -> list[TimedWord]:
     """Join punctuation to the word that it belongs to, which keeps its own times and mean probability."""
     merged = list(words)
     behind = len(merged) - 1

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import pytest
 
+from streamer.settings.apply import fallback_options
+from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.fallback import (
     FallbackOptions,
@@ -28,39 +30,43 @@ def window(tokens: Sequence[int], **keywords: float) -> DecodedWindow:
     return DecodedWindow(tokens=list(tokens), log_probs=[], attention=Untyped, n_start=4, **fields)
 
 
+def usual(**changes: Untyped) -> FallbackOptions:
+    return dataclasses.replace(fallback_options(DecodingSettings()), **changes)
+
+
 def failed(found: DecodedWindow, options: FallbackOptions) -> bool:
     return has_failed(found, compression_ratio(TOKENIZER.decode(found.tokens).strip()), options)
 
 
 class TestFailure:
     def test_speech_is_trusted(self) -> None:
-        assert not failed(window(SPEECH), FallbackOptions())
+        assert not failed(window(SPEECH), usual())
 
     def test_a_loop_is_not(self) -> None:
-        assert failed(window(LOOP), FallbackOptions())
-        assert not failed(window(LOOP), FallbackOptions(compression_ratio_threshold=None))
+        assert failed(window(LOOP), usual())
+        assert not failed(window(LOOP), usual(compression_ratio_threshold=None))
 
     def test_a_loop_that_was_cut_to_its_first_round_is_not(self) -> None:
         cut = dataclasses.replace(window(SPEECH), looped=True)
-        assert failed(cut, FallbackOptions(compression_ratio_threshold=None, logprob_threshold=None))
+        assert failed(cut, usual(compression_ratio_threshold=None, logprob_threshold=None))
 
     def test_an_unlikely_text_is_not(self) -> None:
         doubtful = window(SPEECH, avg_logprob=-1.2)
-        assert failed(doubtful, FallbackOptions())
-        assert not failed(doubtful, FallbackOptions(logprob_threshold=None))
+        assert failed(doubtful, usual())
+        assert not failed(doubtful, usual(logprob_threshold=None))
 
     def test_silence_is_no_failure(self) -> None:
         silence = window(SPEECH, avg_logprob=-1.2, no_speech_prob=0.7)
-        assert not failed(silence, FallbackOptions())
-        assert failed(silence, FallbackOptions(no_speech_threshold=None))
+        assert not failed(silence, usual())
+        assert failed(silence, usual(no_speech_threshold=None))
         # As in the reference, even a loop, where the text is unlikely too.
-        assert not failed(window(LOOP, avg_logprob=-1.2, no_speech_prob=0.7), FallbackOptions())
+        assert not failed(window(LOOP, avg_logprob=-1.2, no_speech_prob=0.7), usual())
 
     def test_tokens_of_low_entropy_are_not_where_it_is_asked_for(self) -> None:
         few = window([5, 6] * 40)
-        lax = FallbackOptions(compression_ratio_threshold=None)
+        lax = usual(compression_ratio_threshold=None)
         assert not failed(few, lax)
-        strict = FallbackOptions(compression_ratio_threshold=None, entropy_threshold=2.4)
+        strict = usual(compression_ratio_threshold=None, entropy_threshold=2.4)
         assert failed(few, strict)
         assert not failed(window(SPEECH), strict)
 
@@ -87,7 +93,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[WindowOptions]:
 
 def test_temperatures_are_tried_until_a_text_is_trusted(attempts: list[WindowOptions]) -> None:
     options = WindowOptions(language="en", n_beams=5, patience=2.0, best_of=3)
-    found = decode_with_fallback(Untyped, TOKENIZER, Untyped, options, FallbackOptions())
+    found = decode_with_fallback(Untyped, TOKENIZER, Untyped, options, usual())
     assert found.tokens == SPEECH
     assert [attempt.temperature for attempt in attempts] == [0.0, 0.2, 0.4]
     assert [attempt.n_beams for attempt in attempts] == [5, 1, 1]
@@ -95,7 +101,7 @@ def test_temperatures_are_tried_until_a_text_is_trusted(attempts: list[WindowOpt
 
 
 def test_the_last_text_counts_where_none_is_trusted(attempts: list[WindowOptions]) -> None:
-    two = FallbackOptions(temperatures=(0.0, 1.0))
+    two = usual(temperatures=(0.0, 1.0))
     found = decode_with_fallback(Untyped, TOKENIZER, Untyped, WindowOptions(language="en"), two)
     assert found.tokens == LOOP
     assert len(attempts) == 2

@@ -14,11 +14,10 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import word_timestamps
 from streamer.whisper.decode.word_timestamps import (
-    APPEND_PUNCTUATIONS,
     MAX_MEDIAN_SAMPLES,
-    PREPEND_PUNCTUATIONS,
     SpokenSegment,
     add_word_timestamps,
     find_alignment,
@@ -39,6 +38,9 @@ RECORDINGS = [SAMPLE, ROOT.parent / "shared" / "audio" / "pauses.flac"]
 
 # `whisper.transcribe` is the function of this name.
 transcribe: Untyped = importlib.import_module("whisper.transcribe")
+
+# What belongs to the word behind it, and to the word before it.
+PUNCTUATION = (DecodingSettings().prepend_punctuations, DecodingSettings().append_punctuations)
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,8 @@ def test_words_and_segments_equal_openai_whispers(calls: list[Call], standard: W
             begin_samples=call.before[0]["seek"] * HOP_LENGTH,
             n_samples=call.n_frames * HOP_LENGTH,
             last_speech_samples=samples_of(call.last_speech_s),
+            prepend_punctuations=PUNCTUATION[0],
+            append_punctuations=PUNCTUATION[1],
         )
         assert_equal(found, call.after)
 
@@ -152,7 +156,15 @@ def test_no_text_has_no_words(standard: WhisperModel) -> None:
     assert find_alignment(decoder, tokenizer, [], language="en", task="transcribe", n_samples=16_000) == []
     silent = [Segment(SAMPLE_RATE, 2 * SAMPLE_RATE, (tokenizer.special.timestamp_begin,))]
     found = add_word_timestamps(
-        decoder, tokenizer, silent, language="en", begin_samples=0, n_samples=160_000, last_speech_samples=0
+        decoder,
+        tokenizer,
+        silent,
+        language="en",
+        begin_samples=0,
+        n_samples=160_000,
+        last_speech_samples=0,
+        prepend_punctuations=PUNCTUATION[0],
+        append_punctuations=PUNCTUATION[1],
     )
     assert found == [SpokenSegment(SAMPLE_RATE, 2 * SAMPLE_RATE, ())]
 
@@ -232,14 +244,16 @@ def timed(drawn: Drawn) -> tuple[list[TimedWord], Untyped]:
 def test_punctuation_is_merged_as_openai_whisper_does(drawn: Drawn) -> None:
     # In a decoded text a word without tokens is one that was merged.
     ours, theirs = timed([(text, max(1, n_tokens), length) for text, n_tokens, length in drawn])
-    whisper.timing.merge_punctuations(theirs, PREPEND_PUNCTUATIONS, APPEND_PUNCTUATIONS)
+    whisper.timing.merge_punctuations(theirs, *PUNCTUATION)
     expected = [(w.word, tuple(w.tokens), samples_of(w.start), samples_of(w.end)) for w in theirs if w.tokens]
-    assert [(w.text, w.tokens, w.start_samples, w.end_samples) for w in merge_punctuation(ours)] == expected
+    assert [
+        (w.text, w.tokens, w.start_samples, w.end_samples) for w in merge_punctuation(ours, *PUNCTUATION)
+    ] == expected
 
 
 def test_merged_punctuation_moves_no_word() -> None:
     words, _ = timed([(" (", 1, 3), (" so", 1, 2), (",", 1, 9), (")", 1, 9)])
-    (word,) = merge_punctuation(words)
+    (word,) = merge_punctuation(words, *PUNCTUATION)
     assert (word.text, word.tokens) == (" ( so,)", (0, 1, 2, 3))
     assert (word.start_samples, word.end_samples) == (3 * GRID, 5 * GRID)
 
@@ -290,6 +304,8 @@ def test_words_are_fitted_to_segments_as_openai_whisper_does(
             begin_samples=begin * GRID,
             n_samples=0,
             last_speech_samples=last * GRID,
+            prepend_punctuations=PUNCTUATION[0],
+            append_punctuations=PUNCTUATION[1],
         )
     assert_equal(found, segments)
 
