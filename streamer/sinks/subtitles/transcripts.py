@@ -5,8 +5,7 @@ from typing import Any, TextIO
 import msgspec
 
 from streamer.events import Event, Final, Gap, Ready, Word
-from streamer.sinks.subtitles.cues import evenly, file_line, has_words, milliseconds
-from streamer.sinks.subtitles.options import SubtitleOptions
+from streamer.sinks.subtitles.cues import SubtitleOptions, evenly, file_line, has_words, milliseconds
 
 
 class Writer:
