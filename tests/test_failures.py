@@ -144,14 +144,16 @@ def of(events: Sequence[Event], type: type[Event]) -> list[Any]:
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
+LIVE = ("run", "--port", "0", "--exit-at-end", "--speed", "4", "--input")
+REPLAY = ("run", "--port", "0", "--exit-at-end", "--speed", "0", "--input")
+TRANSCRIBE = ("transcribe", "--stream")
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", "--port", "0", "--exit-at-end", "--speed", "4", "--input"),
-        ("run", "--port", "0", "--exit-at-end", "--speed", "0", "--input"),
-        ("transcribe", "--stream"),
-    ],
-    ids=["live", "replay", "transcribe"],
+    ("faulty", "arguments"),
+    [("device", LIVE), ("device", REPLAY), ("device", TRANSCRIBE), ("detector", TRANSCRIBE)],
+    indirect=["faulty"],
+    ids=["live", "replay", "transcribe", "detector"],
 )
 def test_what_fails_for_good_is_in_the_exit_code_and_one_line(
     faulty: Faulty, arguments: tuple[str, ...], sentence: Path, run_here: Callable[..., Outcome]
@@ -159,4 +161,5 @@ def test_what_fails_for_good_is_in_the_exit_code_and_one_line(
     faulty.uses, faulty.broken = 60, True  # when something has been heard
     outcome = run_here(*arguments, sentence)
     assert outcome.exit_code == 1
-    assert len(outcome.error()) > len("streamer: error: ")
+    (line,) = [line for line in outcome.stderr.splitlines() if line.startswith("streamer: error: ")]
+    assert len(line) > len("streamer: error: ")

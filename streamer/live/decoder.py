@@ -8,32 +8,26 @@ from functools import lru_cache
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES
-from streamer.settings.apply import (
-    check_decode_options,
-    decode_options,
-    initial_prompt,
-    temperatures,
-    text_tokens,
-    transcribe_options,
-)
+from streamer.settings.apply import decode_options, initial_prompt, resolve_decoding, temperatures, text_tokens
+from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings
 from streamer.stream.engine import MAX_PACE_S, Engine
 from streamer.stream.settings import DecodeOptions
+from streamer.stream.transcript import SURE_LANGUAGE_PROBABILITY
 from streamer.stream.window import Request
 from streamer.whisper.decode.fallback import at_temperature, has_failed
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import Draw, drawer
+from streamer.whisper.decode.timing import to_hypothesis
 from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for
-from streamer.whisper.decode.words import to_hypothesis
 from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
 
-# A window is decoded in another language than the known one where the other is likelier than all the rest together, and
-# this many times as likely as the known one. Speakers mostly go on in one language, and where only two may be spoken
-# one of them is always likelier than even, whatever a short word such as "no" sounds like.
-SURE_PROBABILITY = 0.5
+# A window is decoded in another language than the known one where the other is sure, and this many times as likely as
+# the known one. Speakers mostly go on in one language, and where only two may be spoken one of them is always likelier
+# than even, whatever a short word such as "no" sounds like.
 SURE_ODDS = 3.0
 
 # Sessions' options whose prompts and hot words are kept ready; a thousand hot words take about 10 MB.
@@ -54,14 +48,14 @@ class WhisperDecoder:
         self._decoding = decoding
         self._clock = clock
         # Hot words are each session's own.
-        chosen = transcribe_options(dataclasses.replace(decoding, hotwords=()), model)
-        self._config = chosen.generation(model.generation, model.tokenizer)
+        chosen = resolve_decoding(dataclasses.replace(decoding, hotwords=()), model)
+        self._config = chosen.generation
         # Of sessions that chose nothing.
         self._own = check_decode_options(decode_options(decoding, model), model)
         # Whether the model sees the initial prompt before every window.
-        self._carried = chosen.carry_initial_prompt
+        self._carried = decoding.carry_initial_prompt
         # When a text is not to be trusted. The last 32 tokens of a short window would tell nothing by their entropy.
-        self._fallback = dataclasses.replace(chosen.fallback(), entropy_threshold=None)
+        self._fallback = dataclasses.replace(chosen.fallback, entropy_threshold=None)
         # Temperatures of further attempts; the first is at 0.
         self._ladder: tuple[float, ...] = ()
         if decoding.temperature_increment_on_fallback is not None:
@@ -69,13 +63,13 @@ class WhisperDecoder:
         # The same for all windows.
         self._options = WindowOptions(
             language="en",
-            best_of=chosen.best_of or 1,
-            patience=chosen.patience or 1.0,
-            length_penalty=chosen.length_penalty,
-            filters=chosen.filters,
+            best_of=chosen.window.best_of,
+            patience=chosen.window.patience,
+            length_penalty=chosen.window.length_penalty,
+            filters=chosen.window.filters,
             stop_at_loop=True,
         )
-        # By options and language. To build the tree of many hot words takes as long as a pass.
+        # By options. To build the tree of many hot words takes as long as a pass.
         self._prepared = lru_cache(MAX_PREPARED)(self._prepare)
 
     def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
@@ -85,7 +79,7 @@ class WhisperDecoder:
     def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, probability = self._language(decoder, request)
-        prepared = self._prepared(request.options or self._own, language)
+        prepared = self._prepared(request.options or self._own)
         options = dataclasses.replace(
             self._options,
             language=language,
@@ -114,7 +108,7 @@ class WhisperDecoder:
         found, probabilities = detect_language(decoder, self._model.tokenizer, among)
         known = request.known_language
         if known in probabilities:
-            least = max(SURE_PROBABILITY, SURE_ODDS * probabilities[known])
+            least = max(SURE_LANGUAGE_PROBABILITY, SURE_ODDS * probabilities[known])
             if probabilities[found] < least:
                 found = known
         return found, probabilities[found]
@@ -152,11 +146,11 @@ class WhisperDecoder:
                 break
         return best
 
-    def _prepare(self, options: DecodeOptions, language: str) -> "_Prepared":
+    def _prepare(self, options: DecodeOptions) -> "_Prepared":
         tokenizer = self._model.tokenizer
         filters = self._options.filters
         if options.hotwords:
-            filters = (HotWords(tokenizer, options.hotwords, language, self._decoding.hotwords_boost), *filters)
+            filters = (HotWords(tokenizer, options.hotwords, self._decoding.hotwords_boost), *filters)
         initial = tuple(text_tokens(initial_prompt(options, self._model), tokenizer))
         return _Prepared(initial, filters, options.beam_size)
 
@@ -178,7 +172,7 @@ class _Prepared:
     initial: tuple[int, ...]
 
     # Further rules on what may come next.
-    filters: tuple[LogitFilter, ...]
+    filters: tuple[LogitFilter | HotWords, ...]
     n_beams: int
 
 
