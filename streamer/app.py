@@ -25,7 +25,7 @@ from streamer.live.decoder import make_engine
 from streamer.live.metrics import register_engine
 from streamer.live.sessions import open_session, write_all
 from streamer.server.front import Server
-from streamer.settings.apply import check_options, check_options_of_model
+from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
 from streamer.sinks.terminal import TerminalSink
 from streamer.stream.engine import Engine

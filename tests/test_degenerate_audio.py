@@ -16,6 +16,7 @@ from streamer.transcribe import transcribe
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, Outcome, command, events_of
 from tests.promises import check_promises
+from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.support import NANO, read
 
 Samples = NDArray[np.float32]
@@ -111,7 +112,7 @@ def test_a_long_recording_takes_no_more_memory_than_a_short_one(model: WhisperMo
     def peak_bytes(n_seconds: int) -> int:
         tracemalloc.start()
         try:
-            for _ in transcribe(model, lambda: blocks(n_seconds)):
+            for _ in transcribe(model, lambda: blocks(n_seconds), as_whisper(model)):
                 pass
             return tracemalloc.get_traced_memory()[1]
         finally:

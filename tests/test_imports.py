@@ -87,9 +87,10 @@ def test_the_engine_loads_no_openvino() -> None:
 
 
 @pytest.mark.parametrize("package", ["streamer.server", "streamer.sinks"])
-def test_server_and_sinks_know_events_only(package: str) -> None:
+def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
     loaded = within(loaded_by(below(package)), "streamer")
     allowed = {"streamer", "streamer.errors", "streamer.events", "streamer.audio", "streamer.audio.constants"}
+    allowed |= {"streamer.settings", "streamer.settings.table"}
     assert [name for name in loaded if name not in allowed and not within({name}, package)] == []
 
 

@@ -15,12 +15,13 @@ from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
-from streamer.transcribe import TranscribeOptions, transcribe
+from streamer.transcribe import transcribe
 from streamer.whisper import model as model_module
 from streamer.whisper.device import runtime as runtime_module
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel, load_model
+from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.support import NANO, SPEECH, Untyped, read
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
@@ -174,7 +175,7 @@ def test_an_accelerator_that_never_answers_is_given_up(
 def test_a_recording_is_transcribed_over_a_lost_device(
     often_lost: WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = TranscribeOptions(language="en", temperature=(0.0,))
+    options = as_whisper(often_lost, language="en", temperature=(0.0,))
     infer = runtime_module._Stage.infer
     runs = itertools.count()
     lost_at: list[int] = []
@@ -202,7 +203,7 @@ def test_the_language_of_a_recording_is_found_over_a_lost_device(
     found: list[str] = []
     model.runtime.decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
     break_device(model, "decoder", 0)
-    finals = transcribe(model, read(SPEECH), on_language=lambda language, _: found.append(language))
+    finals = transcribe(model, read(SPEECH), as_whisper(model), on_language=lambda language, _: found.append(language))
     next(finals, None)
     assert len(found) == 1
 

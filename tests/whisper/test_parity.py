@@ -15,13 +15,14 @@ import whisper.decoding
 import streamer.transcribe.texts
 from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.transcribe import TranscribeOptions, transcribe_segments
+from streamer.transcribe import transcribe_segments
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.search import Draw
 from streamer.whisper.decode.window import decode_window, detect_language
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel, load_model
+from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, write_standard
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
 from tools.benchmarks.peers.weights import standard_nano
@@ -137,30 +138,19 @@ def first_window(path: Path) -> Untyped:
     return untyped.log_mel_spectrogram(untyped.pad_or_trim(read(path)))
 
 
-def our_options(options: dict[str, Any]) -> TranscribeOptions:
-    """Return our options of the reference's."""
-    known = {"language": "en", "temperature": (0.0,), **options}
-    if "suppress_tokens" in known:
-        known["suppress_tokens"] = tuple(int(token) for token in known["suppress_tokens"].split(",") if token)
-    if "clip_timestamps" in known:
-        known["clip_timestamps"] = tuple(known["clip_timestamps"])
-    return TranscribeOptions(**known)
-
-
 def assert_window_equal(pair: Pair, path: Path, options: dict[str, Any], draw: Draw | None = None) -> None:
     known = {"language": "en", **options}
     decoding: Untyped = whisper.decoding
     expected = pair.theirs.decode(pair.hidden(path), decoding.DecodingOptions(fp16=False, **known))
 
     model, tokenizer = pair.ours, pair.ours.tokenizer
-    ours = our_options({key: value for key, value in known.items() if key not in ("prompt", "temperature")})
+    ours = as_whisper(model, **{key: value for key, value in known.items() if key not in ("prompt", "temperature")})
     prompt = tuple(tokenizer.encode(f" {known['prompt'].strip()}")) if "prompt" in known else ()
     window_options = dataclasses.replace(
-        ours.window(tokenizer, model.dims), prompt=prompt, task=ours.task, temperature=known.get("temperature", 0.0)
+        ours.window, prompt=prompt, task=ours.settings.task, temperature=known.get("temperature", 0.0)
     )
     model.runtime.decoder.use(pair.encoded(path))
-    config = ours.generation(model.generation, tokenizer)
-    actual = decode_window(model.runtime.decoder, tokenizer, config, window_options, draw=draw)
+    actual = decode_window(model.runtime.decoder, tokenizer, ours.generation, window_options, draw=draw)
     assert actual.tokens == expected.tokens
     assert actual.avg_logprob == pytest.approx(expected.avg_logprob, abs=1e-4)
     assert actual.no_speech_prob == pytest.approx(expected.no_speech_prob, abs=1e-4)
@@ -254,7 +244,7 @@ def assert_file_equal(pair: Pair, samples: Samples, options: dict[str, Any]) -> 
     segments = transcribe_segments(
         pair.ours,
         samples,
-        our_options({"language": "auto", **options}),
+        as_whisper(pair.ours, **{"temperature": (0.0,), **options}),
         on_language=lambda language, probabilities: found.append(language),
     )
     ours = list(segments)

@@ -6,8 +6,7 @@ Two things differ: characters are counted, not bytes, and a word is never divide
 import msgspec
 
 from streamer.events import Final, Word
-from streamer.sinks.subtitles.cues import evenly, file_line, has_words
-from streamer.sinks.subtitles.options import SubtitleOptions
+from streamer.sinks.subtitles.cues import SubtitleOptions, evenly, file_line, has_words
 
 
 def divide(final: Final, options: SubtitleOptions) -> list[Final]:

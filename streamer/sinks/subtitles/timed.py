@@ -14,9 +14,8 @@ from typing import TextIO
 import msgspec
 
 from streamer.events import Final
-from streamer.sinks.subtitles.cues import Cue, CueWord, has_words
+from streamer.sinks.subtitles.cues import Cue, CueWord, SubtitleOptions, has_words
 from streamer.sinks.subtitles.layout import make_layout
-from streamer.sinks.subtitles.options import SubtitleOptions
 from streamer.sinks.subtitles.transcripts import Writer
 
 # What a reader of lyrics could take for a tag: a bracket, digits or a name, and a colon.

@@ -5,8 +5,7 @@ from typing import Any, TextIO
 import msgspec
 
 from streamer.events import Event, Final, Gap, Ready
-from streamer.sinks.subtitles.cues import file_line, milliseconds
-from streamer.sinks.subtitles.options import SubtitleOptions
+from streamer.sinks.subtitles.cues import SubtitleOptions, file_line, milliseconds
 from streamer.sinks.subtitles.segments import divide
 
 
