@@ -177,8 +177,10 @@ def window_of(model: WhisperModel, samples: Samples, options: WindowOptions) -> 
     return decode_window(model.runtime.decoder, model.tokenizer, model.generation, options)
 
 
-@pytest.mark.parametrize("timestamps", [False, True])
-@pytest.mark.parametrize("name", PIECES)
+@pytest.mark.parametrize(
+    ("name", "timestamps"),
+    [("speech", False), ("speech", True), ("sample_2", True), ("noise", True), ("silence", True)],
+)
 def test_tokens_equal_transformers(
     model: WhisperModel, reference: Untyped, processor: Untyped, name: str, timestamps: bool
 ) -> None:
