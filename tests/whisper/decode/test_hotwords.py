@@ -69,7 +69,7 @@ def phrases_and_text(draw: st.DrawFn) -> tuple[list[str], list[int]]:
 @given(phrases_and_text())
 @example((["a", "a a", "a a a"], [*TOKENIZER.encode(" a a a"), EOT]))
 @example((["ab", "ab ba", "ba nab"], [*TOKENIZER.encode(" ab ba nab ab na"), EOT]))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_a_text_is_given_the_boosts_of_the_phrases_that_it_contains(case: tuple[list[str], list[int]]) -> None:
     phrases, tokens = case
     hot_words = HotWords(TOKENIZER, phrases, BOOST)
