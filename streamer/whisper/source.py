@@ -8,13 +8,13 @@ from pathlib import Path
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError, PeerError
-from streamer.whisper import hub
 from streamer.whisper.device.checks import Check
 from streamer.whisper.device.compile import ModelGraphs
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.graphs import foreign, saved
+from streamer.whisper.hub.fetch import fetch_tokenizer
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
@@ -239,7 +239,7 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
         if published is None or any(directory.glob("*.tiktoken")):
             raise  # it is not that there is none
         try:
-            found = hub.fetch_tokenizer(published.repository)
+            found = fetch_tokenizer(published.repository)
         except PeerError as unreached:
             raise ModelError(f"{error}; that of {published.repository} was tried: {unreached}") from None
     return Tokenizer.load(found, n_vocab=dims.n_vocab)
