@@ -16,7 +16,7 @@ from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.shipped import SAMPLE_OF, shipped
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import Checkpoint
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -21,8 +21,8 @@ from streamer.audio.mel import log_mel
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import build_cross_kv, build_decoder, build_encoder, fix_sizes
 from streamer.whisper.graphs.compress import compress
-from streamer.whisper.weights import Checkpoint, expected_shapes
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
+from streamer.whisper.weights.openai import openai_name
 from tests.whisper.sizes import (
     BYTES,
     SIZES,

@@ -25,7 +25,7 @@ from streamer.whisper.device.devices import (
 )
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import build_cross_kv, build_decoder, build_encoder, fix_sizes, fix_window
-from streamer.whisper.weights import Checkpoint
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from streamer.arrays import FloatArray
 from streamer.whisper.device.devices import STAGES
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import fix_sizes
-from streamer.whisper.weights import expected_shapes
+from streamer.whisper.weights.checkpoint import expected_shapes
 
 Builders = Mapping[str, Callable[[], ov.Model]]
 Tensors = Mapping[str, ov.Tensor]

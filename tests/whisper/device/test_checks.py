@@ -17,7 +17,8 @@ from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.runtime import DecoderRuntime, Runtime
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO, Untyped, start_runtime
 
 SOT = 513

@@ -25,7 +25,8 @@ from streamer.whisper.device.runtime import as_type
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs.build import build_decoder
 from streamer.whisper.graphs.compress import compress
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO
 
 HEADS = [(1, 0)]
