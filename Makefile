@@ -25,13 +25,18 @@ system_packages = \
 	fi
 
 .DEFAULT_GOAL := help
-.PHONY: help run test style types tests bench clean
+.PHONY: help run quick test style types tests bench documents hooks clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@echo
+	@echo "Another Python: make run PYTHON=/opt/python3.12/bin/python3. How a change is made: CONTRIBUTING.md."
 
 run: $(VENV)/.portaudio ## Start the daemon on the microphone; more flags in ARGS='--port 9000'
 	@$(BIN)/streamer run --config config.yaml --fallback models/nano.en/sample.flac $(ARGS)
+
+quick: WHICH := -m 'not slow'
+quick: style types tests ## An answer in two minutes: all but the tests marked slow
 
 test: style types tests ## Everything that must pass
 
@@ -42,11 +47,18 @@ style: $(VENV)/.test ## Lint and layout
 types: $(VENV)/.test ## Static types
 	$(BIN)/mypy
 
-tests: $(VENV)/.test $(VENV)/.portaudio ## Tests; some of them with ARGS='tests/audio -k mel'
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(ARGS)
+tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='tests/audio -k mel'
+	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
 
 bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
+
+hooks: $(VENV)/.test ## Let git check style and types before each commit
+	$(BIN)/python -m pip install 'pre-commit>=4.0'
+	$(BIN)/pre-commit install
+
+documents: $(VENV)/.run ## Write config.yaml, its schema and the options of docs/decoding.md from the table of settings
+	$(BIN)/python -m tools.documents
 
 clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -5,7 +5,6 @@ import contextlib
 import logging
 import secrets
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from streamer import __version__
-from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm
+from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm, standard_input
 from streamer.commands.loading import load
 from streamer.errors import AudioDeviceError, StreamerError
 from streamer.events import Error
@@ -26,7 +25,7 @@ from streamer.live.decoder import make_engine
 from streamer.live.metrics import register_engine
 from streamer.live.sessions import open_session, write_all
 from streamer.server.front import Server
-from streamer.settings.apply import check_options, check_options_of_model
+from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
 from streamer.sinks.terminal import TerminalSink
 from streamer.stream.engine import Engine
@@ -296,7 +295,7 @@ def _make_source(settings: Settings) -> Source | None:
             return Microphone(settings.input.microphone)
         case "-":
             return StdinPcm(
-                sys.stdin.buffer,
+                standard_input(),
                 settings.input.stdin_format,
                 settings.input.stdin_sample_rate,
                 settings.input.stdin_channels,

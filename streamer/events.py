@@ -2,21 +2,21 @@
 
 Inside the engine positions are sample counts; here, and only here, they have become seconds of the session's
 audio. An event is made without `seq` and `session`; the event log stamps both when it takes the event in.
+
+A new event is a subclass of `Event` here, its sample in tests/test_events.py and its example in docs/protocol.md.
 """
 
-import dataclasses
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Annotated, Literal, Self
+
+import msgspec
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import ProtocolError, UnknownEventError
 
 PROTOCOL_VERSION = 1
 
-# No time, probability or logarithm comes near it; an integer beyond the range of floats would not convert.
-MAX_NUMBER = 1e15
+# A time, probability or logarithm; none comes near the limits.
+Number = Annotated[float, msgspec.Meta(ge=-1e15, le=1e15)]
 
 SpeechState = Literal["start", "end"]
 GapReason = Literal["overrun", "overload", "device", "paused", "cleared"]
@@ -27,8 +27,7 @@ def seconds(position_samples: int) -> float:
     return round(position_samples / SAMPLE_RATE, 3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Token:
+class Token(msgspec.Struct, frozen=True, kw_only=True):
     """One of the model's tokens."""
 
     id: int
@@ -37,22 +36,21 @@ class Token:
     text: str
 
     # 0 to 1.
-    probability: float
+    probability: Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
+class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One word of a partial or final text."""
 
     # The word as Whisper writes it: with its leading space, its punctuation and its case.
     word: str
 
     # Where it begins and ends, in seconds of the session's audio.
-    start: float
-    end: float
+    start: Number
+    end: Number
 
     # Arithmetic mean of its tokens' probabilities, 0 to 1.
-    probability: float
+    probability: Number
 
     # Whether it can still change.
     stable: bool
@@ -61,11 +59,8 @@ class Word:
     tokens: tuple[Token, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Event:
-    """What all events share."""
-
-    type: ClassVar[str]
+class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str.lower):
+    """What all events share. The name of a class, in lower case, is the event's `type`."""
 
     # Number within the session: 1, 2, 3, ... (0: not stamped yet).
     seq: int = 0
@@ -73,28 +68,22 @@ class Event:
     # Name of the session, unique to one run of the daemon or one client stream.
     session: str = ""
 
+    @property
+    def type(self) -> str:
+        """The event's name on the wire."""
+        return str(self.__struct_config__.tag)
+
     def stamped(self, seq: int, session: str) -> Self:
         """Return this event with its place in a session."""
-        return dataclasses.replace(self, seq=seq, session=session)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the event as plain JSON values, `type` first."""
-        data = {"type": self.type, **dataclasses.asdict(self)}
-        for word in data.get("words", ()):
-            if not word["tokens"]:
-                del word["tokens"]
-        return data
+        return msgspec.structs.replace(self, seq=seq, session=session)
 
     def to_json(self) -> str:
         """Return the event as one line of JSON."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, separators=(",", ":"))
+        return msgspec.json.encode(self).decode("utf-8")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ready(Event):
+class Ready(Event, frozen=True, kw_only=True):
     """The session is open; always its first event."""
-
-    type: ClassVar[str] = "ready"
 
     # Name of the model.
     model: str
@@ -112,59 +101,50 @@ class Ready(Event):
     protocol: int = PROTOCOL_VERSION
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Resumed(Event):
+class Resumed(Event, frozen=True, kw_only=True):
     """A client is back in its stream; the first event of the new connection.
 
     It is sent to that client alone and is no event of the session: its `seq` is the number that the client said it
     had last, so that the numbers of what follows have no hole.
     """
 
-    type: ClassVar[str] = "resumed"
-
     # Samples (of all channels together one), at the client's own rate, that the daemon has: audio goes on behind them.
     heard_samples: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speech(Event):
+class Speech(Event, frozen=True, kw_only=True):
     """Speech began or ended at `time`."""
 
-    type: ClassVar[str] = "speech"
     state: SpeechState
-    time: float
+    time: Number
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Partial(Event):
+class Partial(Event, frozen=True, kw_only=True):
     """What a segment reads so far; the first `stable` characters of `text` will never change."""
 
-    type: ClassVar[str] = "partial"
     segment: int
-    start: float
-    end: float
+    start: Number
+    end: Number
     text: str
     stable: int
     words: tuple[Word, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Final(Event):
+class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
     """What a segment reads; never changed, never taken back. The text is empty where no word was heard."""
 
-    type: ClassVar[str] = "final"
     segment: int
-    start: float
-    end: float
+    start: Number
+    end: Number
     text: str
     words: tuple[Word, ...]
     language: str
 
     # Probability of "no speech here" that the model gave, 0 to 1.
-    no_speech_prob: float
+    no_speech_prob: Number
 
     # Mean log-probability of the tokens, 0 at best.
-    avg_logprob: float
+    avg_logprob: Number
 
     # Which channel of a recording speaks, "0" or "1", "?" where it cannot be told; not written where it was not asked.
     speaker: str = ""
@@ -172,42 +152,36 @@ class Final(Event):
     # `translate` where the text is a translation beside the transcript; not written otherwise.
     task: str = ""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the event as plain JSON values, `type` first."""
-        data = Event.to_dict(self)
-        return {key: value for key, value in data.items() if key not in ("speaker", "task") or value}
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Gap(Event):
+class Gap(Event, frozen=True, kw_only=True):
     """Audio from `start` to `end` that was not transcribed."""
 
-    type: ClassVar[str] = "gap"
-    start: float
-    end: float
-    reason: GapReason
+    start: Number
+    end: Number
+
+    # A GapReason, or one that a later daemon has.
+    reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Error(Event):
+class Error(Event, frozen=True, kw_only=True):
     """Something went wrong; where `fatal`, no more audio is heard: what was said becomes final, then comes `end`."""
 
-    type: ClassVar[str] = "error"
     code: str
     message: str
     fatal: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End(Event):
+class End(Event, frozen=True, kw_only=True):
     """Nothing follows."""
 
-    type: ClassVar[str] = "end"
+
+EVENT_TYPES: dict[str, type[Event]] = {cls.__name__.lower(): cls for cls in Event.__subclasses__()}
 
 
-EVENT_TYPES: dict[str, type[Event]] = {
-    cls.type: cls for cls in (Ready, Resumed, Speech, Partial, Final, Gap, Error, End)
-}
+class _Typed(msgspec.Struct):
+    """What every event of every version has."""
+
+    type: str
 
 
 def from_json(text: str | bytes) -> Event:
@@ -219,51 +193,11 @@ def from_json(text: str | bytes) -> Event:
     where the type is not known.
     """
     try:
-        data = json.loads(text)
+        name = msgspec.json.decode(text, type=_Typed).type
+        if name in EVENT_TYPES:
+            return msgspec.json.decode(text, type=EVENT_TYPES[name])
     except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
-        raise ProtocolError(f"event is not JSON ({error}): expected one object a message") from None
-    if not isinstance(data, dict):
-        raise ProtocolError(f"event is a JSON {type(data).__name__}: expected an object")
-    name = data.get("type")
-    if not isinstance(name, str):
-        raise ProtocolError(f"event has type {name!r:.60}: expected one of {', '.join(EVENT_TYPES)}")
-    cls = EVENT_TYPES.get(name)
-    if cls is None:
-        raise UnknownEventError(f"event type {name!r:.60} is unknown: expected one of {', '.join(EVENT_TYPES)}")
-    return cls(**_fields(cls, data, cls.type))
-
-
-def _fields(cls: type[Any], data: Mapping[str, Any], where: str) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(cls):
-        if field.name in data:
-            values[field.name] = _value(field.type, data[field.name], f"{where}.{field.name}")
-        elif field.default is dataclasses.MISSING:
-            raise ProtocolError(f"{where} event lacks {field.name!r}")
-    return values
-
-
-def _value(expected: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - JSON is untyped
-    if expected is float and isinstance(value, int | float) and not isinstance(value, bool):
-        if abs(value) < MAX_NUMBER:  # false for NaN and infinity too
-            return float(value)
-    elif expected is int and isinstance(value, int) and not isinstance(value, bool):
-        return value
-    elif expected in (str, bool) and isinstance(value, expected):
-        return value
-    elif value in get_args(expected) and isinstance(value, str):
-        return value
-    elif expected == dict[str, str] and isinstance(value, dict):
-        return {str(key): _value(str, item, f"{where}.{key}") for key, item in value.items()}
-    elif expected in (tuple[Word, ...], tuple[Token, ...]) and isinstance(value, list):
-        item_type = get_args(expected)[0]
-        return tuple(
-            item_type(**_fields(item_type, item, f"{where}[{i}]"))
-            for i, item in enumerate(value)
-            if isinstance(item, dict) or _refuse(dict, item, f"{where}[{i}]")
-        )
-    return _refuse(expected, value, where)
-
-
-def _refuse(expected: Any, value: Any, where: str) -> Any:  # noqa: ANN401 - never returns
-    raise ProtocolError(f"{where} is {value!r:.80}: expected {getattr(expected, '__name__', expected)}")
+        raise ProtocolError(
+            f"message is no event ({str(error)!r:.200}): expected one as docs/protocol.md says"
+        ) from None
+    raise UnknownEventError(f"event type {name!r:.60} is unknown: expected one of {', '.join(EVENT_TYPES)}")

@@ -1,11 +1,24 @@
 """What all tests share."""
 
+import logging
 import os
+import signal
 import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import hypothesis
+import pytest
 
+from streamer.cli import main
+from tests.daemon import CACHE_VARIABLE, SAMPLE, Outcome, environment
 from tests.virtual_mic import virtual_microphone
+
+if TYPE_CHECKING:
+    from streamer.whisper.model import WhisperModel
 
 __all__ = ["virtual_microphone"]
 
@@ -18,3 +31,68 @@ if sys.platform == "linux" and "PYTEST_XDIST_WORKER" in os.environ:
 # Time never decides a test, and a machine that is busy with something else is no reason to fail.
 hypothesis.settings.register_profile("untimed", deadline=None, max_examples=60)
 hypothesis.settings.load_profile("untimed")
+
+_compiled = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let all of a run's processes, daemons included, share one directory of compiled graphs, which goes with it."""
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        config.stash[_compiled] = tempfile.TemporaryDirectory(prefix="streamer-compiled-", ignore_cleanup_errors=True)
+        os.environ[CACHE_VARIABLE] = config.stash[_compiled].name
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _compiled in config.stash:
+        config.stash[_compiled].cleanup()
+
+
+@pytest.fixture(scope="session")
+def cache_dir() -> Path:
+    """The directory of compiled graphs that all tests share."""
+    return Path(os.environ[CACHE_VARIABLE])
+
+
+@pytest.fixture(scope="session")
+def model() -> "WhisperModel":
+    """The embedded model on the CPU; a test that changes it loads its own."""
+    # Here, as it takes a second which many a test does without.
+    from streamer.whisper.device.devices import DeviceSettings
+    from streamer.whisper.model import load_model
+
+    return load_model(str(SAMPLE.parent), DeviceSettings("CPU"))
+
+
+@pytest.fixture
+def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
+    """Run a command to its end as `tests.daemon.command` does, but in this process, which saves starting another."""
+    for name in [name for name in os.environ if name not in environment()]:
+        monkeypatch.delenv(name)
+    for name, value in environment().items():
+        monkeypatch.setenv(name, value)
+
+    def run(*arguments: str | Path) -> Outcome:
+        capfd.readouterr()
+        with _as_it_was():
+            try:
+                exit_code = main([str(argument) for argument in arguments])
+            except SystemExit as left:  # argparse's way
+                exit_code = int(left.code or 0)
+        return Outcome(exit_code, *capfd.readouterr())
+
+    return run
+
+
+@contextmanager
+def _as_it_was() -> Iterator[None]:
+    """Undo what a command changes in its process: how it logs, and what SIGTERM does."""
+    root, ours = logging.getLogger(), logging.getLogger("streamer")
+    handlers, levels = root.handlers[:], (root.level, ours.level)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        root.handlers[:] = handlers
+        root.setLevel(levels[0])
+        ours.setLevel(levels[1])
+        signal.signal(signal.SIGTERM, handler)

@@ -29,6 +29,9 @@ from streamer.events import Event, from_json
 REPOSITORY = Path(__file__).resolve().parent.parent
 SAMPLE = REPOSITORY / "models" / "nano.en" / "sample.flac"
 
+# Where compiled graphs are kept; set for a whole run of the tests.
+CACHE_VARIABLE = "STREAMER_CACHE_DIR"
+
 # Bounds of waits, so that a hang is a failure. Nothing is measured by them.
 START_S = 60.0
 WAIT_S = 90.0
@@ -51,8 +54,9 @@ class Outcome:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment without anybody's settings."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("STREAMER_")}
+    """Return the environment without anybody's settings; only compiled graphs are kept where the tests keep theirs."""
+    ours = (CACHE_VARIABLE,)
+    kept = {name: value for name, value in os.environ.items() if name in ours or not name.startswith("STREAMER_")}
     return {**kept, "XDG_CONFIG_HOME": os.devnull, "APPDATA": os.devnull, "PYTHONUTF8": "1", **(extra or {})}
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import logging
 import os
 import shutil
 import signal
@@ -11,21 +10,22 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
 
 import numpy as np
 import pytest
 import scipy.signal
 import soundfile
 
-from streamer.app import FULL_SIZE_MODEL, _Daemon, _signals
+from streamer.app import EMBEDDED_ORIGIN, FULL_SIZE_MODEL, _signals
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, Partial
-from streamer.settings.table import Settings
+from streamer.whisper.source import read_model
 from tests.daemon import (
     REPOSITORY,
     SAMPLE,
+    Daemon,
+    Outcome,
     command,
     connected,
     events_of,
@@ -37,8 +37,7 @@ from tests.daemon import (
     started,
 )
 from tests.promises import check_promises, transcript
-from tests.server.support import RecordingInput
-from tests.wer import wer
+from tests.wer import wer, words_of
 
 SENTENCE_S = pause_after(1)  # the first of the sample
 
@@ -54,17 +53,18 @@ def sentence(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def excerpt_of_two(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The first two sentences of the sample, as a file."""
-    path = tmp_path_factory.mktemp("audio") / "two.wav"
-    soundfile.write(path, recording(SAMPLE, 0.0, pause_after(2)), SAMPLE_RATE, subtype="PCM_16")
-    return path
+Run = Callable[..., Outcome]
+Refused = Callable[..., str]
 
 
-def refused(exit_code: int, *arguments: str | Path, environ: dict[str, str] | None = None) -> str:
+@pytest.fixture
+def refused(run_here: Run) -> Refused:
     """Run a command that must fail with an exit code and one line, and return that line."""
-    outcome = command(*arguments, environ=environ)
+    return lambda exit_code, *arguments: refusal(exit_code, run_here(*arguments))
+
+
+def refusal(exit_code: int, outcome: Outcome) -> str:
+    """Return the one line with which a command failed."""
     error = outcome.error()
     assert outcome.exit_code == exit_code, outcome.stderr
     assert outcome.stdout == ""
@@ -74,7 +74,7 @@ def refused(exit_code: int, *arguments: str | Path, environ: dict[str, str] | No
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_setting_is_refused_with_the_nearest(tmp_path: Path) -> None:
+def test_an_unknown_setting_is_refused_with_the_nearest(refused: Refused, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("server:\n  prot: 8765\n", encoding="utf-8")
     error = refused(2, "run", "--config", config)
@@ -83,19 +83,19 @@ def test_an_unknown_setting_is_refused_with_the_nearest(tmp_path: Path) -> None:
     assert "'server.port'" in error
 
 
-def test_a_value_out_of_range_is_refused(tmp_path: Path) -> None:
+def test_a_value_out_of_range_is_refused(refused: Refused, tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text("stream:\n  pace_s: 99\n", encoding="utf-8")
     assert "from 0.1 to 10" in refused(2, "run", "--config", config)
     assert "from 0 to 65535" in refused(2, "run", "--port", "65536")
 
 
-def test_others_are_not_let_in_without_a_token() -> None:
+def test_others_are_not_let_in_without_a_token(refused: Refused) -> None:
     error = refused(2, "run", "--host", "0.0.0.0", "--port", "0", "--input", "none")
     assert "server.token" in error
 
 
-def test_a_port_in_use_is_named() -> None:
+def test_a_port_in_use_is_named(refused: Refused) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -122,14 +122,14 @@ def model(tmp_path: Path) -> Path:
     "name",
     ["config.json", "tokenizer.json", "model.safetensors"],
 )
-def test_a_missing_file_of_a_model_is_named(model: Path, sentence: Path, name: str) -> None:
+def test_a_missing_file_of_a_model_is_named(refused: Refused, model: Path, sentence: Path, name: str) -> None:
     (model / name).unlink()
     error = refused(2, "transcribe", "--model", model, sentence)
     assert name in error
     assert "missing" in error
 
 
-def test_a_mismatched_file_of_a_model_is_named(model: Path, sentence: Path) -> None:
+def test_a_mismatched_file_of_a_model_is_named(refused: Refused, model: Path, sentence: Path) -> None:
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     config["encoder_layers"] += 1
     (model / "config.json").write_text(json.dumps(config), encoding="utf-8")
@@ -138,13 +138,13 @@ def test_a_mismatched_file_of_a_model_is_named(model: Path, sentence: Path) -> N
     assert "config.json" in error
 
 
-def test_a_cut_off_file_of_a_model_is_named(model: Path) -> None:
+def test_a_cut_off_file_of_a_model_is_named(refused: Refused, model: Path) -> None:
     os.truncate(model / "model.safetensors", 100_000)
     error = refused(2, "run", "--port", "0", "--input", "none", "--model", model)
     assert "model.safetensors" in error
 
 
-def test_a_model_that_is_not_there_is_refused(tmp_path: Path, sentence: Path) -> None:
+def test_a_model_that_is_not_there_is_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:
     assert "nano.en" in refused(2, "transcribe", "--model", "nano.de", sentence)
 
 
@@ -159,7 +159,7 @@ command_names = pytest.mark.parametrize("arguments", COMMANDS, ids=["transcribe"
 
 
 @command_names
-def test_a_file_that_is_no_audio_is_refused(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_a_file_that_is_no_audio_is_refused(refused: Refused, tmp_path: Path, arguments: tuple[str, ...]) -> None:
     empty, text, missing = tmp_path / "empty.wav", tmp_path / "text.wav", tmp_path / "missing.wav"
     empty.touch()
     text.write_text("These are words, but nobody says them.\n" * 100, encoding="utf-8")
@@ -170,26 +170,30 @@ def test_a_file_that_is_no_audio_is_refused(tmp_path: Path, arguments: tuple[str
 
 
 @command_names
-def test_what_a_truncated_file_holds_is_transcribed(tmp_path: Path, sentence: Path, arguments: tuple[str, ...]) -> None:
+def test_what_a_truncated_file_holds_is_transcribed(
+    run_here: Run, tmp_path: Path, sentence: Path, arguments: tuple[str, ...]
+) -> None:
     whole = tmp_path / "whole.wav"
     truncated = tmp_path / "truncated.wav"
     soundfile.write(whole, recording(SAMPLE, 0.0, 2 * SENTENCE_S), SAMPLE_RATE, subtype="PCM_16")
     truncated.write_bytes(whole.read_bytes()[: sentence.stat().st_size])
-    outcome = command(*arguments, truncated)
+    outcome = run_here(*arguments, truncated)
     assert outcome.exit_code == 1
     assert f"{truncated} ends after {SENTENCE_S:.2f} s, its header announces {2 * SENTENCE_S:.2f} s" in outcome.error()
-    assert wer(sample_text(0.0, SENTENCE_S), outcome.stdout) <= MAX_WER
+    assert words_of(outcome.stdout)[:4] == words_of(sample_text())[:4]
 
 
-def test_one_bad_file_does_not_keep_the_others_from_being_transcribed(tmp_path: Path, sentence: Path) -> None:
-    outcome = command("transcribe", "--format", "srt", "-o", tmp_path, tmp_path / "missing.wav", sentence)
+def test_one_bad_file_does_not_keep_the_others_from_being_transcribed(
+    run_here: Run, tmp_path: Path, sentence: Path
+) -> None:
+    outcome = run_here("transcribe", "--format", "srt", "-o", tmp_path, tmp_path / "missing.wav", sentence)
     assert "missing.wav does not exist" in outcome.error()
     assert outcome.exit_code == 2
     assert "danger" in (tmp_path / "sentence.srt").read_text(encoding="utf-8")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sentence.srt"]
 
 
-def test_files_whose_texts_would_have_one_name_are_refused(tmp_path: Path, sentence: Path) -> None:
+def test_files_whose_texts_would_have_one_name_are_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:
     other = tmp_path / "other" / sentence.name
     other.parent.mkdir()
     shutil.copyfile(sentence, other)
@@ -198,14 +202,16 @@ def test_files_whose_texts_would_have_one_name_are_refused(tmp_path: Path, sente
     assert not (tmp_path / "sentence.txt").exists()
 
 
-def test_a_place_that_cannot_be_written_to_is_refused(tmp_path: Path, sentence: Path) -> None:
+def test_a_place_that_cannot_be_written_to_is_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:
     assert "cannot be written" in refused(2, "transcribe", "-o", tmp_path / "no" / "where.txt", sentence)
     assert "no directory" in refused(2, "transcribe", "-o", tmp_path / "a.txt", sentence, sentence)
 
 
 @pytest.mark.parametrize("arguments", [(), ("--stream",)], ids=["offline", "stream"])
-def test_json_lines_are_numbered_events_from_ready_to_end(sentence: Path, arguments: tuple[str, ...]) -> None:
-    outcome = command("transcribe", "--format", "jsonl", *arguments, sentence)
+def test_json_lines_are_numbered_events_from_ready_to_end(
+    run_here: Run, sentence: Path, arguments: tuple[str, ...]
+) -> None:
+    outcome = run_here("transcribe", "--format", "jsonl", *arguments, sentence)
     assert outcome.exit_code == 0, outcome.stderr
     check_promises(events_of(outcome.stdout), duration_s=SENTENCE_S)
 
@@ -321,24 +327,26 @@ def test_with_a_microphone_it_is_said_once_what_the_embedded_model_is_not(
     assert line.endswith(f"--model {FULL_SIZE_MODEL} fetches one that is, about 290 MB")
 
 
-@pytest.mark.parametrize("source", ["none", "-", SAMPLE], ids=["none", "stdin", "file"])
-def test_without_a_microphone_nothing_is_said_of_the_embedded_model(source: str | Path) -> None:
-    with running("--no-captions", "--input", source) as daemon:
+def test_of_a_model_with_another_origin_nothing_is_said(model: Path, pretended_microphone: dict[str, str]) -> None:
+    set_origin(model, "somebody/nano.en")
+    with running("--no-captions", "--model", model, environ=pretended_microphone) as daemon:
         outcome = daemon.stop()
     assert outcome.exit_code == 0, outcome.stderr
     assert NOT_FOR_PEOPLE not in outcome.stderr
 
 
-@pytest.mark.parametrize(("origin", "said"), [("streamer/nano.en", 1), ("somebody/nano.en", 0), (None, 0), (7, 0)])
-def test_the_embedded_model_is_known_by_what_it_says_it_is(
-    model: Path, pretended_microphone: dict[str, str], origin: object, said: int
-) -> None:
+@pytest.mark.parametrize(
+    ("said", "origin"),
+    [("streamer/nano.en", EMBEDDED_ORIGIN), ("somebody/nano.en", "somebody/nano.en"), (None, ""), (7, "")],
+)
+def test_a_models_origin_is_what_it_says(model: Path, said: object, origin: str) -> None:
+    set_origin(model, said)
+    assert read_model(model, "nano.en").origin == origin
+
+
+def set_origin(model: Path, origin: object) -> None:
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     (model / "config.json").write_text(json.dumps({**config, "_name_or_path": origin}), encoding="utf-8")
-    with running("--no-captions", "--model", model, environ=pretended_microphone) as daemon:
-        outcome = daemon.stop()
-    assert outcome.exit_code == 0, outcome.stderr
-    assert outcome.stderr.count(NOT_FOR_PEOPLE) == said
 
 
 @pytest.mark.parametrize("document", ["README.md", "docs/models.md"])
@@ -348,24 +356,20 @@ def test_the_documents_name_the_same_model(document: str) -> None:
 
 
 def test_no_audio_library_is_one_line_that_says_how_to_get_it(without_portaudio: dict[str, str]) -> None:
-    error = refused(1, "run", "--port", "0", environ=without_portaudio)
+    error = refusal(1, command("run", "--port", "0", environ=without_portaudio))
     assert "PortAudio" in error
     assert "install" in error
 
 
 def test_no_microphone_is_one_line_that_says_what_else_there_is(without_microphone: dict[str, str]) -> None:
-    error = refused(1, "run", "--port", "0", environ=without_microphone)
+    error = refusal(1, command("run", "--port", "0", environ=without_microphone))
     assert "no microphone" in error
     assert "--input FILE" in error
 
 
-@pytest.mark.parametrize("missing", ["without_portaudio", "without_microphone"])
-def test_without_a_microphone_the_fallback_is_played(
-    sentence: Path, missing: str, request: pytest.FixtureRequest
-) -> None:
-    environ: dict[str, str] = request.getfixturevalue(missing)
+def test_without_a_microphone_the_fallback_is_played(sentence: Path, without_portaudio: dict[str, str]) -> None:
     with running(
-        *("--no-captions", "--exit-at-end", "--speed", "3", "--fallback", sentence), environ=environ
+        *("--no-captions", "--exit-at-end", "--speed", "3", "--fallback", sentence), environ=without_portaudio
     ) as daemon:
         received = asyncio.run(follow(daemon.address("/v1/captions?after=0")))
         assert daemon.wait().exit_code == 0
@@ -376,7 +380,8 @@ def test_without_a_microphone_the_fallback_is_played(
 
 
 def test_a_fallback_that_is_missing_is_refused(tmp_path: Path, without_microphone: dict[str, str]) -> None:
-    error = refused(2, "run", "--port", "0", "--fallback", tmp_path / "missing.wav", environ=without_microphone)
+    missing = tmp_path / "missing.wav"
+    error = refusal(2, command("run", "--port", "0", "--fallback", missing, environ=without_microphone))
     assert "missing.wav does not exist" in error
 
 
@@ -384,7 +389,7 @@ def test_a_fallback_that_is_missing_is_refused(tmp_path: Path, without_microphon
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
-@pytest.mark.parametrize("delay_s", [0.0, 0.1, 0.3])
+@pytest.mark.parametrize("delay_s", [0.0, 0.2])
 def test_a_daemon_that_is_stopped_while_its_model_is_compiled_ends_in_order(tmp_path: Path, delay_s: float) -> None:
     # The server is there before the model is: when it answers, the model is being loaded, or just has been.
     with socket.socket() as found:
@@ -409,67 +414,73 @@ def test_a_daemon_that_waits_for_standard_input_ends_in_order() -> None:
         os.close(reading)
         os.close(writing)
     assert outcome.exit_code == 0, outcome.stderr
+    assert NOT_FOR_PEOPLE not in outcome.stderr
 
 
 # --- pausing ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGUSR1 on Windows")
-async def test_a_signal_pauses_the_input_and_lets_it_go_on(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    daemon = _Daemon(Settings(), captions=False)
-    own = RecordingInput()
-    toggled = asyncio.Event()
-
-    def toggle() -> None:
-        daemon._toggle_pause()
-        toggled.set()
-
-    # Whoever sends one when nobody handles it would end the test's own process.
-    before = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-    try:
-        with _signals(asyncio.get_running_loop(), daemon._stop.set, toggle):
-            for _ in range(3):
-                os.kill(os.getpid(), signal.SIGUSR1)
-                async with asyncio.timeout(20):
-                    await toggled.wait()
-                toggled.clear()
-                daemon._input = cast("Any", own)  # it has not begun the first time
-        assert signal.getsignal(signal.SIGUSR1) == signal.SIG_IGN
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    assert own.commands == ["pause", "resume"]
-    assert "no input to pause" in caplog.text
-    assert not daemon._stop.is_set()
+def test_without_an_input_there_is_nothing_to_pause() -> None:
+    with running("--input", "none") as daemon:
+        daemon.process.send_signal(signal.SIGUSR1)
+        daemon.wait_said("there is no input to pause")
+        outcome = daemon.stop()
+    assert outcome.exit_code == 0, outcome.stderr
+    assert NOT_FOR_PEOPLE not in outcome.stderr
 
 
-async def test_what_is_heard_while_paused_is_a_gap(excerpt_of_two: Path) -> None:
-    with running("--input", excerpt_of_two, "--speed", "1", "--no-captions") as daemon:
+async def test_what_is_heard_while_paused_is_a_gap() -> None:
+    with running("--input", SAMPLE, "--speed", "1", "--no-captions") as daemon:
         async with connected(daemon.address("/v1/captions?after=0")) as (_, received):
             await received.wait_for(Partial)
             assert daemon.post("/v1/input/pause") == (200, '{"paused":true}\n')
-            await asyncio.sleep(1.0)  # of what is said
+            await asyncio.sleep(0.5)  # of what is said
             assert daemon.get("/v1/input") == (200, '{"paused":true}\n')
             assert daemon.post("/v1/input/resume") == (200, '{"paused":false}\n')
+            n_gaps = 1
+            if sys.platform != "win32":  # which has no SIGUSR1
+                await pause_and_resume_by_signals(daemon)
+                n_gaps = 2
+            await received.wait_for(Gap, n=n_gaps)
+            daemon.terminate()
             await received.wait_closed()
-        outcome = daemon.stop()
+        outcome = daemon.wait()
     assert outcome.exit_code == 0, outcome.stderr
-    assert {gap.reason for gap in received.of(Gap)} == {"paused"}
+    assert NOT_FOR_PEOPLE not in outcome.stderr
+    assert [gap.reason for gap in received.of(Gap)] == ["paused"] * n_gaps
     check_promises(received.events)
+
+
+async def pause_and_resume_by_signals(daemon: Daemon) -> None:
+    """Send the signal twice: it pauses an input that runs and resumes one that is paused."""
+    for paused, said in (("true", "the input is paused"), ("false", "the input goes on")):
+        daemon.process.send_signal(signal.SIGUSR1)
+        daemon.wait_said(said)
+        assert daemon.get("/v1/input") == (200, f'{{"paused":{paused}}}\n')
+        await asyncio.sleep(0.5)  # of what is said
+
+
+async def test_signals_are_handled_only_while_the_daemon_runs() -> None:
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name)]
+    before = [signal.getsignal(number) for number in numbers]
+    with _signals(asyncio.get_running_loop(), lambda: None, lambda: None):
+        assert not any(signal.getsignal(number) == handler for number, handler in zip(numbers, before, strict=True))
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 # --- nothing said -----------------------------------------------------------------------------------------------------
 
-TEN_MINUTES = 600 * SAMPLE_RATE
+THREE_MINUTES = 180 * SAMPLE_RATE
 
 
 def silence(_: np.random.Generator) -> Float32Array:
-    return np.zeros(TEN_MINUTES, dtype=np.float32)
+    return np.zeros(THREE_MINUTES, dtype=np.float32)
 
 
 def noise(rng: np.random.Generator) -> Float32Array:
     """White, then pink, then brown noise, each of them swelling and fading."""
-    white = rng.standard_normal(TEN_MINUTES // 3)
+    white = rng.standard_normal(THREE_MINUTES // 3)
     # Pink: Kellet's filter, which falls by 3 dB an octave within half a decibel.
     b = [0.049922035, -0.095993537, 0.050612699, -0.004408786]
     a = [1, -2.494956002, 2.017265875, -0.522189400]
@@ -481,14 +492,14 @@ def noise(rng: np.random.Generator) -> Float32Array:
 
 
 @pytest.mark.parametrize("sound", [silence, noise])
-def test_ten_minutes_without_speech_give_no_words(
-    tmp_path: Path, sound: Callable[[np.random.Generator], Float32Array]
+def test_three_minutes_without_speech_give_no_words(
+    run_here: Run, tmp_path: Path, sound: Callable[[np.random.Generator], Float32Array]
 ) -> None:
     path = tmp_path / f"{sound.__name__}.wav"
     soundfile.write(path, sound(np.random.default_rng(1)), SAMPLE_RATE, subtype="PCM_16")
-    outcome = command("transcribe", "--stream", "--format", "jsonl", path)
+    outcome = run_here("transcribe", "--stream", "--format", "jsonl", path)
     assert outcome.exit_code == 0, outcome.stderr
     events = events_of(outcome.stdout)
     assert [event.text for event in events if isinstance(event, Partial | Final) and event.text] == []
     assert not any(isinstance(event, Error) for event in events)
-    check_promises(events, duration_s=TEN_MINUTES / SAMPLE_RATE)
+    check_promises(events, duration_s=THREE_MINUTES / SAMPLE_RATE)

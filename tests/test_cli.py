@@ -151,7 +151,7 @@ def test_help_names_every_flag_and_needs_nothing_heavy(command: str) -> None:
 
 def test_defaults_are_shown() -> None:
     text = " ".join(streamer_command("run", "--help").stdout.split())
-    for default in ("(default: 8765)", "(default: 127.0.0.1)", "(default: mic)", "(default: AUTO)", "(default: 1.0)"):
+    for default in ("default: 8765)", "(default: 127.0.0.1)", "(default: mic)", "(default: AUTO)", "default: 1.0)"):
         assert default in text
 
 
@@ -258,6 +258,37 @@ def test_what_fails_after_ctrl_c_is_told(monkeypatch: pytest.MonkeyPatch, capsys
     monkeypatch.setattr("streamer.commands.devices.show_devices", interrupted_and_not_written)
     assert main(["devices"]) == 1
     assert capsys.readouterr().err == "streamer: error: the device is gone\n"
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell is POSIX's")
+@pytest.mark.parametrize("command", ["run --port 0 --input -", "transcribe -"])
+def test_standard_input_that_is_closed_is_one_line(command: str) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f'"$0" -m streamer {command} <&-', sys.executable],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=TIMEOUT_S,
+        env=environment(),
+        check=False,
+    )
+    assert Outcome(done.returncode, done.stdout, done.stderr).only_error() == (
+        "streamer: error: standard input is closed: expected audio on it; pipe it into the command, or name a file"
+        " instead of -\n"
+    )
+    assert done.returncode == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the shell is POSIX's")
+def test_standard_output_that_is_closed_is_no_error() -> None:
+    done = subprocess.run(
+        ["sh", "-c", '"$0" -m streamer config show >&-', sys.executable],
+        stderr=subprocess.PIPE,
+        encoding="utf-8",
+        timeout=TIMEOUT_S,
+        env=environment(),
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_devices_lists_what_computes_and_what_hears() -> None:

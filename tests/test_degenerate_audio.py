@@ -2,7 +2,7 @@
 
 import os
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import End, Final, Ready
 from streamer.transcribe import transcribe
-from streamer.whisper.model import load_model
-from tests.daemon import SAMPLE, command, events_of
+from streamer.whisper.model import WhisperModel
+from tests.daemon import SAMPLE, Outcome, command, events_of
 from tests.promises import check_promises
+from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.support import NANO, read
 
 Samples = NDArray[np.float32]
@@ -92,18 +93,17 @@ def test_what_is_wrong_with_the_samples_is_said_once(transcripts: tuple[Path, st
 
 
 @pytest.mark.parametrize("mode", [[], ["--stream"]], ids=["files", "streaming"])
-def test_no_sample_at_all_is_one_line(tmp_path: Path, mode: list[str]) -> None:
+def test_no_sample_at_all_is_one_line(run_here: Callable[..., Outcome], tmp_path: Path, mode: list[str]) -> None:
     path = tmp_path / "empty.wav"
     soundfile.write(path, np.zeros(0, dtype=np.float32), SAMPLE_RATE)
-    outcome = command("transcribe", path, *mode)
+    outcome = run_here("transcribe", path, *mode)
     assert outcome.exit_code == 2
     assert outcome.stdout == ""
     assert "holds no audio: expected at least one frame" in outcome.error()
 
 
-def test_a_long_recording_takes_no_more_memory_than_a_short_one() -> None:
+def test_a_long_recording_takes_no_more_memory_than_a_short_one(model: WhisperModel) -> None:
     """Of twelve hours the samples alone would be 2.8 GB."""
-    model = load_model(str(NANO))
     second = np.zeros(SAMPLE_RATE, dtype=np.float32)
 
     def blocks(n_seconds: int) -> Iterator[Samples]:
@@ -112,11 +112,11 @@ def test_a_long_recording_takes_no_more_memory_than_a_short_one() -> None:
     def peak_bytes(n_seconds: int) -> int:
         tracemalloc.start()
         try:
-            for _ in transcribe(model, lambda: blocks(n_seconds)):
+            for _ in transcribe(model, lambda: blocks(n_seconds), as_whisper(model)):
                 pass
             return tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
 
-    # Of five minutes the samples are 19 MB, the spectrogram 10 MB.
-    assert peak_bytes(300) < peak_bytes(60) + 2_000_000
+    # Of three minutes the samples are 12 MB, the spectrogram 6 MB.
+    assert peak_bytes(180) < peak_bytes(60) + 2_000_000

@@ -9,18 +9,12 @@ from streamer.audio.mel import log_mel
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
-from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
-from streamer.whisper.model import WhisperModel, load_model
-from tests.whisper.support import NANO, SPEECH, read
+from streamer.whisper.model import WhisperModel
+from tests.whisper.support import SPEECH, read
 
 SAMPLES = read(SPEECH)
 PLAIN = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=len(SAMPLES))
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(tmp_path_factory.mktemp("compiled")))
 
 
 @pytest.fixture(scope="module")

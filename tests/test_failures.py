@@ -3,11 +3,10 @@
 import asyncio
 import contextlib
 import json
-import os
 import socket
 import urllib.error
 import urllib.request
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,19 +18,18 @@ from streamer.app import _Daemon
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import SpeechDetector
-from streamer.cli import main
 from streamer.events import Error, Event, Final, Gap
 from streamer.settings.table import InputSettings, ServerSettings, Settings
 from streamer.whisper.device import runtime as runtime_module
-from tests.daemon import SAMPLE, START_S, WAIT_S, pause_after, recording
+from tests.daemon import SAMPLE, START_S, WAIT_S, Outcome, pause_after, recording
 from tests.promises import check_promises
 
 
 @pytest.fixture
-def sentences(tmp_path: Path) -> Path:
-    """The first two sentences of the sample, as a file."""
-    path = tmp_path / "sentences.wav"
-    soundfile.write(path, recording(SAMPLE, 0.0, pause_after(2)), SAMPLE_RATE, subtype="PCM_16")
+def sentence(tmp_path: Path) -> Path:
+    """The first sentence of the sample, as a file."""
+    path = tmp_path / "sentence.wav"
+    soundfile.write(path, recording(SAMPLE, 0.0, pause_after(1)), SAMPLE_RATE, subtype="PCM_16")
     return path
 
 
@@ -156,16 +154,9 @@ def of(events: Sequence[Event], type: type[Event]) -> list[Any]:
     ids=["live", "replay", "transcribe"],
 )
 def test_what_fails_for_good_is_in_the_exit_code_and_one_line(
-    faulty: Faulty,
-    arguments: tuple[str, ...],
-    sentences: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    faulty: Faulty, arguments: tuple[str, ...], sentence: Path, run_here: Callable[..., Outcome]
 ) -> None:
-    for name in ("XDG_CONFIG_HOME", "APPDATA"):
-        monkeypatch.setenv(name, os.devnull)
     faulty.uses, faulty.broken = 60, True  # when something has been heard
-    assert main([*arguments, str(sentences)]) == 1
-    stderr = capfd.readouterr().err
-    (line,) = [line for line in stderr.splitlines() if line.startswith("streamer: error: ")]
-    assert len(line) > len("streamer: error: ")
+    outcome = run_here(*arguments, sentence)
+    assert outcome.exit_code == 1
+    assert len(outcome.error()) > len("streamer: error: ")

@@ -21,6 +21,11 @@ def name_of(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+# Rooms of `streamer/whisper`, each of which imports only those further down. Upwards from `weights` it is the way from
+# the bytes of files to words; `source` joins what lies on disk, `model` joins all.
+ROOMS = ["model", "locate", "source", "decode", "device", "graphs", "generation", "tokens", "weights", "hub"]
+ROOMS += ["cache", "check", "files", "heads", "shipped", "dims", "result"]
+
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
 
@@ -82,9 +87,10 @@ def test_the_engine_loads_no_openvino() -> None:
 
 
 @pytest.mark.parametrize("package", ["streamer.server", "streamer.sinks"])
-def test_server_and_sinks_know_events_only(package: str) -> None:
+def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
     loaded = within(loaded_by(below(package)), "streamer")
     allowed = {"streamer", "streamer.errors", "streamer.events", "streamer.audio", "streamer.audio.constants"}
+    allowed |= {"streamer.settings", "streamer.settings.table"}
     assert [name for name in loaded if name not in allowed and not within({name}, package)] == []
 
 
@@ -97,6 +103,18 @@ def test_the_client_knows_events_only() -> None:
 def test_only_the_command_line_imports_the_application() -> None:
     importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.app")]
     assert importers == ["streamer.cli"]
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_of_whisper_imports_rooms_below_it_only(room: str) -> None:
+    imported = {name for module in below(f"streamer.whisper.{room}") for name in imports_of(module)}
+    rooms = {name.split(".")[2] for name in imported if name.startswith("streamer.whisper.")} - {room}
+    assert all(ROOMS.index(room) < ROOMS.index(other) for other in rooms), rooms
+
+
+def test_every_module_of_whisper_is_in_a_room() -> None:
+    found = {name.split(".")[2] for name in MODULES if name.startswith("streamer.whisper.")}
+    assert found == set(ROOMS)
 
 
 @pytest.mark.parametrize("module", MODULES)

@@ -3,7 +3,6 @@
 import itertools
 import logging
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,32 +12,45 @@ from streamer.audio.mel import log_mel
 from streamer.commands.transcribe import transcribe_files
 from streamer.errors import InferenceError
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
-from streamer.settings.table import DecodingSettings, load_settings
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
-from streamer.transcribe import TranscribeOptions, transcribe
+from streamer.transcribe import transcribe
 from streamer.whisper import model as model_module
 from streamer.whisper.device import runtime as runtime_module
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel, load_model
+from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.support import NANO, SPEECH, Untyped, read
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
 
 
+@pytest.fixture
+def model() -> WhisperModel:
+    return load_model(str(NANO), DeviceSettings("CPU"))
+
+
 @pytest.fixture(scope="module")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("compiled")
+def often_lost() -> WhisperModel:
+    """A model for tests in which each loss of its device is the first."""
+    return load_model(str(NANO), DeviceSettings("CPU"))
 
 
 @pytest.fixture
-def model(cache_dir: Path) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir))
+def each_a_first_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_module, "FAILS_AGAIN_WITHIN_S", 0.0)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def mel() -> NDArray[np.floating]:
     return log_mel(read(SPEECH), 80)
+
+
+@pytest.fixture(scope="module")
+def expected(often_lost: WhisperModel, mel: NDArray[np.floating]) -> str:
+    return text(often_lost, mel)
 
 
 def text(model: WhisperModel, mel: NDArray[np.floating]) -> str:
@@ -69,38 +81,43 @@ def break_device() -> Break:
     return break_
 
 
+@pytest.mark.usefixtures("each_a_first_loss")
 @pytest.mark.parametrize(("stage", "after"), [("encoder", 0), ("cross_kv", 0), ("decoder", 0), ("decoder", 7)])
 def test_a_stage_that_fails_is_started_again_and_its_window_is_not_lost(
-    model: WhisperModel,
+    often_lost: WhisperModel,
     mel: NDArray[np.floating],
+    expected: str,
     break_device: Break,
     stage: str,
     after: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    expected = text(model, mel)
-    before = model.runtime
-    break_device(model, stage, after)
-    assert text(model, mel) == expected
-    assert model.runtime is not before
+    before = often_lost.runtime
+    break_device(often_lost, stage, after)
+    assert text(often_lost, mel) == expected
+    assert often_lost.runtime is not before
     assert f"CPU failed while it computed the {stage} (ZE_RESULT_ERROR_DEVICE_LOST)" in caplog.text
     assert "the model is back on CPU (encoder), CPU (cross_kv), CPU (decoder)" in caplog.text
 
 
+@pytest.mark.usefixtures("each_a_first_loss")
 def test_a_window_that_was_encoded_before_the_loss_is_decoded_after_it(
-    model: WhisperModel, mel: NDArray[np.floating], break_device: Break
+    often_lost: WhisperModel, mel: NDArray[np.floating], break_device: Break
 ) -> None:
-    encoded = WhisperEncoder(model).encode(mel.astype(np.float32), 1)
-    decoder = WhisperDecoder(model, DecodingSettings())
+    encoded = WhisperEncoder(often_lost).encode(mel.astype(np.float32), 1)
+    decoder = WhisperDecoder(often_lost, DecodingSettings())
     expected = decoder.decode(encoded, REQUEST)
-    break_device(model, "decoder", 3)
+    break_device(often_lost, "decoder", 3)
     assert decoder.decode(encoded, REQUEST).words == expected.words
 
 
 def test_a_device_that_fails_again_is_given_up_for_the_next(
-    model: WhisperModel, mel: NDArray[np.floating], break_device: Break, caplog: pytest.LogCaptureFixture
+    model: WhisperModel,
+    mel: NDArray[np.floating],
+    expected: str,
+    break_device: Break,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    expected = text(model, mel)
     restart = model.restart
     compilation = restart.__self__._compilation  # type: ignore[attr-defined]
     for stage, plan in compilation._plans.items():
@@ -118,9 +135,8 @@ def test_a_device_that_fails_again_is_given_up_for_the_next(
 
 
 def test_where_no_other_device_is_left_the_last_one_is_started_again(
-    model: WhisperModel, mel: NDArray[np.floating], break_device: Break
+    model: WhisperModel, mel: NDArray[np.floating], expected: str, break_device: Break
 ) -> None:
-    expected = text(model, mel)
     for _ in range(3):
         break_device(model, "encoder", 0)
         assert text(model, mel) == expected
@@ -134,14 +150,13 @@ def test_a_device_that_fails_again_at_once_is_an_error(model: WhisperModel) -> N
         model.run(fail)
 
 
+@pytest.mark.usefixtures("each_a_first_loss")
 def test_a_loss_long_after_the_last_is_a_first_one(
-    model: WhisperModel, mel: NDArray[np.floating], break_device: Break, monkeypatch: pytest.MonkeyPatch
+    often_lost: WhisperModel, mel: NDArray[np.floating], expected: str, break_device: Break
 ) -> None:
-    monkeypatch.setattr(model_module, "FAILS_AGAIN_WITHIN_S", 0.0)
-    expected = text(model, mel)
-    for _ in range(3):
-        break_device(model, "encoder", 0)
-        assert text(model, mel) == expected
+    for _ in range(2):
+        break_device(often_lost, "encoder", 0)
+        assert text(often_lost, mel) == expected
 
 
 def test_an_accelerator_that_never_answers_is_given_up(
@@ -156,8 +171,11 @@ def test_an_accelerator_that_never_answers_is_given_up(
     part._request.wait()  # it was only slow
 
 
-def test_a_recording_is_transcribed_over_a_lost_device(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    options = TranscribeOptions(language="en", temperature=(0.0,))
+@pytest.mark.usefixtures("each_a_first_loss")
+def test_a_recording_is_transcribed_over_a_lost_device(
+    often_lost: WhisperModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = as_whisper(often_lost, language="en", temperature=(0.0,))
     infer = runtime_module._Stage.infer
     runs = itertools.count()
     lost_at: list[int] = []
@@ -168,14 +186,13 @@ def test_a_recording_is_transcribed_over_a_lost_device(model: WhisperModel, monk
         infer(part)
 
     monkeypatch.setattr(runtime_module._Stage, "infer", lose)
-    monkeypatch.setattr(model_module, "FAILS_AGAIN_WITHIN_S", 0.0)
-    expected = list(transcribe(model, read(SPEECH), options))
-    # Encoder, cross-KV, the first and a later step, and the words' alignment, which comes last.
-    for at in (0, 1, 2, 9, next(runs) - 1):
+    expected = list(transcribe(often_lost, read(SPEECH), options))
+    # The encoder, a later step, and the words' alignment, which comes last.
+    for at in (0, 9, next(runs) - 1):
         lost_at[:], runs = [at], itertools.count()
-        before = model.runtime
-        assert list(transcribe(model, read(SPEECH), options)) == expected
-        assert model.runtime is not before
+        before = often_lost.runtime
+        assert list(transcribe(often_lost, read(SPEECH), options)) == expected
+        assert often_lost.runtime is not before
 
 
 def test_the_language_of_a_recording_is_found_over_a_lost_device(
@@ -186,15 +203,15 @@ def test_the_language_of_a_recording_is_found_over_a_lost_device(
     found: list[str] = []
     model.runtime.decoder.use(model.runtime.encode(log_mel(read(SPEECH), 80), 0))
     break_device(model, "decoder", 0)
-    finals = transcribe(model, read(SPEECH), on_language=lambda language, _: found.append(language))
+    finals = transcribe(model, read(SPEECH), as_whisper(model), on_language=lambda language, _: found.append(language))
     next(finals, None)
     assert len(found) == 1
 
 
 def test_a_stream_goes_on_over_a_lost_device_without_a_gap(
-    cache_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = load_settings(None, {}, {"model.cache_dir": str(cache_dir), "model.device": "CPU"})
+    settings = load_settings(None, {}, {"model.device": "CPU"})
 
     def run() -> list[str]:
         assert transcribe_files(settings, [SPEECH], format="jsonl", streaming=True, output=None) == 0

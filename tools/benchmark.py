@@ -284,7 +284,7 @@ def _simulator(args: argparse.Namespace) -> "tuple[Simulator, SessionSettings]":
     """Return a simulator with the model of the settings, and a session's settings."""
     from streamer.commands.loading import load
     from streamer.live.sessions import session_settings
-    from streamer.settings.table import load_settings
+    from streamer.settings.load import load_settings
     from tools.benchmarks.simulate import Simulator
 
     overrides = dict(item.partition("=")[::2] for item in args.set)

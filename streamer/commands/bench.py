@@ -28,7 +28,7 @@ from streamer.errors import InferenceError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event
 from streamer.live.decoder import make_engine
 from streamer.live.sessions import open_session
-from streamer.settings.apply import check_options, check_options_of_model
+from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog

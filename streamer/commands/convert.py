@@ -20,17 +20,17 @@ from rich.table import Table
 from streamer.arrays import Float32Array
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.audio.mel import log_mel
+from streamer.commands.drift import Drift, measure_drift, measure_reference, reference_bytes
 from streamer.commands.find_heads import find_heads
 from streamer.commands.progress import show_progress
 from streamer.errors import UsageError
+from streamer.whisper.check import require
 from streamer.whisper.device.allocator import give_back_large_blocks
-from streamer.whisper.device.checks import require
-from streamer.whisper.device.compile import ModelGraphs
-from streamer.whisper.device.devices import STAGES
-from streamer.whisper.device.drift import Drift, measure_drift, measure_reference, reference_bytes
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.graphs import saved
+from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.compress import check_nncf, compress, needs_nncf, parse_precisions
+from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.shipped import SAMPLE_OF, shipped
 from streamer.whisper.source import holds_graphs, load_checkpoint, read_model
@@ -140,7 +140,7 @@ def convert(
     dims = source.checkpoint.dims
     heads = source.generation.alignment_heads if source.generation else ()
     graphs = ModelGraphs.of(source.checkpoint, heads)
-    builders: Builders = {stage: getattr(graphs, stage) for stage in stages}
+    builders: Builders = {stage: graphs.build[stage] for stage in stages}
     changed = any(precision != "f32" for precision in precisions.values())
     sample = _sample(source, encoder_only=encoder_only) if report and changed else None
     drifts: list[Drift] = []

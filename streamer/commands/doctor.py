@@ -29,7 +29,8 @@ from streamer import __version__
 from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
 from streamer.commands.probes import Audio, Inference, ask_audio, ask_inference
 from streamer.errors import ConfigError, StreamerError
-from streamer.settings.table import CONFIG_VARIABLE, Settings, default_config_path
+from streamer.settings.load import config_path
+from streamer.settings.table import Settings
 
 # What a check may take, such as one of a directory on a server that is away.
 CHECK_TIMEOUT_S = 15.0
@@ -164,8 +165,8 @@ def check_configuration(machine: Machine) -> Finding:
     """The configuration file."""
     if machine.refusal is not None:
         return Finding(Verdict.PROBLEM, str(machine.refusal), "correct it; all else here is told of the defaults")
-    path = machine.config or os.environ.get(CONFIG_VARIABLE) or default_config_path()
-    if Path(path).is_file():
+    path = config_path(machine.config, os.environ)
+    if path.is_file():
         return Finding(Verdict.OK, f"{path}")
     return Finding(Verdict.OK, f"none: the defaults hold; {path} would be read")
 
@@ -316,7 +317,7 @@ def check_port(machine: Machine) -> Finding:
 
 def check_cache(machine: Machine) -> Finding:
     """The directory of compiled graphs."""
-    from streamer.whisper.device.devices import CACHE_VARIABLE, cache_base
+    from streamer.whisper.cache import CACHE_VARIABLE, cache_base
 
     setting = machine.settings.model.cache_dir
     is_set = bool(setting or os.environ.get(CACHE_VARIABLE))

@@ -9,11 +9,13 @@ import soundfile
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.errors import UsageError
-from streamer.whisper.decode.alignment_heads import all_heads, measure_heads
-from streamer.whisper.device.compile import Compilation, ModelGraphs
+from streamer.whisper.decode.alignment_heads import measure_heads
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.graphs.build import ModelGraphs
+from streamer.whisper.heads import all_heads
 from streamer.whisper.shipped import SAMPLE_OF, shipped
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights.checkpoint import Checkpoint

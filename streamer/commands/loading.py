@@ -4,7 +4,8 @@ from streamer.commands.progress import show_progress
 from streamer.settings.table import ModelSettings
 from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.device.compile import WHOLE_WINDOW
-from streamer.whisper.device.devices import STAGES, DeviceSettings
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.model import WhisperModel, load_model
 
 

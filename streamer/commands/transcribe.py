@@ -1,7 +1,6 @@
 """Files to text, without a server: `streamer transcribe`."""
 
 import contextlib
-import dataclasses
 import logging
 import queue
 import sys
@@ -11,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
 
+import msgspec
 import numpy as np
 import soundfile
 from rich.console import Console
@@ -18,22 +18,22 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import FileReplay, read_audio
+from streamer.audio.sources import FileReplay, read_audio, standard_input
 from streamer.commands.loading import load
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final, Gap
 from streamer.live.decoder import make_engine
 from streamer.live.sessions import open_session, ready_event, write_all
-from streamer.settings.apply import check_options, check_options_of_model, subtitle_options, transcribe_options
+from streamer.settings.apply import ResolvedDecoding, resolve_decoding
+from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
 from streamer.sinks.base import Sink
-from streamer.sinks.subtitles import SubtitleOptions, open_writer
+from streamer.sinks.subtitles import SubtitleOptions, open_writer, subtitle_options
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind
 from streamer.transcribe import transcribe
 from streamer.transcribe.diarise import ChannelLoudness
-from streamer.transcribe.options import TranscribeOptions
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
@@ -73,7 +73,7 @@ def transcribe_files(
             stack.callback(engine.stop)
             work: _Streaming | _Offline = _Streaming(settings, model, engine)
         else:
-            work = _Offline(settings, model, transcribe_options(settings.decoding, model))
+            work = _Offline(settings, model, resolve_decoding(settings.decoding, model))
         return max(_transcribe_file(work, path, target, format, lines) for path, target in targets.items())
 
 
@@ -98,10 +98,10 @@ def _transcribe_file(
 class _Offline:
     """Transcribes as openai-whisper does: window after window, each heard once."""
 
-    def __init__(self, settings: Settings, model: WhisperModel, options: TranscribeOptions) -> None:
+    def __init__(self, settings: Settings, model: WhisperModel, decoding: ResolvedDecoding) -> None:
         self._settings = settings
         self._model = model
-        self._options = options
+        self._decoding = decoding
 
     def transcribe(self, path: Path, writer: Sink, on_progress: OnProgress) -> None:
         """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
@@ -109,11 +109,11 @@ class _Offline:
             recording = _Recording(path, stack)
             loudness = _hear_channels(path) if self._settings.decoding.diarize else None
             log = EventLog(path.name, self._settings.server.history_events)
-            writer.handle(log.append(ready_event(self._model, self._options.language)))
+            writer.handle(log.append(ready_event(self._model, self._settings.decoding.language)))
             for final in transcribe(
                 self._model,
                 recording.read,
-                self._options,
+                self._decoding,
                 on_progress=lambda position: on_progress(position, recording.n_samples),
                 on_language=_tell_language,
             ):
@@ -235,7 +235,7 @@ def _attributed(final: Final, loudness: ChannelLoudness | None) -> Final:
     """Return a final with the channel that speaks."""
     if loudness is None:
         return final
-    return dataclasses.replace(final, speaker=loudness.speaker(final.start, final.end))
+    return msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
 
 
 def _hear_channels(path: Path) -> ChannelLoudness:
@@ -259,10 +259,14 @@ def _check_channels(paths: Sequence[Path], *, streaming: bool) -> None:
 
 
 def _check_openable(paths: Sequence[Path]) -> None:
-    """Raise AudioFileError where none of the files holds audio: a model may take minutes to compile for nothing."""
+    """Raise AudioFileError where no file holds audio, or standard input is closed.
+
+    This is found before a model is loaded, which may take minutes to compile for nothing.
+    """
     failure: AudioFileError | None = None
     for path in paths:
         if path == STANDARD_INPUT:
+            standard_input()
             return
         try:
             FileReplay(path).stop()

@@ -8,7 +8,7 @@ from streamer.commands.loading import device_settings, windows
 from streamer.commands.progress import show_progress
 from streamer.commands.window_costs import window_checks
 from streamer.settings.table import ModelSettings
-from streamer.whisper.device.checks import Check
+from streamer.whisper.check import Check
 from streamer.whisper.model import verify_model
 
 

@@ -15,8 +15,8 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.bench.text import Errors, errors, plain
+from streamer.whisper.check import Check
 from streamer.whisper.decode.window import WindowOptions, decode_window, max_tokens_for
-from streamer.whisper.device.checks import Check
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.shipped import SAMPLE_OF, shipped
 
@@ -56,8 +56,6 @@ def window_checks(model: WhisperModel) -> Iterator[Check]:
             f"{name}: time",
             f"encoding {encode / encode_s:.2f}, a decoder call {step / step_s:.2f}",
             "parts of that of 30 s",
-            True,
-            "",
         )
 
 
@@ -92,7 +90,7 @@ def _words_check(
     found = "no sentence of the sample fits"
     if short.rate is not None and whole.rate is not None:
         found = f"{short.rate:.1%} of {short.n_reference}, {100 * (short.rate - whole.rate):+.1f} points"
-    return Check(f"{name}: wrong words", found, "against 30 s for the same audio", True, "")
+    return Check(f"{name}: wrong words", found, "against 30 s for the same audio")
 
 
 def _transcribed(model: WhisperModel, samples: Float32Array, window_s: int) -> str:

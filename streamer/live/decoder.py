@@ -8,14 +8,8 @@ from functools import lru_cache
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES
-from streamer.settings.apply import (
-    check_decode_options,
-    decode_options,
-    initial_prompt,
-    temperatures,
-    text_tokens,
-    transcribe_options,
-)
+from streamer.settings.apply import decode_options, initial_prompt, resolve_decoding, temperatures, text_tokens
+from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings
 from streamer.stream.engine import MAX_PACE_S, Engine
 from streamer.stream.settings import DecodeOptions
@@ -54,14 +48,14 @@ class WhisperDecoder:
         self._decoding = decoding
         self._clock = clock
         # Hot words are each session's own.
-        chosen = transcribe_options(dataclasses.replace(decoding, hotwords=()), model)
-        self._config = chosen.generation(model.generation, model.tokenizer)
+        chosen = resolve_decoding(dataclasses.replace(decoding, hotwords=()), model)
+        self._config = chosen.generation
         # Of sessions that chose nothing.
         self._own = check_decode_options(decode_options(decoding, model), model)
         # Whether the model sees the initial prompt before every window.
-        self._carried = chosen.carry_initial_prompt
+        self._carried = decoding.carry_initial_prompt
         # When a text is not to be trusted. The last 32 tokens of a short window would tell nothing by their entropy.
-        self._fallback = dataclasses.replace(chosen.fallback(), entropy_threshold=None)
+        self._fallback = dataclasses.replace(chosen.fallback, entropy_threshold=None)
         # Temperatures of further attempts; the first is at 0.
         self._ladder: tuple[float, ...] = ()
         if decoding.temperature_increment_on_fallback is not None:
@@ -69,10 +63,10 @@ class WhisperDecoder:
         # The same for all windows.
         self._options = WindowOptions(
             language="en",
-            best_of=chosen.best_of or 1,
-            patience=chosen.patience or 1.0,
-            length_penalty=chosen.length_penalty,
-            filters=chosen.filters,
+            best_of=chosen.window.best_of,
+            patience=chosen.window.patience,
+            length_penalty=chosen.window.length_penalty,
+            filters=chosen.window.filters,
             stop_at_loop=True,
         )
         # By options and language. To build the tree of many hot words takes as long as a pass.

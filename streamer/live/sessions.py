@@ -9,10 +9,8 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Ready
 from streamer.server.messages import SessionOptions
-from streamer.settings.apply import (
-    check_decode_options,
-    decode_options,
-)
+from streamer.settings.apply import decode_options, is_conditioned
+from streamer.settings.check import check_decode_options
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import GateSettings
@@ -87,11 +85,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         commit_probability=settings.stream.commit_probability,
         show_probability=settings.stream.show_probability,
         trim_after_s=settings.stream.trim_after_s,
-        condition_on_previous_text=(
-            model.generation.prompted
-            if settings.decoding.condition_on_previous_text == "auto"
-            else settings.decoding.condition_on_previous_text == "always"
-        ),
+        condition_on_previous_text=is_conditioned(settings.decoding, model),
         no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
         compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),

@@ -29,7 +29,6 @@ from streamer.server.ws import (
     KEEPALIVE_S,
     Close,
     Context,
-    EventWriter,
     close_connection,
     serve_captions,
 )
@@ -84,7 +83,6 @@ class Server:
             queue_events=queue_events,
             stopping=asyncio.Event(),
             metrics=ServerMetrics(registry),
-            writer=EventWriter(),
         )
         self._streams = StreamEndpoint(self._context, streams)
         # One a listening socket: `localhost` has an IPv4 and an IPv6 address.

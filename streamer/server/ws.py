@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -23,7 +22,6 @@ KEEPALIVE_S = 20.0  # silence after which the peer is asked whether it is there,
 CLOSE_TIMEOUT_S = 5.0  # for the closing handshake; then the connection is cut
 MAX_IGNORED_BYTES = 4096  # of a message from a subscriber, which has nothing to say
 MAX_REASON_BYTES = 123  # of a close frame
-ENCODED_EVENTS = 64  # events kept in their written form, for the next subscriber
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +30,6 @@ class Close:
 
     code: int
     reason: str = ""
-
-
-class EventWriter:
-    """Writes events as JSON, once for all subscribers that get the same event at about the same time."""
-
-    def __init__(self) -> None:
-        # The last events that were written, and what came of it.
-        self._written: OrderedDict[tuple[str, int], tuple[Event, bytes]] = OrderedDict()
-
-    def write(self, event: Event) -> bytes:
-        """Return the event as UTF-8 JSON."""
-        key = (event.session, event.seq)
-        known = self._written.get(key)
-        if known is not None and known[0] is event:
-            return known[1]
-        data = event.to_json().encode("utf-8")
-        self._written[key] = (event, data)
-        if len(self._written) > ENCODED_EVENTS:
-            self._written.popitem(last=False)
-        return data
 
 
 GONE = Close(CloseCode.ABNORMAL_CLOSURE)  # the client closed it already
@@ -77,7 +55,6 @@ class Context:
     stopping: asyncio.Event
 
     metrics: ServerMetrics
-    writer: EventWriter
 
 
 class Sender:
@@ -122,7 +99,7 @@ class Sender:
     async def run(self) -> None:
         """Send until `end` was sent. Raises ConnectionClosed where the client left first."""
         if self._greeting is not None:
-            await self._send(self._greeting, self._greeting.to_json().encode("utf-8"))
+            await self._send(self._greeting)
         while not self.ended:
             event = self._outbox.take()
             self._count_superseded()
@@ -131,7 +108,7 @@ class Sender:
                 self._wakeup.clear()
                 await self._wakeup.wait()
                 continue
-            await self._send(event, self._context.writer.write(event))
+            await self._send(event)
             self.failed = self.failed or (isinstance(event, Error) and event.fatal)
             self.ended = isinstance(event, End)
             await asyncio.sleep(0)  # a long replay must not keep the others waiting
@@ -140,8 +117,8 @@ class Sender:
         """Stop listening to the feed."""
         self._subscription.cancel()
 
-    async def _send(self, event: Event, data: bytes) -> None:
-        await self._connection.send(data, text=True)
+    async def _send(self, event: Event) -> None:
+        await self._connection.send(event.to_json())
         self._context.metrics.events_sent.labels(event.type).inc()
 
     def _on_event(self, event: Event) -> None:

@@ -1,91 +1,118 @@
-"""The options of decoding and output as the settings give them: contradictions among them, and what is made of them.
+"""What the settings of decoding mean for a model.
 
-Source: openai-whisper's `decoding.py` (`_verify_options`) and `transcribe.py` (what is taken from the command line).
+Source: openai-whisper's `transcribe.py` (what is taken from the command line) and `decoding.py`.
 """
 
 import dataclasses
 import itertools
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
-from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.audio.constants import TOKENS_PER_SECOND
 from streamer.errors import ConfigError
-from streamer.settings.table import DecodingSettings, Settings
-from streamer.sinks.subtitles import SubtitleOptions
+from streamer.settings.table import DecodingSettings
 from streamer.stream.settings import DecodeOptions
-from streamer.transcribe.options import TranscribeOptions
+from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.grammar import Grammar, GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords, check_hotwords, hotwords_prompt
-from streamer.whisper.decode.suppression import check_suppress_regex, matching_tokens, parse_suppress_tokens
-from streamer.whisper.hub.published import SHORT_NAMES
+from streamer.whisper.decode.suppression import matching_tokens, parse_suppress_tokens, suppressed_tokens
+from streamer.whisper.decode.window import WindowOptions
+from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.shipped import shipped
-from streamer.whisper.tokens.special import LANGUAGES
 from streamer.whisper.tokens.tokenizer import Tokenizer
-
-# Largest context of any Whisper's decoder.
-MAX_TEXT_CTX = 448
-
-# Characters of an initial prompt. Ten times as many as fit a context; to count the tokens of a million takes seconds.
-MAX_PROMPT_LENGTH = 10_000
-
-# Before a transcript: its start, the language, the task, and whether there are timestamps.
-START_TOKENS = 4
 
 # Temperatures go up to this.
 HOTTEST = 1.0
 
 
-def check_options(settings: Settings, *, streaming: bool) -> None:
-    """Refuse options that contradict each other or cannot be, as far as no model is needed to see that.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedDecoding:
+    """The settings of decoding, and what they come to with a model."""
 
-    streaming : whether they are for live captions, which begin at temperature 0 whatever is set
+    settings: DecodingSettings
 
-    Raises ConfigError, or UsageError for options of subtitles.
-    """
-    decoding = settings.decoding
-    if streaming:
-        _check_delay(settings)
-    _check_language(settings)
-    _check_search(decoding, streaming=streaming)
-    for name, text in (("initial_prompt", decoding.initial_prompt), ("prefix", decoding.prefix)):
-        # A token never goes on behind a space, so that a text has at least as many tokens as words.
-        _check_length(name, len(text.split()), MAX_TEXT_CTX // 2 - 1, "words")
-    parse_suppress_tokens(decoding.suppress_tokens)
-    check_suppress_regex(decoding.suppress_regex)
-    if decoding.grammar:
-        Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
-    check_hotwords(decoding.hotwords)
-    clip_seconds(decoding.clip_timestamps)
-    if decoding.hallucination_silence_threshold is not None and not decoding.word_timestamps:
-        raise ConfigError(
-            f"hallucination_silence_threshold is {decoding.hallucination_silence_threshold:g} without word_timestamps:"
-            " the silence is found between words; set word_timestamps as well"
-        )
-    lines = subtitle_options(settings)
-    if lines.max_words_per_line and lines.max_line_width and lines.max_line_count:
-        raise ConfigError(
-            f"max_words_per_line is {lines.max_words_per_line} beside max_line_width and max_line_count, which alone"
-            " decide then: leave it or one of them out"
-        )
+    # When a window is tried again, and at which temperatures.
+    fallback: FallbackOptions
+
+    # How a window is decoded that has no prompt; its language may still be `auto`.
+    window: WindowOptions
+
+    # The model's own, with what the settings say otherwise.
+    generation: GenerationConfig
+
+    # Tokens that the model sees first, and whether it sees what was said last.
+    initial_prompt: tuple[int, ...]
+    condition_on_previous_text: bool
+
+    # Start, end, start, end, ... of what is transcribed, in seconds; the last may end with the recording.
+    clips: tuple[float, ...]
+
+    # Whether silence follows a recording in its last window, and not zeros in place of its spectrogram.
+    pad_with_silence: bool
 
 
-def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> None:
-    """Refuse what does not fit a model: its languages, its tasks, the length of its context.
+def resolve_decoding(decoding: DecodingSettings, model: WhisperModel) -> ResolvedDecoding:
+    """Return what the settings come to with a model. Raises ConfigError where a pattern or a grammar cannot be used."""
+    tokenizer = model.tokenizer
+    half = model.dims.n_text_ctx // 2
+    prefix = text_tokens(decoding.prefix, tokenizer)
+    if decoding.sample_len is not None:
+        prefix = prefix[-max(0, half - decoding.sample_len) :]
+    return ResolvedDecoding(
+        settings=decoding,
+        fallback=FallbackOptions(
+            temperatures=temperatures(decoding),
+            compression_ratio_threshold=decoding.compression_ratio_threshold,
+            logprob_threshold=decoding.logprob_threshold,
+            no_speech_threshold=decoding.no_speech_threshold,
+            entropy_threshold=decoding.entropy_threshold,
+        ),
+        window=WindowOptions(
+            language=decoding.language,
+            timestamps=not decoding.without_timestamps,
+            prefix=tuple(prefix),
+            max_tokens=decoding.sample_len or half,
+            best_of=decoding.best_of or 1,
+            n_beams=decoding.beam_size or 1,
+            patience=decoding.patience or 1.0,
+            length_penalty=decoding.length_penalty,
+            filters=filters(decoding, model),
+            text_only=False,
+            keep_attention=False,
+        ),
+        generation=_generation(decoding, model),
+        initial_prompt=tuple(text_tokens(initial_prompt(decode_options(decoding, model), model), tokenizer)),
+        condition_on_previous_text=is_conditioned(decoding, model),
+        clips=clip_seconds(decoding.clip_timestamps),
+        pad_with_silence=model.generation.silent_padding,
+    )
 
-    Raises ConfigError.
-    """
-    tokenizer, n_text_ctx = model.tokenizer, model.dims.n_text_ctx
-    tokenizer.choose_language(decoding.language, "translate" if decoding.task == "both" else decoding.task)
-    check_decode_options(decode_options(decoding, model), model)
-    room = n_text_ctx // 2 - max(decoding.sample_len or 0, START_TOKENS + 1)
-    if decoding.prefix and room <= 0:
-        raise ConfigError(
-            f"sample_len is {decoding.sample_len} and leaves no room for prefix {decoding.prefix!r:.60}: expected less"
-            f" than {n_text_ctx // 2}, half of the model's context"
-        )
-    _check_length("prefix", len(text_tokens(decoding.prefix, tokenizer)), room, "tokens")
+
+def _generation(decoding: DecodingSettings, model: WhisperModel) -> GenerationConfig:
+    """Return a model's settings with what ours say otherwise. Raises ConfigError where it has no such token."""
+    tokenizer, config = model.tokenizer, model.generation
+    listed = parse_suppress_tokens(decoding.suppress_tokens)
+    if decoding.suppress_regex:
+        listed += matching_tokens(decoding.suppress_regex, tokenizer)
+    suppressed = suppressed_tokens(listed, config.suppress_tokens, tokenizer.n_vocab)
+    if listed:
+        # As in openai-whisper, control tokens are forbidden with a list, and come with an empty one.
+        suppressed = (*suppressed, *tokenizer.special.controls)
+    latest_s = decoding.max_initial_timestamp
+    return dataclasses.replace(
+        config,
+        suppress_tokens=tuple(sorted(set(suppressed))),
+        begin_suppress_tokens=config.begin_suppress_tokens if decoding.suppress_blank else (),
+        max_initial_timestamp_index=round(latest_s * TOKENS_PER_SECOND) if latest_s else None,
+    )
+
+
+def is_conditioned(decoding: DecodingSettings, model: WhisperModel) -> bool:
+    """Return whether the model sees what was said last."""
+    wanted = decoding.condition_on_previous_text
+    return model.generation.prompted if wanted == "auto" else wanted == "always"
 
 
 def decode_options(decoding: DecodingSettings, model: WhisperModel) -> DecodeOptions:
@@ -98,22 +125,6 @@ def decode_options(decoding: DecodingSettings, model: WhisperModel) -> DecodeOpt
         hotwords=check_hotwords(decoding.hotwords),
         beam_size=decoding.beam_size or model.n_beams,
     )
-
-
-def check_decode_options(options: DecodeOptions, model: WhisperModel) -> DecodeOptions:
-    """Return what a session chose, its hot words without needless space. Raises ConfigError where it cannot be."""
-    if not 1 <= options.beam_size <= model.n_beams:
-        raise ConfigError(
-            f"beam_size is {options.beam_size}: expected 1{f' to {model.n_beams}' if model.n_beams > 1 else ''}, what"
-            " the model was loaded for; to have more, start the program with a larger --beam-size"
-        )
-    options = dataclasses.replace(options, hotwords=check_hotwords(options.hotwords))
-    _check_length("initial_prompt", len(options.initial_prompt), MAX_PROMPT_LENGTH, "characters")
-    prompt = text_tokens(initial_prompt(options, model), model.tokenizer)
-    name = "initial_prompt, with the hot words before it," if options.hotwords else "initial_prompt"
-    # Half of the context is for what was said before, behind a token that says so.
-    _check_length(name, len(prompt), model.dims.n_text_ctx // 2 - 1, "tokens")
-    return options
 
 
 def text_tokens(text: str, tokenizer: Tokenizer) -> list[int]:
@@ -169,118 +180,3 @@ def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilte
         grammar = Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
         found.append(GrammarFilter(grammar, model.tokenizer, decoding.grammar_penalty))
     return tuple(found)
-
-
-def transcribe_options(decoding: DecodingSettings, model: WhisperModel) -> TranscribeOptions:
-    """Return how to transcribe files with a model.
-
-    Raises ConfigError where a pattern or a grammar cannot be used.
-    """
-    suppressed = parse_suppress_tokens(decoding.suppress_tokens)
-    if decoding.suppress_regex:
-        suppressed += matching_tokens(decoding.suppress_regex, model.tokenizer)
-    previous = decoding.condition_on_previous_text
-    return TranscribeOptions(
-        language=decoding.language,
-        task=decoding.task,
-        temperature=temperatures(decoding),
-        compression_ratio_threshold=decoding.compression_ratio_threshold,
-        logprob_threshold=decoding.logprob_threshold,
-        entropy_threshold=decoding.entropy_threshold,
-        no_speech_threshold=decoding.no_speech_threshold,
-        condition_on_previous_text=model.generation.prompted if previous == "auto" else previous == "always",
-        initial_prompt=initial_prompt(decode_options(decoding, model), model),
-        carry_initial_prompt=decoding.carry_initial_prompt,
-        prefix=decoding.prefix,
-        word_timestamps=decoding.word_timestamps,
-        prepend_punctuations=decoding.prepend_punctuations,
-        append_punctuations=decoding.append_punctuations,
-        clip_timestamps=clip_seconds(decoding.clip_timestamps),
-        hallucination_silence_threshold=decoding.hallucination_silence_threshold,
-        best_of=decoding.best_of,
-        beam_size=decoding.beam_size,
-        patience=decoding.patience,
-        length_penalty=decoding.length_penalty,
-        pad_with_silence=model.generation.silent_padding,
-        sample_len=decoding.sample_len,
-        suppress_tokens=suppressed,
-        suppress_blank=decoding.suppress_blank,
-        without_timestamps=decoding.without_timestamps,
-        max_initial_timestamp=decoding.max_initial_timestamp,
-        filters=filters(decoding, model),
-        seed=decoding.seed,
-        token_probabilities=decoding.token_probabilities,
-    )
-
-
-def subtitle_options(settings: Settings) -> SubtitleOptions:
-    """Return how a transcript is divided and marked. Raises UsageError where two options contradict each other."""
-    return SubtitleOptions(
-        max_line_width=settings.output.max_line_width,
-        max_line_count=settings.output.max_line_count,
-        max_words_per_line=settings.output.max_words_per_line,
-        max_len=settings.decoding.max_len,
-        split_on_word=settings.decoding.split_on_word,
-        highlight_words=settings.output.highlight_words,
-        karaoke=settings.output.karaoke,
-    )
-
-
-def _check_delay(settings: Settings) -> None:
-    """Hold the stream's times against each other."""
-    stream, most = settings.stream, settings.input.buffer_s - CHUNK_LENGTH_S
-    if stream.max_delay_s > most:
-        raise ConfigError(
-            f"stream.max_delay_s is {stream.max_delay_s:g} with input.buffer_s {settings.input.buffer_s:g}: expected at"
-            f" most {most:g}, as a window of {CHUNK_LENGTH_S} s has to be in the buffer, too; raise input.buffer_s"
-        )
-    if stream.max_pace_s < stream.pace_s:
-        raise ConfigError(
-            f"stream.max_pace_s is {stream.max_pace_s:g}: expected at least stream.pace_s, which is {stream.pace_s:g}"
-        )
-
-
-def _check_language(settings: Settings) -> None:
-    language, task, name = settings.decoding.language, settings.decoding.task, settings.model.name
-    # What other models hear, their tokenizers say.
-    if name not in (*shipped(), *SHORT_NAMES) or Path(name).exists():
-        return
-    if language not in ("auto", *LANGUAGES):
-        raise ConfigError(f"language is {language!r:.60}: expected auto, or one of {', '.join(LANGUAGES)}")
-    if name.endswith(".en"):
-        if language not in ("auto", "en"):
-            raise ConfigError(f"language is {language}, and {name} hears English only: choose a multilingual model")
-        if task != "transcribe":
-            raise ConfigError(f"task is {task}, and {name} hears English only: choose a multilingual model")
-
-
-def _check_search(decoding: DecodingSettings, *, streaming: bool) -> None:
-    beam_size, best_of = decoding.beam_size, decoding.best_of
-    if decoding.patience is not None and beam_size is None:
-        raise ConfigError(f"patience is {decoding.patience:g} without beam_size: set beam_size as well")
-    if streaming:
-        if decoding.task == "both":
-            raise ConfigError("task is both, and live captions have one: expected transcribe or translate")
-        return
-    if temperatures(decoding) == (0.0,) and best_of is not None:
-        if beam_size is not None:
-            raise ConfigError(
-                f"beam_size is {beam_size} and best_of {best_of}, and only temperature 0 is tried: best_of needs one"
-                " above; leave out one of the two, or set temperature_increment_on_fallback"
-            )
-        raise ConfigError(
-            f"best_of is {best_of}, and only temperature 0 is tried, where all texts are the same: set temperature or"
-            " temperature_increment_on_fallback"
-        )
-    if beam_size is not None and decoding.temperature > 0:
-        raise ConfigError(
-            f"beam_size is {beam_size} and temperature {decoding.temperature:g}: beams are for temperature 0; leave out"
-            " one of the two"
-        )
-
-
-def _check_length(name: str, length: int, most: int, unit: str) -> None:
-    if length > most:
-        raise ConfigError(
-            f"{name} has {length} {unit}: expected at most {most}, what the context has room for; shorten it"
-        )

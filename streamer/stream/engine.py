@@ -86,7 +86,7 @@ class Engine(Generic[Encoded]):
     @property
     def failing(self) -> str:
         """What has failed in some session and is being tried again, in a few words; empty while all is well."""
-        return next((runner.failing for runner in self._runners() if runner.failing), "")
+        return next((runner.failing for runner in self._runners() if runner.failing and runner.trying), "")
 
     @property
     def load(self) -> Load:

@@ -37,7 +37,7 @@ class _Packed:
 
 
 class Backlog(Sequence[Event]):
-    """Events of the past, oldest first. Each is unpacked when it is asked for, which takes a tenth of a millisecond."""
+    """Events of the past, oldest first. Each is unpacked when it is asked for."""
 
     def __init__(self, events: Iterable[Event | _Packed]) -> None:
         self._events = tuple(sorted(events, key=_seq))

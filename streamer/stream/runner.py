@@ -6,17 +6,16 @@ thread. All decisions are made, and all events published, under one lock, under 
 time: whoever sends audio or commands never waits for it.
 """
 
-import dataclasses
 import logging
 import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import get_args
 
+import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
@@ -27,7 +26,9 @@ from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Final, Gap, GapReason, Partial
 from streamer.stream.arrivals import Arrivals
+from streamer.stream.inbox import Command, Inbox
 from streamer.stream.load import Activity
+from streamer.stream.outage import Outage
 from streamer.stream.schedule import deadline
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
@@ -55,14 +56,6 @@ SILENCE_SAMPLES = SAMPLE_RATE
 
 # How often a session looks at the clock while nothing comes.
 TICK_S = 0.5
-
-# After a failure it is tried again, first so soon, then after twice as long each time, up to the longest.
-FIRST_RETRY_S = 0.5
-LONGEST_RETRY_S = 30.0
-
-# A recording ends with the failure that comes so often in a row: nobody waits for it to be heard some other day. Other
-# sessions lose all that has come with each failure from then on, so that they end soon after their audio.
-MAX_FAILURES = 3
 
 # Seconds that a live session may spend on a better text for a final.
 RETRY_S = 2.0
@@ -98,7 +91,7 @@ class EngineStats:
     windows_replaced: int = 0
     failures: int = 0
     # Seconds of audio that were told to be lost, by reason.
-    gap_s: dict[GapReason, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
+    gap_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,16 +102,6 @@ class Job:
 
     # Its audio, shape (n,).
     samples: Float32Array
-
-
-@dataclass(frozen=True, slots=True)
-class _Command:
-    """Something to be done when the audio has been heard up to a position."""
-
-    # Of the same that is asked for several times only the last counts; empty for what counts each time.
-    name: str
-    position: int
-    apply: Callable[[], Iterable[Event]]
 
 
 class SessionRunner:
@@ -158,9 +141,7 @@ class SessionRunner:
         self._on_over: Callable[[SessionRunner], None] = lambda runner: None
         self._stats = EngineStats()
 
-        # Commands that wait for their place in the audio, in order. The lock is held for a few steps.
-        self._commands: deque[_Command] = deque()
-        self._commands_lock = threading.Lock()
+        self._inbox = Inbox()
         # When audio came, and how much of it was speech.
         self._arrivals = Arrivals(max_delay_s if math.isfinite(max_delay_s) else 0.0)
         self._activity = Activity(self._clock())
@@ -187,12 +168,9 @@ class SessionRunner:
         self.deadline_s = math.inf
         # Whether nothing is published any more: the session is finished, or was given up or removed.
         self.over = False
-        # What has failed and is being tried again, in a few words; empty while all is well. How often it failed in a
-        # row, when it is tried again, and whether it was in listening.
-        self.failing = ""
-        self._n_failures = 0
-        self._retry_at_s = -math.inf
-        self._listening_failed = False
+        self._outage = Outage()
+        # Whether what failed is going to be tried again: nobody knows how things are where nobody has spoken since.
+        self.trying = False
 
     def start(
         self,
@@ -221,6 +199,7 @@ class SessionRunner:
 
     def end(self) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
+        self._retry_at_s = -math.inf  # after a failure nothing more is waited for
         self._command("end", self._end)
 
     def flush(self) -> None:
@@ -262,6 +241,11 @@ class SessionRunner:
     # What can be seen.
 
     @property
+    def failing(self) -> str:
+        """What has failed and is being tried again, in a few words; empty while all is well."""
+        return self._outage.reason
+
+    @property
     def recorded(self) -> bool:
         """Whether its audio waits to be transcribed, and is not live."""
         if self.kind is AudioKind.EITHER:
@@ -284,7 +268,7 @@ class SessionRunner:
     def has_news(self, now_s: float) -> bool:
         """Say whether there is something to listen to, to be done, or to look at the clock for."""
         return not self.over and (
-            self.ring.head - self.position >= CHUNK_SAMPLES or bool(self._commands) or now_s >= self._tick_at_s
+            self.ring.head - self.position >= CHUNK_SAMPLES or len(self._inbox) > 0 or now_s >= self._tick_at_s
         )
 
     def listen(self, now_s: float) -> bool:
@@ -306,7 +290,7 @@ class SessionRunner:
                 if self._n_in_flight:
                     return None  # what is on its way is told first
                 self._publish(self._session.drop_before(*lost))
-            window = self._session.next_window(now_s) if now_s >= self._retry_at_s else None
+            window = None if self._outage.waits(now_s) else self._session.next_window(now_s)
             self._due_since_s = None
             self._note_change(now_s)
             if window is None:
@@ -351,14 +335,14 @@ class SessionRunner:
             self._n_in_flight -= 1
             if self.over or self._note_failure(error, listening=False):
                 return
-            waits = self._n_failures < MAX_FAILURES
-            self._publish(self._session.fail(job.window) if waits else self._session.give_up(self.position))
+            lasting = self._outage.lasting
+            self._publish(self._session.give_up(self.position) if lasting else self._session.fail(job.window))
             self._note_change(now_s)
 
     def recover(self, error: Exception, *, listening: bool = False) -> None:
         """The session itself has failed: make final what is known, and open it again on the same audio."""
         with self._lock:
-            again = listening and self._listening_failed and self.kind is not AudioKind.RECORDED
+            again = listening and self._outage.listening and self.kind is not AudioKind.RECORDED
             if self.over or self._note_failure(error, listening=listening):
                 return
             # What broke it is lost too, or it would break what comes next; all that has come, where that did not help.
@@ -377,31 +361,9 @@ class SessionRunner:
             self._note_change(self._clock())
 
     def _command(self, name: str, apply: Callable[[], Iterable[Event]]) -> None:
-        position = self.ring.head
-        with self._commands_lock:
-            if self.over:
-                return  # nobody would take it
-            # Whoever sends no end of commands with hardly any audio between them must not fill the memory.
-            for i in reversed(range(len(self._commands))):
-                waiting = self._commands[i]
-                if waiting.position // CHUNK_SAMPLES != position // CHUNK_SAMPLES:
-                    break
-                if name and waiting.name == name:
-                    del self._commands[i]
-                    break
-            self._commands.append(_Command(name, position, apply))
-        self._wake()
-
-    def _next_command(self) -> tuple[_Command | None, int]:
-        """Take out the command whose turn it is, None where there is none; return also up to where to listen first."""
-        with self._commands_lock:
-            if not self._commands:
-                head = self.ring.head
-                return None, head if head - self.position >= CHUNK_SAMPLES else self.position
-            command = self._commands[0]
-            if self.position < command.position:
-                return None, command.position
-            return self._commands.popleft(), command.position
+        if not self.over:  # else nobody would take it
+            self._inbox.put(Command(name, self.ring.head, apply))
+            self._wake()
 
     def _note_arrival(self) -> None:
         """Audio has come: called by the thread that wrote it."""
@@ -415,24 +377,22 @@ class SessionRunner:
             if not self._may_listen():
                 more = False
                 break
-            command, end = self._next_command()
+            command = self._inbox.take(self.position)
             if command is not None:
                 with self._lock:
                     if not self.over:
                         self._publish(command.apply())
                 more = True
                 continue
-            if not self._session.paused:
-                end = min(end, self.position + CHUNK_SAMPLES)
-            if end <= self.position or (self._listening_failed and now_s < self._retry_at_s):
-                more = False
+            end = self._listen_until()
+            more = end > self.position and not (self._outage.listening and self._outage.waits(now_s))
+            if not more:
                 break
-            more = True
             self._hear(end, now_s)
         with self._lock:
             if self.over:
                 return False
-            heard_all = not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._commands
+            heard_all = not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._inbox
             if heard_all and self.kind is not AudioKind.RECORDED:  # a file that is read slowly goes on
                 self._publish(self._session.tick(now_s))
             self._note_change(now_s)
@@ -441,7 +401,15 @@ class SessionRunner:
     def _may_listen(self) -> bool:
         with self._lock:
             busy = self._n_in_flight > 0 or self._session.next_window_due()
-            return not self.over and not (self.recorded and busy and self._n_failures < MAX_FAILURES)
+            return not self.over and not (self.recorded and busy and not self._outage.lasting)
+
+    def _listen_until(self) -> int:
+        """Return up to where to listen next: a chunk further, or to where a command waits; in a pause, all there is."""
+        end = self._inbox.next_position
+        if end is None:
+            head = self.ring.head
+            end = head if head - self.position >= CHUNK_SAMPLES else self.position
+        return end if self._session.paused else min(end, self.position + CHUNK_SAMPLES)
 
     def _hear(self, end: int, now_s: float) -> None:
         """Listen to audio up to a position, at most a chunk of it but in a pause."""
@@ -463,7 +431,7 @@ class SessionRunner:
             return
         if self._detector_behind:
             # One that has failed is replaced.
-            self._detector = self._new_detector() if self._listening_failed else self._detector
+            self._detector = self._new_detector() if self._outage.listening else self._detector
             self._detector.reset()
             self._detector_behind = False
         (probability,) = self._detector.process(np.pad(samples, (0, CHUNK_SAMPLES - len(samples))))
@@ -481,6 +449,7 @@ class SessionRunner:
         if self._session.ended:
             return []
         self.end_position = self.position
+        self._retry_at_s = -math.inf
         return self._session.finish(self.position)
 
     def _miss(self, end: int, reason: GapReason) -> Iterable[Event]:
@@ -516,7 +485,9 @@ class SessionRunner:
     def _note_change(self, now_s: float) -> None:
         """Note what audio is still needed, whether a window is due, and whether everything is final."""
         self.ring.release(min(self.position, self._session.needed_from))
-        if now_s < self._retry_at_s or not self._session.next_window_due():
+        waits = self._outage.waits(now_s)
+        self.trying = waits or self._session.waiting_from is not None
+        if waits or not self._session.next_window_due():
             self._due_since_s, self.deadline_s = None, math.inf
         else:
             if self._due_since_s is None:
@@ -531,28 +502,24 @@ class SessionRunner:
             self._finish()
 
     def _note_success(self, *, listening: bool) -> None:
-        if self.failing and listening == self._listening_failed:
-            logger.info("%s: it works again", self.failing)
-            self.failing, self._n_failures, self._retry_at_s = "", 0, -math.inf
-            self._listening_failed = False
+        reason = self._outage.reason
+        if self._outage.succeed(listening=listening):
+            logger.info("%s: it works again", reason)
             self._publish(self._session.recovered())
 
     def _note_failure(self, error: Exception, *, listening: bool) -> bool:
         """Tell of a failure, once until it is over. Returns whether the session ends with it."""
         self._stats.failures += 1
-        self._n_failures += 1
-        self._listening_failed = listening
-        pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0 ** (self._n_failures - 1))
-        self._retry_at_s = self._clock() + pause_s
         if isinstance(error, StreamerError):
             logger.error("%s", error)
         else:
             logger.error("a session failed", exc_info=error)
             error = StreamerError(f"a session failed ({type(error).__name__}): the log has more; it is opened again")
-        final_failure = self.kind is AudioKind.RECORDED and self._n_failures >= MAX_FAILURES
-        if not self.failing or final_failure:
+        first = not self._outage.reason
+        self._outage.fail(str(error), self._clock(), listening=listening)
+        final_failure = self.kind is AudioKind.RECORDED and self._outage.lasting
+        if first or final_failure:
             self._publish([Error(code=error.code, message=str(error), fatal=final_failure)])
-        self.failing = str(error)
         if final_failure:
             self._give_up("device")
             self._finish()
@@ -584,7 +551,7 @@ class SessionRunner:
             if isinstance(event, Gap):
                 self._stats.gap_s[event.reason] += event.end - event.start
             if isinstance(event, Partial | Final) and not self.settings.words:
-                event = dataclasses.replace(event, words=())
+                event = msgspec.structs.replace(event, words=())
             try:
                 self._on_event(event)
             except Exception:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from streamer.settings.table import DecodingSettings
 from streamer.transcribe.segments import Segment, last_end
-from streamer.whisper.decode.word_timestamps import APPEND_PUNCTUATIONS, PREPEND_PUNCTUATIONS
 from streamer.whisper.result import TimedWord
 
-_PUNCTUATION = PREPEND_PUNCTUATIONS + APPEND_PUNCTUATIONS
+# As in the reference, whatever the settings say.
+_PUNCTUATION = DecodingSettings().prepend_punctuations + DecodingSettings().append_punctuations
 
 # Words at the beginning of a segment that are looked at.
 _FIRST_WORDS = 8

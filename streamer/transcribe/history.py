@@ -5,8 +5,6 @@ Source: openai-whisper's `transcribe.py`.
 
 from collections.abc import Iterable, Sequence
 
-from streamer.transcribe.options import TranscribeOptions
-
 # Above this temperature a text was drawn too wildly to be continued.
 MAX_TEMPERATURE = 0.5
 
@@ -14,9 +12,14 @@ MAX_TEMPERATURE = 0.5
 class History:
     """The tokens of all windows so far."""
 
-    def __init__(self, options: TranscribeOptions, initial: Sequence[int], n_text_ctx: int) -> None:
-        """Start with those of the initial prompt."""
-        self._options = options
+    def __init__(self, initial: Sequence[int], n_text_ctx: int, *, carried: bool, conditioned: bool) -> None:
+        """Start with those of the initial prompt.
+
+        carried : whether the initial prompt is in each prompt
+        conditioned : whether the text of the window before is in a prompt
+        """
+        self._carried = carried
+        self._conditioned = conditioned
         self._n_initial = len(initial)
         self._tokens = list(initial)
         # Number of the first token that may be in a prompt.
@@ -26,7 +29,7 @@ class History:
 
     def prompt(self) -> tuple[int, ...]:
         """Return the tokens before the next window; the window keeps the newest that it has room for."""
-        if not self._options.carry_initial_prompt:
+        if not self._carried:
             return tuple(self._tokens[self._begin :])
         # An initial prompt that leaves no room is no reason to forget everything, says openai-whisper.
         newest = self._tokens[max(self._n_initial, self._begin) :][-self._room :]
@@ -35,5 +38,5 @@ class History:
     def add(self, tokens: Iterable[int], temperature: float) -> None:
         """Add what was said in a window that was decoded at a temperature."""
         self._tokens.extend(tokens)
-        if not self._options.condition_on_previous_text or temperature > MAX_TEMPERATURE:
+        if not self._conditioned or temperature > MAX_TEMPERATURE:
             self._begin = len(self._tokens)

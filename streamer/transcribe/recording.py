@@ -3,14 +3,14 @@
 Source: openai-whisper's `transcribe.py`. What is heard, and where the next window begins, is as there.
 """
 
-import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
 from streamer.events import Final, Token, Word, seconds
+from streamer.settings.apply import ResolvedDecoding
+from streamer.settings.table import DecodingSettings
 from streamer.transcribe.features import Features, Read
-from streamer.transcribe.options import TranscribeOptions
 from streamer.transcribe.segments import Segment
 from streamer.transcribe.texts import Text, Window
 from streamer.whisper.decode.window import detect_language
@@ -25,7 +25,7 @@ OnLanguage = Callable[[str, Mapping[str, float]], None]
 def transcribe(
     model: WhisperModel,
     audio: Float32Array | Read,
-    options: TranscribeOptions | None = None,
+    decoding: ResolvedDecoding,
     *,
     on_progress: Callable[[int], None] = lambda position_samples: None,
     on_language: OnLanguage = lambda language, probabilities: None,
@@ -38,19 +38,18 @@ def transcribe(
     Yields one final a segment that has words, in order. `on_progress` is told how many samples are done. Raises
     ConfigError where the model does not know the language, InferenceError where the device fails and no other is left.
     """
-    options = options or TranscribeOptions()
-    segments = transcribe_segments(model, audio, options, on_progress=on_progress, on_language=on_language)
+    segments = transcribe_segments(model, audio, decoding, on_progress=on_progress, on_language=on_language)
     spoken = (segment for segment in segments if segment.words)
     for number, segment in enumerate(spoken, 1):
         # The attention may place a word a little outside of the times around it.
         segment.cut(segment.start_samples, segment.end_samples)
-        yield _to_final(segment, number, options, model.tokenizer)
+        yield _to_final(segment, number, decoding.settings, model.tokenizer)
 
 
 def transcribe_segments(
     model: WhisperModel,
     audio: Float32Array | Read,
-    options: TranscribeOptions | None = None,
+    decoding: ResolvedDecoding,
     *,
     on_progress: Callable[[int], None] = lambda position_samples: None,
     on_language: OnLanguage = lambda language, probabilities: None,
@@ -59,19 +58,18 @@ def transcribe_segments(
 
     Yields the segments that have a length and a text, with their tokens.
     """
-    options = options or TranscribeOptions()
     tokenizer = model.tokenizer
-    tasks = ("transcribe", "translate") if options.task == "both" else (options.task,)
+    task = decoding.settings.task
+    tasks = ("transcribe", "translate") if task == "both" else (task,)
     # Raises before anything is computed, and names the only language of a model that knows one.
-    language = tokenizer.choose_language(options.language, tasks[-1])
-    features = Features(audio, model.dims.n_mels, pad_with_silence=options.pad_with_silence)
+    language = tokenizer.choose_language(decoding.window.language, tasks[-1])
+    features = Features(audio, model.dims.n_mels, pad_with_silence=decoding.pad_with_silence)
     if language == "auto" and features.n_frames:
         encoded = _encode(model, features.first_window())
         language, probabilities = model.run(lambda runtime: detect_language(runtime.decoder_of(encoded), tokenizer))
         on_language(language, probabilities)
-    options = dataclasses.replace(options, language=language)
-    texts = [Text(model, options, task, features.n_samples) for task in tasks]
-    for start, end in _clips(options.clip_timestamps, features.n_frames):
+    texts = [Text(model, decoding, language, task, features.n_samples) for task in tasks]
+    for start, end in _clips(decoding.clips, features.n_frames):
         seek = start
         while seek < end:
             window = Window(seek, min(N_FRAMES, end - seek))
@@ -90,7 +88,7 @@ def _encode(model: WhisperModel, mel: Float32Array) -> EncodedWindow:
     return model.run(lambda runtime: runtime.encode(mel, 0))
 
 
-def _to_final(segment: Segment, number: int, options: TranscribeOptions, tokenizer: Tokenizer) -> Final:
+def _to_final(segment: Segment, number: int, decoding: DecodingSettings, tokenizer: Tokenizer) -> Final:
     return Final(
         segment=number,
         start=seconds(segment.start_samples),
@@ -103,14 +101,14 @@ def _to_final(segment: Segment, number: int, options: TranscribeOptions, tokeniz
                 end=seconds(word.end_samples),
                 probability=round(word.probability, 3),
                 stable=True,
-                tokens=_tokens(word.tokens, probabilities, tokenizer) if options.token_probabilities else (),
+                tokens=_tokens(word.tokens, probabilities, tokenizer) if decoding.token_probabilities else (),
             )
             for word, probabilities in zip(segment.words, segment.token_probabilities, strict=True)
         ),
         language=segment.language,
         no_speech_prob=round(segment.no_speech_prob, 4),
         avg_logprob=round(segment.avg_logprob, 4),
-        task="translate" if options.task == "both" and segment.task == "translate" else "",
+        task="translate" if decoding.task == "both" and segment.task == "translate" else "",
     )
 
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.settings.apply import ResolvedDecoding
 from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
 from streamer.transcribe.history import History
-from streamer.transcribe.options import TranscribeOptions
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
 from streamer.whisper.decode.fallback import decode_with_fallback
 from streamer.whisper.decode.loops import compression_ratio
@@ -43,17 +43,22 @@ class Window:
 class Text:
     """One text of the recording, in its language or translated, and what was said of it so far."""
 
-    def __init__(self, model: WhisperModel, options: TranscribeOptions, task: str, n_samples: int) -> None:
-        tokenizer = model.tokenizer
+    def __init__(
+        self, model: WhisperModel, decoding: ResolvedDecoding, language: str, task: str, n_samples: int
+    ) -> None:
+        """Begin a text in a language, of a recording of `n_samples`."""
         self._model = model
-        self._options = options
-        # Length of the recording.
+        self._decoding = decoding
+        self._settings = decoding.settings
         self._n_samples = n_samples
-        self._config = options.generation(model.generation, tokenizer)
-        self._window_options = dataclasses.replace(options.window(tokenizer, model.dims), task=task)
-        self._draw = drawer(options.seed)
-        initial = tokenizer.encode(f" {options.initial_prompt.strip()}") if options.initial_prompt else []
-        self._history = History(options, initial, model.dims.n_text_ctx)
+        self._window_options = dataclasses.replace(decoding.window, language=language, task=task)
+        self._draw = drawer(decoding.settings.seed)
+        self._history = History(
+            decoding.initial_prompt,
+            model.dims.n_text_ctx,
+            carried=decoding.settings.carry_initial_prompt,
+            conditioned=decoding.condition_on_previous_text,
+        )
         # Behind the last word so far.
         self._last_speech_samples = 0
 
@@ -64,15 +69,15 @@ class Text:
 
         Returns the segments that have a length and a text, and how many frames to go on by.
         """
-        options, tokenizer = self._options, self._model.tokenizer
+        tokenizer = self._model.tokenizer
         window_options = dataclasses.replace(self._window_options, prompt=self._history.prompt())
         decoded = self._model.run(
             lambda runtime: decode_with_fallback(
                 runtime.decoder_of(encoded),
                 tokenizer,
-                self._config,
+                self._decoding.generation,
                 window_options,
-                options.fallback(),
+                self._decoding.fallback,
                 draw=self._draw,
             )
         )
@@ -84,7 +89,7 @@ class Text:
             segments = [segment for segment in segments if segment.start_samples < until * HOP_LENGTH]
         self._describe(segments, decoded, window)
         self._find_words(segments, decoded, window, encoded)
-        if options.word_timestamps:
+        if self._settings.word_timestamps:
             ended = ends_with_one_time(decoded.tokens, time_begin)
             segments, advance, heard = self._follow_words(segments, window, advance, ended=ended)
             if not heard:
@@ -99,7 +104,7 @@ class Text:
         return said, advance
 
     def _is_silence(self, decoded: DecodedWindow) -> bool:
-        threshold, least = self._options.no_speech_threshold, self._options.logprob_threshold
+        threshold, least = self._settings.no_speech_threshold, self._settings.logprob_threshold
         likely = least is not None and decoded.avg_logprob > least
         return threshold is not None and decoded.no_speech_prob > threshold and not likely
 
@@ -122,7 +127,6 @@ class Text:
         self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window, encoded: EncodedWindow
     ) -> None:
         """Give the segments their words, and where these count, the times of these."""
-        options = self._options
         spoken = self._model.run(
             lambda runtime: add_word_timestamps(
                 runtime.decoder_of(encoded),
@@ -133,8 +137,8 @@ class Text:
                 begin_samples=window.begin_samples,
                 n_samples=window.length * HOP_LENGTH,
                 last_speech_samples=self._last_speech_samples,
-                prepend_punctuations=options.prepend_punctuations,
-                append_punctuations=options.append_punctuations,
+                prepend_punctuations=self._settings.prepend_punctuations,
+                append_punctuations=self._settings.append_punctuations,
             )
         )
         # Words have tokens of text alone, in their order.
@@ -147,7 +151,7 @@ class Text:
                 )
                 for word in found.words
             )
-            if options.word_timestamps:
+            if self._settings.word_timestamps:
                 segment.start_samples, segment.end_samples = found.start_samples, found.end_samples
 
     def _follow_words(
@@ -162,7 +166,7 @@ class Text:
         end = last_end(segments)
         if not ended and end is not None and end > begin:
             seek = to_frames(end)
-        threshold_s = self._options.hallucination_silence_threshold
+        threshold_s = self._settings.hallucination_silence_threshold
         heard = True
         if threshold_s is not None:
             place = HeardWindow(begin, window.end_samples, self._last_speech_samples, self._n_samples)

@@ -10,9 +10,9 @@ from typing import Any, TypeGuard
 
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
-from streamer.whisper.decode.alignment_heads import known_heads
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.files import read_json
+from streamer.whisper.heads import known_heads
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 import contextlib
 import logging
 import math
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -12,21 +11,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from streamer.errors import ConfigError, InferenceError
-from streamer.whisper.device.checks import Check, check_decoder, check_freshness, check_ports, require
-from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, graph_name
-from streamer.whisper.device.devices import (
-    CACHE_VARIABLE,
-    DeviceSettings,
-    StagePlan,
-    available_devices,
-    cache_base,
-    plan_stages,
-    prune,
-)
+from streamer.whisper.cache import open_cache
+from streamer.whisper.check import Check, require
+from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
+from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation
+from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, plan_stages
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.hub.fetch import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.source import ModelSource, read_model
@@ -113,6 +107,11 @@ class _Starter:
             except InferenceError as error:
                 compilation.reject({error.stage: error})
 
+    def model(self, runtime: Runtime) -> WhisperModel:
+        """Return the model whose graphs run; it is started again by `restart`."""
+        source = self._source
+        return WhisperModel(source.name, source.origin, runtime, source.tokenizer, source.generation, self.restart)
+
     def restart(self, error: InferenceError) -> Runtime:
         """Return a new runtime after a device failed. Raises InferenceError where no device is left."""
         now_s = time.monotonic()
@@ -153,24 +152,18 @@ def load_model(
     devices = devices or DeviceSettings()
     path = find_or_pull(name, on_download)
     begin = time.monotonic()
-    source = _read(path, name, tokenizer)
+    cache = open_cache(cache_dir)
+    source = _read(path, name, tokenizer, cache)
     require(source.checks)
-    plans = plan_stages(devices, available_devices())
-    compilation = Compilation(
-        source.graphs,
-        plans,
-        n_beams=_n_beams(source) if n_beams is None else n_beams,
-        windows_s=_windows(source, windows_s),
-        cache_dir=_cache_directory(cache_dir),
-        on_progress=on_compiled,
-    )
+    compilation = _compilation(source, devices or DeviceSettings(), n_beams, windows_s, cache, on_compiled)
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
     starter = _Starter(source, compilation)
-    runtime = starter.start()
-    logger.info("model %s on %s, ready in %.1f s", source.name, _told(runtime, plans), time.monotonic() - begin)
-    return WhisperModel(source.name, source.origin, runtime, source.tokenizer, source.generation, starter.restart)
+    model = starter.model(starter.start())
+    told = _told(model.runtime, compilation.plans)
+    logger.info("model %s on %s, ready in %.1f s", model.name, told, time.monotonic() - begin)
+    return model
 
 
 def verify_model(
@@ -190,36 +183,48 @@ def verify_model(
 
     Raises what `load_model` raises, where the model cannot be read or compiled at all.
     """
-    source = _read(find_or_pull(name, on_download), name, tokenizer)
+    cache = open_cache(cache_dir)
+    source = _read(find_or_pull(name, on_download), name, tokenizer, cache)
     yield from source.checks
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
-    plans = plan_stages(devices, available_devices())
-    compilation = Compilation(
-        source.graphs,
-        plans,
-        windows_s=_windows(source, windows_s),
-        cache_dir=_cache_directory(cache_dir),
-        on_progress=on_compiled,
-    )
+    compilation = _compilation(source, devices, 1, windows_s, cache, on_compiled)
     compilation.compile()
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
-        first = plans[stage].candidates[0]
+        first = compilation.plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
     runs = True
     for check in _device_checks(source, compilation, runtime, everywhere=True):
         runs = runs and check.passed
         yield check
     if runs:
-        restart = _Starter(source, compilation).restart
-        model = WhisperModel(source.name, source.origin, runtime, source.tokenizer, source.generation, restart)
-        yield from further(model)
+        yield from further(_Starter(source, compilation).model(runtime))
 
 
-def _read(path: Path, name: str, tokenizer: str) -> ModelSource:
-    return read_model(path, name_of(path, name), Path(tokenizer).expanduser() if tokenizer else None)
+def _read(path: Path, name: str, tokenizer: str, cache: Path | None) -> ModelSource:
+    chosen = Path(tokenizer).expanduser() if tokenizer else None
+    return read_model(path, name_of(path, name), chosen, cache)
+
+
+def _compilation(
+    source: ModelSource,
+    devices: DeviceSettings,
+    n_beams: int | None,
+    windows_s: Sequence[int] | None,
+    cache: Path | None,
+    on_compiled: OnCompiled,
+) -> Compilation:
+    return Compilation(
+        source.graphs,
+        plan_stages(devices, available_devices()),
+        n_beams=_n_beams(source) if n_beams is None else n_beams,
+        windows_s=_windows(source, windows_s),
+        cache_dir=cache,
+        model=str(source.path.resolve()),
+        on_progress=on_compiled,
+    )
 
 
 def _n_beams(source: ModelSource) -> int:
@@ -257,10 +262,10 @@ def _device_checks(
     token = source.tokenizer.special.start_of_transcript
     yield from check_ports(compilation)
     mask = runtime.decoder.mask.name
-    yield Check("decoder: mask", mask, "a known convention" if source.foreign_decoder else mask, True, "")
+    yield Check("decoder: mask", mask, "a known convention" if source.foreign_decoder else mask)
     for window_s in reversed(runtime.windows_s):
         runtime.decoder.use(runtime.buffer(window_s))
-        yield from check_decoder(runtime.decoder, token, graph_name("decoder", window_s))
+        yield from check_decoder(runtime.decoder, token, str(GraphId("decoder", window_s)))
     if everywhere or any(device != "CPU" for device in compilation.devices.values()):
         fresh = Runtime(compilation, runtime.decoder.mask, n_buffers=1)
         for window_s in reversed(runtime.windows_s):
@@ -274,20 +279,3 @@ def _told(runtime: Runtime, plans: Mapping[str, StagePlan]) -> str:
     if len(set(reasons.values())) == 1:
         return reasons["encoder"]
     return ", ".join(f"{stage}: {reason}" for stage, reason in reasons.items())
-
-
-def _cache_directory(setting: str) -> Path | None:
-    """Make the directory of compiled graphs; None where they cannot be kept, which is told."""
-    path = cache_base(setting)
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        if setting or CACHE_VARIABLE in os.environ:
-            raise ConfigError(
-                f"the cache directory {str(path)!r:.200} cannot be made ({reason}): choose one that can be written to"
-            ) from None
-        logger.warning("%s cannot be made (%s); compiled graphs are not kept", path, reason)
-        return None
-    prune(path)
-    return path

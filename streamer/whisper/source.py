@@ -8,12 +8,13 @@ from pathlib import Path
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError, PeerError
-from streamer.whisper.device.checks import Check
-from streamer.whisper.device.compile import ModelGraphs
+from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.graphs import foreign, saved
+from streamer.whisper.graphs.build import ModelGraphs
+from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.hub.fetch import fetch_tokenizer
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import PUBLISHED
@@ -25,6 +26,9 @@ from streamer.whisper.weights.checkpoint import Checkpoint
 @dataclass(frozen=True, slots=True)
 class ModelSource:
     """A model as it lies on disk, and what was read of it; nothing is compiled."""
+
+    # Where it lies, a directory or a file.
+    path: Path
 
     # Name of the format, for people.
     format: str
@@ -49,17 +53,18 @@ class ModelSource:
     foreign_decoder: Path | None = None
 
 
-def read_model(path: Path, name: str, tokenizer_path: Path | None = None) -> ModelSource:
+def read_model(path: Path, name: str, tokenizer_path: Path | None = None, cache_dir: Path | None = None) -> ModelSource:
     """Read a model from its directory or file.
 
     name : what people call it
     tokenizer_path : a tokenizer that replaces the model's own
+    cache_dir : see `saved.load`
 
     Raises ModelError where it is of no known format, or something is missing or broken.
     """
     with _readable(path):
         if path.is_dir() and saved.is_saved(path):
-            return _read_saved(path, name, tokenizer_path)
+            return _read_saved(path, name, tokenizer_path, cache_dir)
         if path.is_dir() and foreign.is_triple(path):
             return _read_triple(path, name, tokenizer_path)
         return _read_checkpoint(path, name, tokenizer_path)
@@ -110,6 +115,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     if path.is_dir():
         checks += _preprocessor_checks(path, dims)
     return ModelSource(
+        path,
         format_,
         name,
         origin if isinstance(origin, str) else "",
@@ -121,8 +127,8 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     )
 
 
-def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
-    model = saved.load(path)
+def _read_saved(path: Path, name: str, tokenizer_path: Path | None, cache_dir: Path | None) -> ModelSource:
+    model = saved.load(path, cache_dir)
     description = model.description
     dims = description.dims
     if model.stages == ("encoder",):
@@ -132,16 +138,11 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSour
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
     generation = read_generation(path, dims, tokenizer)
     tokenizer = tokenizer.as_multilingual(generation.multilingual)
-    graphs = ModelGraphs(
-        dims,
-        description.alignment_heads,
-        encoder=partial(model.read, "encoder"),
-        cross_kv=partial(model.read, "cross_kv"),
-        decoder=partial(model.read, "decoder"),
-    )
+    graphs = ModelGraphs(dims, description.alignment_heads, {stage: partial(model.read, stage) for stage in STAGES})
     precisions = ", ".join(dict.fromkeys(description.precisions.values()))
     checks = [*_common_checks(f"saved graphs ({precisions})", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
+        path,
         "saved graphs",
         name,
         description.origin,
@@ -168,10 +169,13 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
     else:
         generation = default_generation(tokenizer, dims, name)
     graphs = ModelGraphs(
-        dims, generation.alignment_heads, encoder=triple.encoder, cross_kv=triple.cross_kv, decoder=triple.decoder
+        dims,
+        generation.alignment_heads,
+        {"encoder": triple.encoder, "cross_kv": triple.cross_kv, "decoder": triple.decoder},
     )
     checks = [*_common_checks("exported OpenVINO graphs", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
+        path,
         "exported OpenVINO graphs",
         name,
         "",
@@ -206,8 +210,8 @@ def _common_checks(format_: str, dims: ModelDimensions, tokenizer: Tokenizer) ->
         kind = f"{len(tokenizer.languages)} languages"
     sizes = f"{dims.n_audio_layer} + {dims.n_text_layer} layers of {dims.n_text_state}, {dims.n_mels} mel bins"
     return [
-        Check("format", format_, "one that is read", True, ""),
-        Check("dimensions", sizes, "a Whisper's", True, ""),
+        Check("format", format_, "one that is read"),
+        Check("dimensions", sizes, "a Whisper's"),
         Check(
             "vocabulary",
             f"{tokenizer.n_vocab} tokens, {kind}",

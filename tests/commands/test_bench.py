@@ -2,10 +2,8 @@
 
 import io
 import json
-import os
 import signal
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,12 +11,13 @@ import pytest
 import soundfile
 from rich.console import Console
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.commands import bench as command_of_bench
 from streamer.commands.bench import bench
 from streamer.errors import AudioFileError, UsageError
 from streamer.settings.table import ModelSettings, Settings
-from tests.daemon import SAMPLE, WAIT_S, command, environment, recording
+from tests.daemon import SAMPLE, Outcome, recording
 
 # The first sentence of the sample begins in it.
 LENGTH_S = 3.0
@@ -36,7 +35,9 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str
     console = Console(file=io.StringIO(), width=200)
     settings = Settings(model=ModelSettings(device="CPU"))
     files = [folder / "with.wav", folder / "without.wav", folder / "more" / "with.wav"]
-    exit_code = bench(settings, files, json_path=folder / "figures.json", console=console)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command_of_bench, "N_CALLS", 1)
+        exit_code = bench(settings, files, json_path=folder / "figures.json", console=console)
     assert isinstance(console.file, io.StringIO)
     return exit_code, console.file.getvalue(), json.loads((folder / "figures.json").read_text(encoding="utf-8"))
 
@@ -97,28 +98,20 @@ def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: p
         refused()
 
 
-def test_a_slip_is_one_line_with_its_exit_code(tmp_path: Path) -> None:
-    outcome = command("bench", tmp_path / "nothing.wav")
+def test_a_slip_is_one_line_with_its_exit_code(run_here: Callable[..., Outcome], tmp_path: Path) -> None:
+    outcome = run_here("bench", tmp_path / "nothing.wav")
     assert outcome.exit_code == 2
     assert "nothing.wav" in outcome.error()
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no SIGINT can be sent to one process there")
-def test_an_interruption_ends_it_in_one_line() -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamer", "bench", "--device", "CPU"],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        encoding="utf-8",
-        env=environment(),
-    )
-    assert process.stderr is not None
-    said = []
-    for line in process.stderr:
-        said.append(line)
-        if "is played at real-time pace" in line:
-            process.send_signal(signal.SIGINT)
-    process.communicate(timeout=WAIT_S)
-    assert process.returncode == 1
-    assert said[-1] == "streamer: error: interrupted\n"
-    assert "Traceback" not in "".join(said)
+def test_an_interruption_ends_it_in_one_line(run_here: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(path: Path, **keywords: object) -> Iterator[Float32Array]:
+        yield recording(path, 0.0, 0.1)
+        signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(command_of_bench, "N_CALLS", 1)
+    monkeypatch.setattr(command_of_bench, "read_audio", interrupted)
+    outcome = run_here("bench", "--device", "CPU")
+    assert outcome.exit_code == 1
+    assert outcome.error() == "streamer: error: interrupted"
+    assert outcome.stderr.endswith("interrupted\n")

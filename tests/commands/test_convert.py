@@ -20,9 +20,9 @@ from safetensors.numpy import save_file
 
 from streamer.audio.mel import log_mel
 from streamer.commands import convert as module
+from streamer.commands import drift
 from streamer.commands.convert import ConvertSource, convert
 from streamer.errors import ModelError, UsageError
-from streamer.whisper.device import drift
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig, read_generation
 from streamer.whisper.graphs import build as graphs
@@ -125,14 +125,13 @@ def test_the_command_that_is_printed_can_be_pasted(source: ConvertSource, tmp_pa
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signals to send")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_conversion_fails_and_leaves_nothing(tmp_path: Path, number: signal.Signals) -> None:
+def test_an_interrupted_conversion_fails_and_leaves_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "streamer", "models", "convert", str(NANO), "-o", str(tmp_path / "nano")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8") as process:
         assert process.stderr is not None
         while "building the encoder" not in process.stderr.readline():
             assert process.poll() is None
-        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)  # which is made a SIGINT of, so that this tries both
         printed, said = process.communicate()
     assert process.returncode == 1
     assert printed == ""
@@ -296,7 +295,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-@pytest.mark.parametrize(("weights", "report"), [("f32", False), ("f16", True), ("int8", False)])
+@pytest.mark.parametrize(("weights", "report"), [("f16", True), ("int8", False)])
 def test_converting_base_takes_less_than_two_and_a_half_times_its_weights(
     base: Path, tmp_path: Path, weights: str, report: bool
 ) -> None:
@@ -309,7 +308,7 @@ def test_converting_base_takes_less_than_two_and_a_half_times_its_weights(
         import psutil
         from rich.console import Console
         from streamer.commands import convert as module
-        from streamer.whisper.device import drift
+        from streamer.commands import drift
         from streamer.whisper.graphs.compress import parse_precisions
         from streamer.whisper.generation import GenerationConfig
         from streamer.whisper.weights import huggingface

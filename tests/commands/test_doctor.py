@@ -57,7 +57,7 @@ Usage = namedtuple("Usage", "total used free")
 def _nothing_of_this_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("STREAMER_CONFIG", "STREAMER_CACHE_DIR", "LD_LIBRARY_PATH"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(doctor, "default_config_path", lambda: tmp_path / "user" / "config.yaml")
+    monkeypatch.setattr("streamer.settings.load.default_config_path", lambda: tmp_path / "user" / "config.yaml")
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(10**12, 0, 10**12))
 
 
@@ -321,7 +321,7 @@ def test_a_cache_directory_that_cannot_be_used(
     monkeypatch.setattr(tempfile, "TemporaryFile", full)
     expect(check_cache(machine), PROBLEM, "cannot be written to (No space left on device)", "model.cache_dir")
     # Nobody asked for this one: it is done without.
-    monkeypatch.setattr("streamer.whisper.device.devices.cache_base", lambda setting: tmp_path / "cache")
+    monkeypatch.setattr("streamer.whisper.cache.cache_base", lambda setting: tmp_path / "cache")
     expect(check_cache(having(machine, cache_dir="")), WARNING, "cannot be written to")
 
 

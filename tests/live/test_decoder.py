@@ -14,8 +14,10 @@ from streamer.live import decoder as live
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.live.sessions import session_settings
 from streamer.server.messages import SessionOptions
-from streamer.settings.apply import check_decode_options, decode_options
-from streamer.settings.table import DecodingSettings, load_settings
+from streamer.settings.apply import decode_options
+from streamer.settings.check import check_decode_options
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings
 from streamer.stream.settings import DecodeOptions
 from streamer.stream.window import Request
 from streamer.whisper.decode.hotwords import HotWords

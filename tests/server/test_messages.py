@@ -6,7 +6,7 @@ import pytest
 
 from streamer.errors import ProtocolError
 from streamer.server.messages import SessionOptions, StreamStart, parse_message
-from streamer.settings.table import all_settings
+from streamer.settings.table import SETTINGS
 
 
 def start_of(text: str) -> StreamStart:
@@ -50,6 +50,11 @@ def test_everything_but_the_audio_can_be_set_and_set_back(key: str) -> None:
     assert parse_message(json.dumps({"type": "set", key: None})) == ("set", {key: None})
 
 
+def test_lists_and_texts_may_be_empty() -> None:
+    empty = {"languages": (), "initial_prompt": "", "hotwords": ()}
+    assert parse_message('{"type":"set","languages":[],"initial_prompt":"","hotwords":[]}') == ("set", empty)
+
+
 @pytest.mark.parametrize("kind", ["flush", "pause", "resume", "clear", "finish"])
 def test_commands_say_nothing_more(kind: str) -> None:
     assert parse_message(json.dumps({"type": kind})) == (kind, {})
@@ -67,10 +72,12 @@ def test_commands_say_nothing_more(kind: str) -> None:
     ],
 )
 def test_ranges_are_those_of_the_settings(key: str, setting: str) -> None:
-    limits = all_settings()[setting].metadata
-    for limit, beyond in ((limits["low"], limits["low"] / 2), (limits["high"], limits["high"] * 2)):
+    limits = SETTINGS[setting]
+    assert limits.low is not None
+    assert limits.high is not None
+    for limit, beyond in ((limits.low, limits.low / 2), (limits.high, limits.high * 2)):
         parse_message(json.dumps({"type": "set", key: limit}))
-        with pytest.raises(ProtocolError, match=f"from {limits['low']:g} to {limits['high']:g}"):
+        with pytest.raises(ProtocolError, match=f"from {limits.low:g} to {limits.high:g}"):
             parse_message(json.dumps({"type": "set", key: beyond}))
 
 

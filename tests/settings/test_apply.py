@@ -11,19 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.errors import ConfigError, UsageError
-from streamer.settings.apply import (
-    check_options,
-    check_options_of_model,
-    clip_seconds,
-    subtitle_options,
-    temperatures,
-    transcribe_options,
-)
-from streamer.settings.table import DecodingSettings, Settings, load_settings
-from streamer.sinks.subtitles import SubtitleOptions
-from streamer.transcribe import TranscribeOptions
+from streamer.settings.apply import clip_seconds, resolve_decoding, temperatures
+from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings, Settings
+from streamer.sinks.subtitles import SubtitleOptions, subtitle_options
+from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.grammar import GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords
+from streamer.whisper.decode.window import WindowOptions
 from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO
 
@@ -212,39 +208,32 @@ def test_any_text_is_clips_in_order_or_refused(text: str) -> None:
 
 
 def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel) -> None:
+    resolved = resolve_decoding(DecodingSettings(), model)
+    assert resolved.fallback.temperatures == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    assert resolved.clips == (0.0,)
     # nano.en was not trained to go on from what came before, and was with silence behind short windows.
-    own = TranscribeOptions(condition_on_previous_text=False, pad_with_silence=True)
-    assert transcribe_options(DecodingSettings(), model) == own
+    assert not resolved.condition_on_previous_text
+    assert resolved.pad_with_silence
     assert subtitle_options(Settings()) == SubtitleOptions()
 
 
 def test_every_option_arrives(model: WhisperModel) -> None:
-    given = {
-        "language": "en",
-        "task": "transcribe",
-        "beam_size": 3,
-        "patience": 2.0,
-        "length_penalty": 0.5,
-        "sample_len": 50,
-        "without_timestamps": True,
-        "max_initial_timestamp": 2.0,
-        "best_of": 4,
-        "seed": 7,
-        "compression_ratio_threshold": 3.0,
-        "logprob_threshold": -2.0,
-        "no_speech_threshold": 0.5,
-        "entropy_threshold": 2.4,
-        "initial_prompt": "One.",
-        "carry_initial_prompt": True,
-        "prefix": "two",
-        "suppress_blank": False,
-        "word_timestamps": True,
-        "prepend_punctuations": "(",
-        "append_punctuations": ")",
-        "hallucination_silence_threshold": 1.5,
-    }
     decoding = settings(
-        **given,
+        language="en",
+        beam_size=3,
+        patience=2.0,
+        length_penalty=0.5,
+        sample_len=50,
+        without_timestamps=True,
+        max_initial_timestamp=2.0,
+        best_of=4,
+        compression_ratio_threshold=3.0,
+        logprob_threshold=-2.0,
+        no_speech_threshold=0.5,
+        entropy_threshold=2.4,
+        initial_prompt="One.",
+        prefix="two",
+        suppress_blank=False,
         temperature=0.0,
         temperature_increment_on_fallback=0.5,
         condition_on_previous_text="always",
@@ -254,17 +243,43 @@ def test_every_option_arrives(model: WhisperModel) -> None:
         hotwords="NPU",
         grammar=str(GRAMMARS / "digits.gbnf"),
     ).decoding
-    options = transcribe_options(decoding, model)
-    assert {name: getattr(options, name) for name in given} == given
-    assert options.temperature == (0.0, 0.5, 1.0)
-    assert options.condition_on_previous_text
-    assert options.clip_timestamps == (1.0, 2.0)
-    assert options.suppress_tokens == (-1, 5, *model.tokenizer.encode(" the"))
-    assert [type(rule) for rule in options.filters] == [HotWords, GrammarFilter]
+    resolved = resolve_decoding(decoding, model)
+    assert resolved.settings == decoding
+    assert resolved.fallback == FallbackOptions(
+        temperatures=(0.0, 0.5, 1.0),
+        compression_ratio_threshold=3.0,
+        logprob_threshold=-2.0,
+        no_speech_threshold=0.5,
+        entropy_threshold=2.4,
+    )
+    assert resolved.window == WindowOptions(
+        language="en",
+        timestamps=False,
+        prefix=tuple(model.tokenizer.encode(" two")),
+        max_tokens=50,
+        best_of=4,
+        n_beams=3,
+        patience=2.0,
+        length_penalty=0.5,
+        filters=resolved.window.filters,
+        text_only=False,
+        keep_attention=False,
+    )
+    assert [type(rule) for rule in resolved.window.filters] == [HotWords, GrammarFilter]
+    assert resolved.initial_prompt == tuple(model.tokenizer.encode(" One."))
+    assert resolved.condition_on_previous_text
+    assert resolved.clips == (1.0, 2.0)
+    assert {5, *model.tokenizer.encode(" the"), *model.generation.suppress_tokens} <= {
+        *resolved.generation.suppress_tokens
+    }
+    assert resolved.generation.begin_suppress_tokens == ()
+    assert resolved.generation.max_initial_timestamp_index == 100
 
 
 def test_hot_words_are_shown_to_a_model_that_heeds_a_prompt(model: WhisperModel) -> None:
     decoding = settings(hotwords="NPU,OpenVINO", initial_prompt="A talk.").decoding
-    assert transcribe_options(decoding, model).initial_prompt == "A talk."
+    shown = model.tokenizer.decode(resolve_decoding(decoding, model).initial_prompt)
+    assert shown == " A talk."
     prompted = dataclasses.replace(model, generation=dataclasses.replace(model.generation, prompted=True))
-    assert transcribe_options(decoding, prompted).initial_prompt == "NPU, OpenVINO. A talk."
+    shown = model.tokenizer.decode(resolve_decoding(decoding, prompted).initial_prompt)
+    assert shown == " NPU, OpenVINO. A talk."

@@ -1,18 +1,17 @@
-"""Flags of decoding and output: all settings, each with its default and source, here and in the documents."""
+"""Flags of settings: names, help, and what becomes of what is given."""
 
 import argparse
 import importlib
 import inspect
 import re
-from pathlib import Path
 
 import pytest
 
-from streamer.settings.flags import GROUPS, OPENAI, Flag, add_decoding_flags
-from streamer.settings.table import all_settings, load_settings
+from streamer.settings.flags import add_decoding_flags, add_flags, option_groups
+from streamer.settings.load import load_settings
+from streamer.settings.table import OPENAI, SETTINGS
 
-FLAGS = [flag for flags in GROUPS.values() for flag in flags]
-DOCUMENT = Path(__file__).parents[2] / "docs" / "decoding.md"
+OPTIONS = [option for options in option_groups().values() for option in options]
 
 
 def parser(*, streaming: bool = False) -> argparse.ArgumentParser:
@@ -21,44 +20,40 @@ def parser(*, streaming: bool = False) -> argparse.ArgumentParser:
     return made
 
 
-def test_there_is_a_flag_for_each_setting_in_their_order() -> None:
-    settings = [name for name in all_settings() if name.startswith(("decoding.", "output."))]
-    assert [flag.setting for flag in FLAGS] == settings
+def test_there_is_a_flag_for_each_option_in_their_order() -> None:
+    assert [option.name for option in OPTIONS] == [
+        name for name in SETTINGS if name.startswith(("decoding.", "output."))
+    ]
 
 
-def test_a_switch_is_a_flag_without_a_value() -> None:
-    for flag in FLAGS:
-        assert (flag.metavar == "") == (all_settings()[flag.setting].type is bool), flag
-
-
-def test_help_names_each_with_default_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_help_names_each_with_range_default_and_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "300")
     text = parser().format_help()
-    for title in GROUPS:
+    for title in option_groups():
         assert f"\n{title}:\n" in text
-    for flag in FLAGS:
-        said = re.escape(f"{flag.help} (default: {flag.default}; {flag.source})")
-        assert re.search(rf"\n  {flag.option}[ ,].*\s+{said}\n", text), flag
+    for option in OPTIONS:
+        notes = "; ".join(filter(None, (option.limits, f"default: {option.default_text}", option.source)))
+        said = re.escape(f"{option.help} ({notes})")
+        assert re.search(rf"\n  {option.option}[ ,].*\s+{said}\n", text), option.name
 
 
 def test_no_line_of_help_runs_on() -> None:
-    for flag in FLAGS:
-        assert len(f"{flag.help} (default: {flag.default}; {flag.source})") < 120, flag
+    for setting in SETTINGS.values():
+        assert len(setting.help) < 100, setting.name
 
 
 def test_live_captions_have_only_what_they_heed() -> None:
-    options = parser(streaming=True).format_help()
-    for flag in FLAGS:
-        assert (re.search(rf"{flag.option}[ ,]", options) is not None) == flag.streaming, flag
+    shown = parser(streaming=True).format_help()
+    for option in OPTIONS:
+        assert (re.search(rf"{option.option}[ ,]", shown) is not None) == option.live, option.name
 
 
 def test_names_are_those_of_openai_whisper() -> None:
     # The package's `transcribe` is the function.
     source = inspect.getsource(importlib.import_module("whisper.transcribe").cli)
     theirs = set(re.findall(r'add_argument\("--([a-z0-9_]+)', source))
-    ours = {flag.setting.partition(".")[2] for flag in FLAGS}
     # Where and how it computes, and which files; those are flags of their own.
-    assert theirs - ours == {
+    assert theirs - {option.key for option in OPTIONS} == {
         "model",
         "model_dir",
         "device",
@@ -68,9 +63,9 @@ def test_names_are_those_of_openai_whisper() -> None:
         "fp16",
         "threads",
     }
-    for flag in FLAGS:
-        if flag.setting.partition(".")[2] in theirs:
-            assert flag.source == OPENAI, flag
+    for option in OPTIONS:
+        if option.key in theirs:
+            assert option.source == OPENAI, option.name
 
 
 def test_what_is_given_becomes_the_setting() -> None:
@@ -89,16 +84,13 @@ def test_what_is_given_becomes_the_setting() -> None:
     assert len(given) == 8
 
 
-@pytest.mark.parametrize("flag", FLAGS, ids=lambda flag: str(flag.setting))
-def test_the_document_has_its_default_source_and_use(flag: Flag) -> None:
-    name = flag.setting.partition(".")[2]
-    rows = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if line.startswith(f"| `{name}` |")]
-    assert len(rows) == 1
-    cells = [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", rows[0])[1:-1]]
-    assert len(cells) == 6
-    _, default, source, what, use, applies = cells
-    assert default == (flag.default if flag.default == "empty" else f"`{flag.default}`")
-    assert source == flag.source
-    assert what
-    assert use
-    assert applies == ("both" if flag.streaming else "files")
+def test_a_flag_has_the_name_and_the_case_of_its_setting() -> None:
+    made = argparse.ArgumentParser(prog="x")
+    add_flags(made, "input.source", "model.device", "model.name", "input.exit_at_end")
+    given = vars(made.parse_args(["--input", "A.wav", "--device", "npu", "--model", "Base", "--no-exit-at-end"]))
+    assert given == {
+        "input.source": "A.wav",
+        "model.device": "NPU",
+        "model.name": "Base",
+        "input.exit_at_end": False,
+    }

@@ -1,9 +1,9 @@
 """With openai-whisper's options the files are byte for byte those of its own writers."""
 
-import dataclasses
 import io
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -69,7 +69,7 @@ def test_cues_are_the_references(
 @pytest.mark.parametrize("highlight", [False, True])
 def test_segments_without_word_times_are_the_references(format: str, highlight: bool) -> None:
     text = " And so, my fellow Americans: ask not what your country can do for you," * 3
-    finals = [final(text=text), dataclasses.replace(final(text="b"), start=1.5, end=4000.0)]
+    finals = [final(text=text), msgspec.structs.replace(final(text="b"), start=1.5, end=4000.0)]
     options = {"max_line_width": 20, "highlight_words": highlight}
     assert written(format, finals, **options) == reference(format, finals, timed=False, **options)
 

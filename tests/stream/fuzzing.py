@@ -307,7 +307,7 @@ class Client:
         rng, chances, runner = self.rng, self.world.chances, self.runner
         if rng.random() < 0.02:
             with runner._lock:
-                self.most_items = max(self.most_items, n_items(runner._session) + len(runner._commands))
+                self.most_items = max(self.most_items, n_items(runner._session) + len(runner._inbox))
         if runner.over or runner.ring.head >= self._leave_s * SAMPLE_RATE:
             self._leave()
             if rng.random() < 0.3 and not self.world.faithful:

@@ -13,10 +13,8 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, GapReason, Partial, Speech
+from streamer.stream.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.stream.runner import (
-    FIRST_RETRY_S,
-    LONGEST_RETRY_S,
-    MAX_FAILURES,
     AudioKind,
     EngineStats,
     SessionRunner,
@@ -353,7 +351,7 @@ def test_commands_without_end_and_without_audio_between_them_take_no_memory() ->
     for _ in range(1000):
         for command in (runner.flush, runner.pause, runner.resume, runner.clear, lambda: runner.change(SETTINGS)):
             command()
-    assert len(runner._commands) == 5
+    assert len(runner._inbox) == 5
     # The last of each, in their order.
     runner.pause()
     runner.end()
@@ -361,7 +359,7 @@ def test_commands_without_end_and_without_audio_between_them_take_no_memory() ->
     assert runner.over
     rig.hold_promises()
     runner.flush()
-    assert len(runner._commands) == 0
+    assert len(runner._inbox) == 0
 
 
 def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
@@ -370,7 +368,7 @@ def test_a_sample_and_a_command_in_turn_take_little_memory() -> None:
         rig.write(1)
         rig.runner.flush()
         rig.runner.pause()
-    assert len(rig.runner._commands) <= 2 * 11
+    assert len(rig.runner._inbox) <= 2 * 11
 
 
 # Devices and detectors that fail.
@@ -405,6 +403,31 @@ def test_a_device_that_fails_for_long_is_one_error_and_one_gap_and_tried_again_e
     assert len(rig.gaps) == len(rig.errors) == 1
 
 
+def test_what_failed_is_no_longer_tried_where_nobody_speaks() -> None:
+    rig = Rig(words_at(0.5, 1.0, 60.0))
+    rig.decode = broken
+    rig.speak_until(3.0)
+    assert rig.runner.failing
+    assert rig.runner.trying
+    rig.wait(2 * LONGEST_RETRY_S)
+    assert not rig.runner.trying
+    rig.speak_until(61.0)
+    assert rig.runner.trying
+    rig.decode = rig.hear
+    rig.finish()
+    assert len(rig.errors) == len(rig.gaps) == 1
+
+
+@pytest.mark.parametrize("ahead_s", [0.0, 20.0])
+def test_a_session_that_ends_while_its_device_fails_does_not_wait_for_the_next_attempt(ahead_s: float) -> None:
+    rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(300))), kind=AudioKind.EITHER)
+    rig.decode = broken
+    rig.speak_until(100.0)
+    rig.write(round(ahead_s * SAMPLE_RATE))
+    rig.finish()
+    assert rig.gaps[-1].end == pytest.approx(100.0 + ahead_s, abs=0.1)
+
+
 def test_a_recording_whose_device_fails_ends_with_a_fatal_error() -> None:
     rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(20))), kind=AudioKind.RECORDED)
     rig.decode = broken
@@ -414,7 +437,7 @@ def test_a_recording_whose_device_fails_ends_with_a_fatal_error() -> None:
     assert rig.runner.over
     assert rig.n_finished == 1
     assert [error.fatal for error in rig.errors] == [False, True]
-    assert rig.runner._n_failures == MAX_FAILURES
+    assert rig.runner._outage.n_failures == MAX_FAILURES
     rig.hold_promises()
     assert rig.gaps[-1].end == 12.0
 
@@ -454,11 +477,11 @@ class Deaf(FakeDetector):
         raise InferenceError("the detector is gone")
 
 
-def test_a_session_whose_detector_fails_for_good_ends_soon_after_its_audio() -> None:
+def test_a_session_whose_detector_fails_for_good_ends_with_its_audio() -> None:
     rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(20))), new_detector=Deaf)
     rig.speak_until(60.0)
     rig.runner.end()
-    rig.wait(LONGEST_RETRY_S + 1.0)
+    rig.wait(1.0)
     assert rig.runner.over
     assert rig.gaps == [Gap(start=0.0, end=60.0, reason="device")]
     assert len(rig.errors) == 1
@@ -508,7 +531,7 @@ def test_a_hole_while_the_device_fails_does_not_swallow_speech_that_waits(reason
     rig.speak_until(2.5)
     assert len(rig.errors) == 1
     # More is said, and then there is a hole, before it is tried again.
-    rig.runner._retry_at_s = 9.0
+    rig.runner._outage.retry_at_s = 9.0
     rig.decode = rig.hear
     rig.speak_until(5.0)
     rig.runner.write_gap(SAMPLE_RATE, reason)
@@ -525,7 +548,7 @@ def test_a_pause_before_speech_is_told_before_its_final_though_a_hole_goes_on() 
     rig = Rig(words_at(0.5, 3.0, 3.5, 8.0))
     rig.decode = broken
     rig.speak_until(1.7)
-    rig.runner._retry_at_s = 6.0
+    rig.runner._outage.retry_at_s = 6.0
     rig.decode = rig.hear
     rig.runner.pause()
     rig.speak_until(2.5)

@@ -21,12 +21,13 @@ import streamer.transcribe.recording
 import streamer.transcribe.texts
 import streamer.whisper.decode.fallback
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
-from streamer.transcribe import TranscribeOptions, transcribe_segments
+from streamer.transcribe import transcribe_segments
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.generation import default_generation
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.sizes import SIZES
 from tests.whisper.support import Untyped
 from tools.benchmarks.peers.weights import RANKS
@@ -183,17 +184,16 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
         dims=DIMS,
         tokenizer=TOKENIZER,
         generation=default_generation(TOKENIZER, DIMS),
+        n_beams=1,
         run=lambda compute: compute(runtime),
     )
-    known = dict(options)
-    if "clip_timestamps" in known:
-        known["clip_timestamps"] = tuple(known["clip_timestamps"])
+    decoding = as_whisper(model, language="en", **options)
     with (
         patch.object(streamer.transcribe.recording, "Features", NoFeatures),
         patch.object(streamer.whisper.decode.fallback, "decode_window", decode),
         patch.object(streamer.transcribe.texts, "add_word_timestamps", add_words),
     ):
-        segments = list(transcribe_segments(model, np.empty(0, np.float32), TranscribeOptions(language="en", **known)))
+        segments = list(transcribe_segments(model, np.empty(0, np.float32), decoding))
     return [(s.start_samples, s.end_samples, s.text, list(s.tokens), s.temperature) for s in segments]
 
 

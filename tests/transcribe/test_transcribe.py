@@ -1,6 +1,5 @@
 """Whole recordings against transformers' long-form generation on the same weights."""
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,14 +13,16 @@ from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RAT
 from streamer.audio.mel import log_mel_recording
 from streamer.errors import ConfigError
 from streamer.events import Final
-from streamer.transcribe import TranscribeOptions, transcribe, transcribe_segments
+from streamer.settings.apply import ResolvedDecoding
+from streamer.transcribe import transcribe, transcribe_segments
 from streamer.transcribe.history import History
 from streamer.transcribe.segments import split_segments
 from streamer.whisper.model import WhisperModel
-from tests.whisper.conftest import cache_dir, few_threads, model, processor, reference
+from tests.transcribe.as_whisper import as_whisper
+from tests.whisper.conftest import few_threads, processor, reference
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
 
-__all__ = ["cache_dir", "few_threads", "model", "processor", "reference"]
+__all__ = ["few_threads", "processor", "reference"]
 
 AUDIO = ROOT.parent / "shared" / "audio"
 
@@ -30,9 +31,17 @@ STEP = 320  # samples of one timestamp
 
 
 # What transformers does where it is asked for nothing else; its text may be as long as the context.
-PLAIN = TranscribeOptions(
-    language="en", temperature=(0.0,), no_speech_threshold=None, condition_on_previous_text=False, sample_len=448
-)
+PLAIN: dict[str, Any] = {
+    "language": "en",
+    "temperature": (0.0,),
+    "no_speech_threshold": None,
+    "condition_on_previous_text": False,
+    "sample_len": 448,
+}
+
+
+def plain(model: WhisperModel, **options: Any) -> ResolvedDecoding:  # noqa: ANN401 - any option
+    return as_whisper(model, **{**PLAIN, **options})
 
 
 def generate(reference: Untyped, processor: Untyped, samples: Samples) -> list[dict[str, Any]]:
@@ -79,7 +88,7 @@ def assert_well_formed(finals: list[Final], n_samples: int) -> None:
 
 
 def assert_equals_transformers(model: WhisperModel, reference: Untyped, processor: Untyped, samples: Samples) -> None:
-    finals = list(transcribe(model, samples, PLAIN))
+    finals = list(transcribe(model, samples, plain(model)))
     assert_well_formed(finals, len(samples))
     # transformers goes on to read the padding of a short recording, we do not.
     heard = [s for s in generate(reference, processor, samples) if float(s["start"]) * SAMPLE_RATE < len(samples)]
@@ -129,6 +138,7 @@ def test_less_than_a_frame_is_no_text(model: WhisperModel, n_samples: int) -> No
     finals = transcribe(
         model,
         noise(n_samples),
+        as_whisper(model),
         on_progress=done.append,
         on_language=lambda language, _: languages.append(language),
     )
@@ -140,7 +150,7 @@ def test_less_than_a_frame_is_no_text(model: WhisperModel, n_samples: int) -> No
 def test_any_length_is_read_to_its_end(model: WhisperModel, n_samples: int, kind: str) -> None:
     samples = noise(n_samples) if kind == "noise" else np.zeros(n_samples, dtype=np.float32)
     done: list[int] = []
-    finals = list(transcribe(model, samples, PLAIN, on_progress=done.append))
+    finals = list(transcribe(model, samples, plain(model), on_progress=done.append))
     assert_well_formed(finals, n_samples)
     assert done == sorted(done)
     assert done[-1] == n_samples
@@ -157,7 +167,7 @@ def test_a_recording_that_is_read_in_blocks_gives_the_same(model: WhisperModel, 
         for first in range(0, len(samples), 12_345):
             yield samples[first : first + 12_345]
 
-    options = dataclasses.replace(PLAIN, word_timestamps=word_timestamps)
+    options = plain(model, word_timestamps=word_timestamps)
     finals = list(transcribe(model, blocks, options))
     assert_well_formed(finals, len(samples))
     assert finals == list(transcribe(model, samples, options))
@@ -167,27 +177,27 @@ def test_a_recording_that_is_read_in_blocks_gives_the_same(model: WhisperModel, 
 def test_a_language_that_is_not_known_is_refused_before_anything_is_computed(model: WhisperModel) -> None:
     progress: list[int] = []
     with pytest.raises(ConfigError, match="does not know the language 'xx'"):
-        list(transcribe(model, read(SPEECH), TranscribeOptions(language="xx"), on_progress=progress.append))
+        list(transcribe(model, read(SPEECH), as_whisper(model, language="xx"), on_progress=progress.append))
     assert progress == []
 
 
 def test_clips_are_heard_alone(model: WhisperModel) -> None:
     samples = read(SAMPLE)
-    clips = dataclasses.replace(PLAIN, clip_timestamps=(2.0, 6.0, 20.0, 31.0))
+    clips = plain(model, clip_timestamps=(2.0, 6.0, 20.0, 31.0))
     finals = list(transcribe(model, samples, clips))
     assert {2 <= f.start <= f.end <= 6 or 20 <= f.start <= f.end <= 31 for f in finals} == {True}
     assert any(f.end <= 6 for f in finals)
     assert any(f.start >= 20 for f in finals)
     # Where the last has no end, it goes on to that of the recording; beyond that there is nothing.
-    open_end = list(transcribe(model, samples, dataclasses.replace(PLAIN, clip_timestamps=(40.0,))))
-    assert open_end == list(transcribe(model, samples, dataclasses.replace(PLAIN, clip_timestamps=(40.0, 1e6))))
+    open_end = list(transcribe(model, samples, plain(model, clip_timestamps=(40.0,))))
+    assert open_end == list(transcribe(model, samples, plain(model, clip_timestamps=(40.0, 1e6))))
     assert open_end[-1].start >= 40
-    assert list(transcribe(model, samples, dataclasses.replace(PLAIN, clip_timestamps=(1e6,)))) == []
+    assert list(transcribe(model, samples, plain(model, clip_timestamps=(1e6,)))) == []
 
 
 def test_no_timestamps_is_one_segment_a_window(model: WhisperModel) -> None:
     samples = read(SAMPLE)
-    segments = list(transcribe_segments(model, samples, dataclasses.replace(PLAIN, without_timestamps=True)))
+    segments = list(transcribe_segments(model, samples, plain(model, without_timestamps=True)))
     n_samples = len(samples) // 160 * 160
     assert [(s.start_samples, s.end_samples) for s in segments] == [(0, N_SAMPLES), (N_SAMPLES, n_samples)]
     assert all(token < model.tokenizer.special.end_of_text for s in segments for token in s.tokens)
@@ -196,11 +206,11 @@ def test_no_timestamps_is_one_segment_a_window(model: WhisperModel) -> None:
 def test_both_tasks_take_turns_over_what_was_heard(model: WhisperModel) -> None:
     """nano.en cannot translate, and its vocabulary has the token all the same."""
     samples = read(SAMPLE)
-    both = list(transcribe_segments(model, samples, dataclasses.replace(PLAIN, task="both")))
+    both = list(transcribe_segments(model, samples, plain(model, task="both")))
     transcribed = [segment for segment in both if segment.task == "transcribe"]
     translated = [segment for segment in both if segment.task == "translate"]
     # The translation takes nothing away from the transcription.
-    assert transcribed == list(transcribe_segments(model, samples, PLAIN))
+    assert transcribed == list(transcribe_segments(model, samples, plain(model)))
     assert translated
     starts = [segment.start_samples for segment in translated]
     assert starts == sorted(starts)
@@ -210,15 +220,15 @@ def test_both_tasks_take_turns_over_what_was_heard(model: WhisperModel) -> None:
 
 def test_a_translation_beside_the_transcript_says_so(model: WhisperModel) -> None:
     samples = read(SPEECH)
-    tasks = [final.task for final in transcribe(model, samples, dataclasses.replace(PLAIN, task="both"))]
+    tasks = [final.task for final in transcribe(model, samples, plain(model, task="both"))]
     assert set(tasks) == {"", "translate"}
-    assert {f.task for f in transcribe(model, samples, dataclasses.replace(PLAIN, task="translate"))} == {""}
+    assert {f.task for f in transcribe(model, samples, plain(model, task="translate"))} == {""}
 
 
 def test_tokens_are_named_with_their_probabilities_where_they_are_asked_for(model: WhisperModel) -> None:
     samples = read(SPEECH)
-    segments = list(transcribe_segments(model, samples, PLAIN))
-    finals = list(transcribe(model, samples, dataclasses.replace(PLAIN, token_probabilities=True)))
+    segments = list(transcribe_segments(model, samples, plain(model)))
+    finals = list(transcribe(model, samples, plain(model, token_probabilities=True)))
     tokens = [token for final in finals for word in final.words for token in word.tokens]
     end_of_text = model.tokenizer.special.end_of_text
     assert [token.id for token in tokens] == [t for s in segments for t in s.tokens if t < end_of_text]
@@ -226,14 +236,14 @@ def test_tokens_are_named_with_their_probabilities_where_they_are_asked_for(mode
         assert all("".join(token.text for token in word.tokens) == word.word for word in final.words)
         probabilities = [token.probability for word in final.words for token in word.tokens]
         assert 0 < min(probabilities) < max(probabilities) <= 1
-    assert all(word.tokens == () for final in transcribe(model, samples, PLAIN) for word in final.words)
+    assert all(word.tokens == () for final in transcribe(model, samples, plain(model)) for word in final.words)
 
 
 def test_what_is_drawn_depends_on_the_seed_alone(model: WhisperModel) -> None:
     samples = read(SPEECH)
-    hot = dataclasses.replace(PLAIN, temperature=(1.0,), best_of=2)
+    hot = {"temperature": (1.0,), "best_of": 2}
     texts = [
-        [segment.tokens for segment in transcribe_segments(model, samples, dataclasses.replace(hot, seed=seed))]
+        [segment.tokens for segment in transcribe_segments(model, samples, plain(model, **hot, seed=seed))]
         for seed in (1, 1, 2)
     ]
     assert texts[0] == texts[1] != texts[2]
@@ -242,16 +252,16 @@ def test_what_is_drawn_depends_on_the_seed_alone(model: WhisperModel) -> None:
 def test_a_window_in_which_nobody_speaks_is_passed_over(model: WhisperModel) -> None:
     samples = read(SPEECH)
     # Certain that nobody speaks where it is more likely than never, and that no text is likely.
-    silent = dataclasses.replace(PLAIN, no_speech_threshold=-1.0, logprob_threshold=1.0)
+    silent = plain(model, no_speech_threshold=-1.0, logprob_threshold=1.0)
     done: list[int] = []
     assert list(transcribe(model, samples, silent, on_progress=done.append)) == []
     assert done[-1] == len(samples)
-    likely = dataclasses.replace(silent, logprob_threshold=-100.0)
-    assert list(transcribe(model, samples, likely)) == list(transcribe(model, samples, PLAIN))
+    likely = plain(model, no_speech_threshold=-1.0, logprob_threshold=-100.0)
+    assert list(transcribe(model, samples, likely)) == list(transcribe(model, samples, plain(model)))
 
 
 def test_the_prompt_is_what_was_said() -> None:
-    history = History(TranscribeOptions(), [1, 2], n_text_ctx=448)
+    history = History([1, 2], n_text_ctx=448, carried=False, conditioned=True)
     assert history.prompt() == (1, 2)
     history.add([3, 4], 0.5)
     assert history.prompt() == (1, 2, 3, 4)
@@ -262,14 +272,14 @@ def test_the_prompt_is_what_was_said() -> None:
 
 
 def test_without_conditioning_the_first_window_alone_has_a_prompt() -> None:
-    history = History(TranscribeOptions(condition_on_previous_text=False), [1, 2], n_text_ctx=448)
+    history = History([1, 2], n_text_ctx=448, carried=False, conditioned=False)
     assert history.prompt() == (1, 2)
     history.add([3, 4], 0.0)
     assert history.prompt() == ()
 
 
 def test_a_carried_prompt_is_in_front_of_the_newest_text() -> None:
-    history = History(TranscribeOptions(carry_initial_prompt=True), [1, 2], n_text_ctx=16)
+    history = History([1, 2], n_text_ctx=16, carried=True, conditioned=True)
     history.add([3, 4], 0.0)
     assert history.prompt() == (1, 2, 3, 4)
     history.add(range(5, 10), 0.0)

@@ -1,14 +1,11 @@
-"""Our model and transformers' on the same weights, each loaded once."""
+"""Transformers' model of the same weights as ours, loaded once."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
 import transformers
 
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO, Untyped, load_reference
 
 
@@ -18,16 +15,6 @@ def few_threads() -> Iterator[None]:
     torch.set_num_threads(min(2, before))
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture(scope="session")
-def cache_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("compiled")
-
-
-@pytest.fixture(scope="session")
-def model(cache_dir: Path) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir))
 
 
 @pytest.fixture(scope="session")

@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.whisper.device.compile import Compilation, ModelGraphs
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
 

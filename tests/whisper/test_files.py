@@ -33,7 +33,7 @@ def test_what_is_no_object(tmp_path: Path, content: bytes, part: str) -> None:
 
 @pytest.mark.parametrize("name", ["none", "none/none", "a\0b"])
 def test_a_file_that_is_missing(tmp_path: Path, name: str) -> None:
-    with pytest.raises(ModelError, match="is missing: a model directory holds config.json"):
+    with pytest.raises(ModelError, match=r"is missing: a model directory holds config\.json"):
         read_json(tmp_path / name)
 
 

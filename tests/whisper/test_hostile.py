@@ -18,10 +18,10 @@ from safetensors.numpy import save_file
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError
-from streamer.whisper.device.compile import ModelGraphs
 from streamer.whisper.device.masks import OURS
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import saved
+from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from tests.whisper.support import NANO, random_checkpoint, write_openai
@@ -83,7 +83,7 @@ def write_saved(directory: Path, checkpoint: Checkpoint) -> None:
     saved.save(
         directory,
         saved.Description("tiny", "", DIMS, HEADS, dict.fromkeys(("encoder", "cross_kv", "decoder"), "f32")),
-        {"encoder": graphs.encoder, "cross_kv": graphs.cross_kv, "decoder": graphs.decoder},
+        graphs.build,
         {},
     )
 
@@ -127,7 +127,7 @@ def no_probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def read_all(source: ModelSource) -> None:
     """Read every tensor, or every graph."""
     if source.checkpoint is None:
-        for build in (source.graphs.encoder, source.graphs.cross_kv, source.graphs.decoder):
+        for build in source.graphs.build.values():
             build()
         return
     for name, shape in expected_shapes(source.checkpoint.dims).items():
@@ -292,7 +292,7 @@ class TestNumbersThatAreNotFinite:
         source = read_model(tmp_path, "broken")
         assert source.checkpoint is not None
         with pytest.raises(ModelError, match=rf"{tmp_path.name}.* has a number in {broken} that is not finite"):
-            source.graphs.decoder()
+            source.graphs.build["decoder"]()
 
     def test_the_largest_ones_are(self, tmp_path: Path) -> None:
         checkpoint = random_checkpoint(DIMS)
@@ -369,7 +369,7 @@ resource.setrlimit(resource.RLIMIT_AS, (in_use + (1 << 30),) * 2)
 for path in sys.argv[1:]:
     try:
         source = read_model(Path(path), "huge")
-        for build in (source.graphs.encoder, source.graphs.cross_kv, source.graphs.decoder):
+        for build in source.graphs.build.values():
             build()
         print("good", flush=True)
     except ModelError as error:

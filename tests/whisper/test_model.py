@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 
 from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.whisper import model as model_module
-from streamer.whisper.device.checks import Check
+from streamer.whisper.check import Check
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import DecoderRuntime

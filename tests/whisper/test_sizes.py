@@ -21,6 +21,7 @@ from streamer.audio.mel import log_mel
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import build_cross_kv, build_decoder, build_encoder, fix_sizes
 from streamer.whisper.graphs.compress import compress
+from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
 from tests.whisper.sizes import (
@@ -215,7 +216,7 @@ def test_its_graphs_can_be_built(name: str) -> None:
     }
     assert port_bytes(cross_kv.outputs) == cross_kv_bytes(dims)
     for n_tokens in (1, 16):
-        fixed = fix_sizes(decoder, n_tokens, slots)
+        fixed = fix_sizes(decoder, GraphId("decoder", n_tokens=n_tokens).ports(dims, len(heads)).inputs)
         caches = [port for port in fixed.inputs if ".decoder." in port.any_name]
         assert port_bytes(caches) == cache_bytes(dims)
         assert ports(fixed.inputs) == {

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,15 +22,17 @@ from streamer.commands.loading import load, windows
 from streamer.commands.transcribe import transcribe_files
 from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
-from streamer.settings.table import DecodingSettings, load_settings
+from streamer.settings.load import load_settings
+from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
 from streamer.whisper import model as model_module
 from streamer.whisper.device.checks import check_freshness
-from streamer.whisper.device.compile import Compilation, ModelGraphs, graph_name, stage_of, window_of
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.masks import OURS
 from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow, Runtime
-from streamer.whisper.graphs.build import build_encoder
+from streamer.whisper.graphs.build import ModelGraphs, build_encoder
+from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.model import WhisperModel, load_model, verify_model
 from streamer.whisper.source import read_model
 from streamer.whisper.weights import huggingface
@@ -89,16 +92,6 @@ def assert_close(actual: FloatArray, expected: FloatArray) -> None:
 def logits_of(decoder: DecoderRuntime) -> FloatArray:
     """Return the logits after a prompt, in a block, and of steps behind it."""
     return np.concatenate([decoder.feed(tokens)[0] for tokens in (PROMPT, [7], [8], [9, 10, 11])])
-
-
-def test_a_graph_is_known_by_its_name() -> None:
-    assert graph_name("encoder", 30) == "encoder"
-    assert graph_name("block_decoder", 7) == "block_decoder_7s"
-    for name in ("encoder", "cross_kv", "decoder", "block_decoder", "beam_decoder"):
-        for window_s in (2, 10, 30):
-            graph = graph_name(name, window_s)
-            assert stage_of(graph) == name.removeprefix("block_").removeprefix("beam_")
-            assert window_of(graph) == window_s
 
 
 def test_all_is_computed_as_transformers_does_with_fewer_positions(
@@ -215,7 +208,7 @@ def test_a_device_that_is_lost_with_a_short_window_is_started_again(
     assert text() == expected
     assert model.runtime is not before
     assert model.runtime.windows_s == (SHORT_S, 30)
-    assert f"CPU failed while it computed the {graph_name(stage, SHORT_S)} (ZE_" in caplog.text
+    assert f"CPU failed while it computed the {GraphId(stage, SHORT_S)} (ZE_" in caplog.text
     assert "the model is back on CPU (encoder), CPU (cross_kv), CPU (decoder)" in caplog.text
 
 
@@ -228,13 +221,11 @@ def test_a_device_is_given_up_for_all_windows_of_a_stage() -> None:
     before = dict(compilation.compiled)
     assert len(before) == 8
     compilation.reject({"encoder": InferenceError("it failed", "encoder")})
-    assert not {"encoder", "encoder_7s"} & set(compilation.compiled)
+    assert "encoder" not in {graph.stage for graph in compilation.compiled}
     compilation.compile()
     assert set(compilation.compiled) == set(before)
-    assert {name for name, graph in compilation.compiled.items() if graph is not before[name]} == {
-        "encoder",
-        "encoder_7s",
-    }
+    changed = {graph for graph, compiled in compilation.compiled.items() if compiled is not before[graph]}
+    assert changed == {GraphId("encoder"), GraphId("encoder", SHORT_S)}
 
 
 def test_a_graph_that_mixes_the_window_before_in_is_named() -> None:
@@ -412,7 +403,7 @@ def test_a_graph_for_30_s_alone_is_refused_in_one_line() -> None:
         return model
 
     compilation = Compilation(
-        ModelGraphs(graphs.dims, graphs.alignment_heads, rigid, graphs.cross_kv, graphs.decoder),
+        replace(graphs, build={**graphs.build, "encoder": rigid}),
         plan_stages(DeviceSettings("CPU"), ["CPU"]),
         windows_s=[SHORT_S],
     )

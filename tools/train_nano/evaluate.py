@@ -8,6 +8,7 @@ Nothing here is drawn at random without a seed. (eSpeak alone speaks a little di
 """
 
 import argparse
+import dataclasses
 import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,10 +26,10 @@ from whisper.normalizers import EnglishTextNormalizer
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.live.decoder import WhisperDecoder
+from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
 from streamer.transcribe import transcribe
-from streamer.transcribe.options import TranscribeOptions
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.result import Hypothesis
@@ -173,9 +174,10 @@ def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]
     row, rng = Row("full windows, with timestamps"), random.Random(2)
     texts = iter(held_out[2::3])
     # Greedily, as in the numbers that are compared with.
-    options = TranscribeOptions(
-        language="en", temperature=(0.0,), condition_on_previous_text=False, pad_with_silence=True
+    settings = DecodingSettings(
+        language="en", temperature_increment_on_fallback=None, condition_on_previous_text="never"
     )
+    decoding = dataclasses.replace(resolve_decoding(settings, listener.model), pad_with_silence=True)
     for speaker in islice(cycle(speakers), 20):
         audio: list[Samples] = []
         said: list[str] = []
@@ -186,7 +188,7 @@ def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]
             audio += [samples, np.zeros(round(rng.uniform(0.1, 1.0) * SAMPLE_RATE), dtype=np.float32)]
             said.append(text)
         if audio:
-            finals = transcribe(listener.model, np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)], options)
+            finals = transcribe(listener.model, np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)], decoding)
             row.add(" ".join(said), " ".join(final.text for final in finals))
     return row
 

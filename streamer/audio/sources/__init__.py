@@ -3,7 +3,7 @@
 from streamer.audio.sources.base import Source, SourceCallbacks
 from streamer.audio.sources.file import FileReplay, read_audio
 from streamer.audio.sources.microphone import Microphone, MicrophoneInfo, list_microphones
-from streamer.audio.sources.stdin import StdinPcm
+from streamer.audio.sources.stdin import StdinPcm, standard_input
 
 __all__ = [
     "FileReplay",
@@ -14,4 +14,5 @@ __all__ = [
     "StdinPcm",
     "list_microphones",
     "read_audio",
+    "standard_input",
 ]

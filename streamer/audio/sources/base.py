@@ -88,7 +88,6 @@ class ThreadedSource:
     def stop(self) -> None:
         """Stop delivering; on_end is not called. May be called again, and from any thread but the source's own."""
         self._stopping.set()
-        self._wake()
         thread = self._thread
         if thread is None:
             return
@@ -103,9 +102,6 @@ class ThreadedSource:
     def _run(self, callbacks: SourceCallbacks) -> None:
         """Deliver until the end or until self._stopping is set. Raises StreamerError where it fails."""
         raise NotImplementedError
-
-    def _wake(self) -> None:
-        """Wake the thread where it waits for something else than self._stopping."""
 
     def _stop_timeout_s(self) -> float:
         return STOP_TIMEOUT_S

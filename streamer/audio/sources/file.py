@@ -4,7 +4,6 @@ import errno
 import io
 import itertools
 import logging
-import sys
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
@@ -20,6 +19,7 @@ from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_R
 from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
+from streamer.audio.sources.stdin import standard_input
 from streamer.audio.sources.wav import read_wav_header
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 
@@ -105,7 +105,7 @@ class _Reader:
         self.path = "standard input" if str(path) == "-" else str(path)
 
         # The bytes; open until the last block was read or close() was called.
-        self._stream: BinaryIO = _spooled(sys.stdin.buffer) if str(path) == "-" else _opened(Path(path))
+        self._stream: BinaryIO = _spooled(standard_input()) if str(path) == "-" else _opened(Path(path))
         try:
             # Frames that the file's own header announces; None where it does not say.
             self._announced_frames = self._read_announced_frames()

@@ -1,13 +1,11 @@
 """A microphone, through PortAudio."""
 
-import collections
 import contextlib
 import logging
 import math
 import queue
 import sys
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +23,8 @@ log = logging.getLogger(__name__)
 MAX_CAPTURE_CHANNELS = 2  # ALSA's plug-ins offer 32 or more, all but the first two made up
 FALLBACK_SAMPLE_RATE = 48_000  # for a device that names none that makes sense
 
-NATIVE_RING_S = 10.0  # audio between the PortAudio callback and the capture thread
-SIGNAL_TIMEOUT_S = 0.1  # how often the capture thread looks at the device while no audio comes
+NATIVE_QUEUE_S = 10.0  # audio between the PortAudio callback and the capture thread
+LOOK_S = 0.1  # how often the capture thread looks at the device while no audio comes
 STALL_S = 2.0  # without audio for so long, the device counts as gone
 FIRST_AUDIO_S = 5.0  # a sound server may take seconds before the first block
 REOPEN_S = 1.0  # between two attempts to open a device that went away
@@ -90,9 +88,6 @@ class Microphone(ThreadedSource):
         super().__init__(f"microphone {device!r}" if device else "microphone", realtime=True, thread_name="capture")
         self._device = device
 
-        # Something arrived in the stream's ring, or the thread is to look around. Never more than a few items.
-        self._signal: queue.SimpleQueue[None] = queue.SimpleQueue()
-
         # The open device; None while there is none.
         self._stream: _CaptureStream | None = None
 
@@ -114,12 +109,9 @@ class Microphone(ThreadedSource):
         if self._device.isdecimal():
             # Numbers change when devices come and go; the name does not.
             self._device = info.name
-        self._stream = _CaptureStream(sd, info, self._signal)
+        self._stream = _CaptureStream(sd, info)
         self.name = f"microphone {info.name!r}"
         log.info("%s: %d Hz, %d channel(s), %s", self.name, info.default_sample_rate, info.channels, info.host_api)
-
-    def _wake(self) -> None:
-        self._signal.put(None)
 
     def _run(self, callbacks: SourceCallbacks) -> None:
         try:
@@ -134,7 +126,7 @@ class Microphone(ThreadedSource):
                         return
                     self._close()
                     self._begin_outage(f"failed ({_one_line(error)})", callbacks, error)
-                    self._stopping.wait(SIGNAL_TIMEOUT_S)
+                    self._stopping.wait(LOOK_S)
         finally:
             self._close()
 
@@ -145,30 +137,30 @@ class Microphone(ThreadedSource):
         try:
             resampler = Resampler(stream.sample_rate, stream.channels)
             while not self._stopping.is_set():
-                with contextlib.suppress(queue.Empty):
-                    self._signal.get(timeout=SIGNAL_TIMEOUT_S)
-                # First asked, then read: what came before the end is heard.
+                # First asked, then taken: what came before the end is heard.
                 fact = stream.failure()
-                for item in stream.take():
-                    if isinstance(item, int):
-                        self._deliver_lost(item, stream.sample_rate, resampler, callbacks)
-                    elif len(samples := resampler.process(item)):
+                item = stream.take(LOOK_S)
+                if isinstance(item, int):
+                    self._deliver_rest(resampler, callbacks)
+                    self._deliver_lost(item, stream.sample_rate, callbacks)
+                elif item is not None:
+                    if len(samples := resampler.process(item)):
                         callbacks.on_audio(samples)
                         self.failure = ""
-                if fact:
-                    rest = resampler.flush()
-                    if len(rest):
-                        callbacks.on_audio(rest)
+                elif fact:
+                    self._deliver_rest(resampler, callbacks)
                     self._begin_outage(fact, callbacks)
                     return
+                stream.taken = None
         finally:
             self._close()
             self._accounted_until_s = stream.last_audio_s - stream.undelivered_s()
 
-    def _deliver_lost(self, frames: int, sample_rate: int, resampler: Resampler, callbacks: SourceCallbacks) -> None:
-        rest = resampler.flush()
-        if len(rest):
+    def _deliver_rest(self, resampler: Resampler, callbacks: SourceCallbacks) -> None:
+        if len(rest := resampler.flush()):
             callbacks.on_audio(rest)
+
+    def _deliver_lost(self, frames: int, sample_rate: int, callbacks: SourceCallbacks) -> None:
         n_samples = round(frames * SAMPLE_RATE / sample_rate)
         if n_samples:
             log.warning("%s: about %.3f s of audio were lost", self.name, n_samples / SAMPLE_RATE)
@@ -212,7 +204,7 @@ class Microphone(ThreadedSource):
             if self._stream is None and time.monotonic() >= self._next_attempt_s:
                 self._reopen()
                 self._next_attempt_s = time.monotonic() + REOPEN_S
-            self._stopping.wait(SIGNAL_TIMEOUT_S)
+            self._stopping.wait(LOOK_S)
 
     def _reopen(self) -> None:
         try:
@@ -273,12 +265,13 @@ class LossEstimator:
 
 
 class _CaptureStream:
-    """One opened device: PortAudio's callback copies into a ring at the device's own rate, the capture thread reads.
+    """One opened device: PortAudio's callback queues blocks at the device's own rate, the capture thread takes them."""
 
-    Neither waits for the other. Positions are frames since the device was opened.
-    """
+    # Not PortAudio's blocking stream: it keeps 10 to 40 ms while its reader is held up, where this keeps 10 s; its
+    # blocks have no stamps of the converter's clock, and the time less what waits was wrong by half a second after
+    # such a halt; and a read has no time limit.
 
-    def __init__(self, sd: Any, info: MicrophoneInfo, signal: queue.SimpleQueue[None]) -> None:  # noqa: ANN401
+    def __init__(self, sd: Any, info: MicrophoneInfo) -> None:  # noqa: ANN401
         sample_rate = info.default_sample_rate
         if not MIN_SAMPLE_RATE <= sample_rate <= MAX_SAMPLE_RATE:
             sample_rate = FALLBACK_SAMPLE_RATE
@@ -289,23 +282,21 @@ class _CaptureStream:
         self.last_audio_s = time.monotonic()
 
         self._error_type: type[Exception] = sd.PortAudioError
-        self._signal = signal
         self._losses = LossEstimator(sample_rate)
-        self._capacity = int(sample_rate * NATIVE_RING_S)
-        self._ring = np.zeros((self._capacity, self.channels), dtype=np.float32)
+        self._capacity = int(sample_rate * NATIVE_QUEUE_S)
 
-        # Frames written by the callback, and read by the capture thread; each is set by one thread only.
-        self._n_written = 0
-        self._n_read = 0
+        # What was heard, shape (n, channels), at most NATIVE_QUEUE_S of it, and how many frames were lost in between.
+        self._queue: queue.SimpleQueue[Float32Array | int] = queue.SimpleQueue()
 
-        # Frames that the capture thread has dealt with, of those it read.
-        self._n_delivered = 0
+        # Frames put there by the callback, and taken out by the capture thread; each is set by one thread only.
+        self._n_queued = 0
+        self._n_taken = 0
 
-        # Frames lost since the last block that went into the ring. The callback's own.
+        # What was taken last, until it is delivered.
+        self.taken: Float32Array | int | None = None
+
+        # Frames lost since the last block that was put into the queue. The callback's own.
         self._n_lost = 0
-
-        # (position, frames lost before it), oldest first. No more than blocks in the ring.
-        self._holes: collections.deque[tuple[int, int]] = collections.deque()
 
         try:
             self._stream = sd.InputStream(
@@ -327,28 +318,26 @@ class _CaptureStream:
                 " privacy settings? `streamer devices` lists the others"
             ) from error
 
-    def take(self) -> Iterator[Float32Array | int]:
-        """Yield what was heard since the last call: frames, shape (n, channels), and numbers of lost frames.
-
-        Each counts as delivered when the next is asked for.
-        """
-        # The head first: a hole that is recorded after this lies at or behind it.
-        end = self._n_written
-        while self._holes and self._holes[0][0] < end:
-            position, n_lost = self._holes[0]
-            yield from self._copy(position)
-            yield n_lost
-            self._holes.popleft()
-        yield from self._copy(end)
+    def take(self, timeout_s: float) -> Float32Array | int | None:
+        """Return the next frames, shape (n, channels), or how many were lost before them; None where nothing comes."""
+        with contextlib.suppress(queue.Empty):
+            self.taken = self._queue.get(timeout=timeout_s)
+        if isinstance(self.taken, np.ndarray):
+            self._n_taken += len(self.taken)
+            silence_bad_samples(self.taken)
+            np.clip(self.taken, -1.0, 1.0, out=self.taken)
+        return self.taken
 
     def buffered_s(self) -> float:
         """Return how much audio waits to be taken."""
-        return (self._n_written - self._n_read) / self.sample_rate
+        return (self._n_queued - self._n_taken) / self.sample_rate
 
     def undelivered_s(self) -> float:
         """Return how much audio came and was not delivered, with what was lost of it; once the device is closed."""
-        n_lost = self._n_lost + sum(n_frames for _, n_frames in self._holes)
-        return (self._n_written - self._n_delivered + n_lost) / self.sample_rate
+        items = [self.taken, self._n_lost]
+        while not self._queue.empty():
+            items.append(self._queue.get())
+        return sum(len(item) if isinstance(item, np.ndarray) else item or 0 for item in items) / self.sample_rate
 
     def failure(self) -> str:
         """Say in a few words what is wrong with the device; nothing where it works."""
@@ -357,7 +346,7 @@ class _CaptureStream:
                 return "went away"
         except self._error_type as error:
             return f"failed ({_one_line(error)})"
-        limit_s = STALL_S if self._n_written else FIRST_AUDIO_S
+        limit_s = STALL_S if self._n_queued else FIRST_AUDIO_S
         silent_s = time.monotonic() - self.last_audio_s
         return f"gave no audio for {limit_s:g} s" if silent_s > limit_s else ""
 
@@ -368,37 +357,19 @@ class _CaptureStream:
         with contextlib.suppress(Exception):
             self._stream.close()
 
-    def _copy(self, end: int) -> Iterator[Float32Array]:
-        if end == self._n_read:
-            return
-        start = self._n_read % self._capacity
-        n_frames = end - self._n_read
-        frames = np.concatenate(
-            [self._ring[start : start + n_frames], self._ring[: max(0, start + n_frames - self._capacity)]]
-        )
-        self._n_read = end
-        silence_bad_samples(frames)
-        yield np.clip(frames, -1.0, 1.0, out=frames)
-        self._n_delivered = end
-
     def _callback(self, indata: Float32Array, n_frames: int, times: Any, status: Any) -> None:  # noqa: ANN401
-        # PortAudio's thread: copy and signal; nothing that can wait.
+        # PortAudio's thread: nothing that can wait.
         self.last_audio_s = time.monotonic()
         self._n_lost += self._losses.lost_frames(times.inputBufferAdcTime, n_frames, overflowed=status.input_overflow)
-        if self._n_written + n_frames - self._n_read > self._capacity:
-            # The capture thread is held up by its consumer; what is unread is older and keeps its place.
+        if self._n_queued + n_frames - self._n_taken > self._capacity:
+            # The capture thread is held up by its consumer; what waits is older and keeps its place.
             self._n_lost += n_frames
             return
         if self._n_lost:
-            self._holes.append((self._n_written, self._n_lost))
+            self._queue.put(self._n_lost)
             self._n_lost = 0
-        start = self._n_written % self._capacity
-        n_first = min(n_frames, self._capacity - start)
-        self._ring[start : start + n_first] = indata[:n_first]
-        self._ring[: n_frames - n_first] = indata[n_first:]
-        self._n_written += n_frames
-        if self._signal.empty():
-            self._signal.put(None)
+        self._n_queued += n_frames
+        self._queue.put(indata.copy())
 
 
 def _find(device: str) -> MicrophoneInfo:

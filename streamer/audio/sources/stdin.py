@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import os
+import sys
 from typing import BinaryIO
 
 from streamer.audio.pcm import PcmDecoder
@@ -17,6 +18,15 @@ READ_BYTES = 16_384
 
 # A read that is under way cannot be called off portably; its thread is left to die with the process.
 STOP_TIMEOUT_S = 0.5
+
+
+def standard_input() -> BinaryIO:
+    """Return standard input as bytes. Raises AudioFileError where it is closed."""
+    if sys.stdin is None:
+        raise AudioFileError(
+            "standard input is closed: expected audio on it; pipe it into the command, or name a file instead of -"
+        )
+    return sys.stdin.buffer
 
 
 class StdinPcm(ThreadedSource):

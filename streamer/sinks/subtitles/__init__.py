@@ -5,12 +5,12 @@ from typing import TextIO
 
 from streamer.errors import UsageError
 from streamer.sinks.base import Sink
+from streamer.sinks.subtitles.cues import SubtitleOptions, subtitle_options
 from streamer.sinks.subtitles.layout import MAX_CUE_LINES, MAX_LINE_CHARS
-from streamer.sinks.subtitles.options import SubtitleOptions
 from streamer.sinks.subtitles.timed import LrcWriter, SrtWriter, VttWriter
 from streamer.sinks.subtitles.transcripts import JsonLinesWriter, JsonWriter, TextWriter, TsvWriter
 
-__all__ = ["FORMATS", "MAX_CUE_LINES", "MAX_LINE_CHARS", "SubtitleOptions", "open_writer"]
+__all__ = ["FORMATS", "MAX_CUE_LINES", "MAX_LINE_CHARS", "SubtitleOptions", "open_writer", "subtitle_options"]
 
 _WRITERS: dict[str, Callable[[TextIO, SubtitleOptions], Sink]] = {
     "text": TextWriter,

@@ -1,16 +1,44 @@
-"""What stands on a screen at once, and what cues are made of."""
+"""What stands on a screen at once, what cues are made of, and what can be chosen of both."""
 
 import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
+
 from streamer.events import Final, Word
+from streamer.settings.table import OutputSettings, Settings
 
 # What ends a line somewhere, steers a terminal, cannot be encoded, or reorders all that follows it: control characters,
 # line and paragraph separators, lone surrogates, bidirectional embeddings and isolates, byte order marks. Joiners and
 # direction marks stay, or Persian words and families of emoji would fall apart.
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufeff]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubtitleOptions(OutputSettings):
+    """How a transcript is divided and marked: `output` of the settings, and what `decoding` says of segments.
+
+    Where no length is given, cues are laid out as broadcasters ask: at most two lines of 42 characters. Where one is,
+    they are laid out as openai-whisper does with the same options, and what is not given has no limit.
+    """
+
+    # Characters a segment, the spaces before its words included; 0 is no limit.
+    max_len: int = 0
+    split_on_word: bool = False
+
+    @property
+    def as_whisper(self) -> bool:
+        """Whether cues are laid out as openai-whisper does."""
+        given = (self.max_line_width, self.max_line_count, self.max_words_per_line)
+        return self.max_len > 0 or any(value is not None for value in given)
+
+
+def subtitle_options(settings: Settings) -> SubtitleOptions:
+    """Return how the settings want a transcript divided and marked."""
+    output, decoding = dataclasses.asdict(settings.output), settings.decoding
+    return SubtitleOptions(**output, max_len=decoding.max_len, split_on_word=decoding.split_on_word)
 
 
 def file_line(text: str) -> str:
@@ -70,7 +98,7 @@ def spoken_words(final: Final) -> Iterator[Word]:
         raw = _UNSAFE.sub(" ", word.word)
         spaced = spaced or raw[:1].isspace()
         if text := " ".join(raw.split()):
-            yield dataclasses.replace(word, word=f" {text}" if spaced else text)
+            yield msgspec.structs.replace(word, word=f" {text}" if spaced else text)
             spaced = raw[-1:].isspace()
 
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import Protocol
 
 from streamer.events import Final, Word
-from streamer.sinks.subtitles.cues import Cue, CueWord, file_line, milliseconds, spoken_words
-from streamer.sinks.subtitles.options import SubtitleOptions
+from streamer.sinks.subtitles.cues import Cue, CueWord, SubtitleOptions, file_line, milliseconds, spoken_words
 
 MAX_LINE_CHARS = 42
 MAX_CUE_LINES = 2

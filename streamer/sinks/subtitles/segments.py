@@ -3,11 +3,10 @@
 Two things differ: characters are counted, not bytes, and a word is never divided, not even between its tokens.
 """
 
-import dataclasses
+import msgspec
 
 from streamer.events import Final, Word
-from streamer.sinks.subtitles.cues import evenly, file_line, has_words
-from streamer.sinks.subtitles.options import SubtitleOptions
+from streamer.sinks.subtitles.cues import SubtitleOptions, evenly, file_line, has_words
 
 
 def divide(final: Final, options: SubtitleOptions) -> list[Final]:
@@ -31,7 +30,7 @@ def divide(final: Final, options: SubtitleOptions) -> list[Final]:
         return [final]
     starts = [final.start, *(part[0].start for part in parts[1:]), final.end]
     return [
-        dataclasses.replace(
+        msgspec.structs.replace(
             final,
             start=starts[i],
             end=starts[i + 1],

@@ -8,14 +8,14 @@ Whatever times a model or another machine tells, a cue begins after the one befo
 whatever text, it cannot end its cue, begin another, or become a tag.
 """
 
-import dataclasses
 import re
 from typing import TextIO
 
+import msgspec
+
 from streamer.events import Final
-from streamer.sinks.subtitles.cues import Cue, CueWord, has_words
+from streamer.sinks.subtitles.cues import Cue, CueWord, SubtitleOptions, has_words
 from streamer.sinks.subtitles.layout import make_layout
-from streamer.sinks.subtitles.options import SubtitleOptions
 from streamer.sinks.subtitles.transcripts import Writer
 
 # What a reader of lyrics could take for a tag: a bracket, digits or a name, and a colon.
@@ -39,7 +39,7 @@ class _LayoutWriter(Writer):
 
     def _final(self, final: Final) -> None:
         if not has_words(final):
-            final = dataclasses.replace(final, words=())  # its text is shown all the same
+            final = msgspec.structs.replace(final, words=())  # its text is shown all the same
         for cue in self._layout.add(final):
             self._cue(cue)
 

@@ -1,12 +1,11 @@
 """Transcripts: text, JSON, JSON Lines, and openai-whisper's tab-separated values."""
 
-import dataclasses
-import json
 from typing import Any, TextIO
 
+import msgspec
+
 from streamer.events import Event, Final, Gap, Ready
-from streamer.sinks.subtitles.cues import file_line, milliseconds
-from streamer.sinks.subtitles.options import SubtitleOptions
+from streamer.sinks.subtitles.cues import SubtitleOptions, file_line, milliseconds
 from streamer.sinks.subtitles.segments import divide
 
 
@@ -73,7 +72,7 @@ class JsonWriter(Writer):
                 self._texts.append(file_line(event.text))
                 for part in divide(event, self._options):
                     number = len(self._segments) + 1 if self._options.max_len else part.segment
-                    self._segments.append(dataclasses.replace(part, segment=number))
+                    self._segments.append(msgspec.structs.replace(part, segment=number))
             case Gap():
                 self._gaps.append(event)
 
@@ -85,11 +84,10 @@ class JsonWriter(Writer):
             "text": " ".join(text for text in self._texts if text),
             "language": self._segments[0].language if self._segments else "",
             "model": self._model,
-            "segments": [_segment(final) for final in self._segments],
+            "segments": [_without_envelope(final) for final in self._segments],
             "gaps": [_without_envelope(gap) for gap in self._gaps],
         }
-        json.dump(transcript, self._stream, ensure_ascii=False, indent=2)
-        self._write("\n")
+        self._write(msgspec.json.format(msgspec.json.encode(transcript), indent=2).decode("utf-8") + "\n")
 
 
 class TsvWriter(Writer):
@@ -104,13 +102,5 @@ class TsvWriter(Writer):
         self._write(f"{milliseconds(final.start)}\t{milliseconds(final.end)}\t{file_line(final.text)}\n")
 
 
-def _segment(final: Final) -> dict[str, Any]:
-    segment = _without_envelope(final)
-    for word in segment["words"]:
-        if not word.get("tokens", True):
-            del word["tokens"]  # not asked for
-    return segment
-
-
 def _without_envelope(event: Event) -> dict[str, Any]:
-    return {key: value for key, value in event.to_dict().items() if key not in ("type", "seq", "session")}
+    return {key: value for key, value in msgspec.to_builtins(event).items() if key not in ("type", "seq", "session")}

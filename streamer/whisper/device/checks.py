@@ -1,67 +1,34 @@
-"""Checks that a model obeys what we rely on: found against expected, one row of `streamer models verify` each.
+"""Checks that compiled graphs obey what we rely on.
 
 Wrong masks, state that survives from window to window, and mixed-up files give fluent nonsense, not an error. So masks
-and state are tried out on the device that will be used, and what files say of each other is compared.
+and state are tried out on the device that will be used.
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
-import openvino as ov
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, TOKENS_PER_SECOND
-from streamer.errors import InferenceError, ModelError
-from streamer.whisper.device.compile import Compilation, graph_name, stage_of, window_of
+from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND
+from streamer.whisper.check import Check
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.masks import MOVED_LOGITS, SAME_LOGITS
 from streamer.whisper.device.runtime import DecoderRuntime, Runtime, describe, to_float32
-from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.graphs.ports import GraphId
 
 # Largest part of the difference between two windows that may be left of the first in the second: rounding.
 STALE = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One thing that was looked at."""
-
-    name: str
-    found: str
-    expected: str
-    passed: bool
-
-    # What it means that the check did not pass, and what to do.
-    problem: str
-
-    # Stage whose device is to blame; empty: the files are.
-    stage: str = ""
-
-    def error(self) -> ModelError | InferenceError:
-        """Return what to raise where the check did not pass."""
-        if self.stage:
-            return InferenceError(f"{self.problem}; {_OTHER_DEVICE}", self.stage)
-        return ModelError(self.problem)
-
-
-_OTHER_DEVICE = "update the device's driver, or choose another device with --device CPU"
 _NONSENSE = "its text would be nonsense"
 _BROKEN = "the weights are broken, or the device's driver is"
-
-
-def require(checks: Iterable[Check]) -> None:
-    """Raise the error of the first check that did not pass."""
-    for check in checks:
-        if not check.passed:
-            raise check.error()
 
 
 def check_ports(compilation: Compilation) -> Iterator[Check]:
     """Compare names, shapes and kinds of the compiled graphs' ports with the dimensions."""
     for name, compiled in compilation.compiled.items():
-        n_slots, n_tokens = _decoder_sizes(compiled)
-        n_audio_ctx = window_of(name) * TOKENS_PER_SECOND
-        expected = expected_ports(name, compilation.graphs.dims, n_slots, n_tokens, n_audio_ctx)
+        ports = name.ports(compilation.graphs.dims, 0)  # exports give their cross-attention otherwise
+        expected = {**ports.inputs, **ports.outputs}
         found = {port_name: port for port in (*compiled.inputs, *compiled.outputs) for port_name in port.names}
         wrong = [
             f"{port} {describe(found[port]) if port in found else 'missing'}, expected {list(shape)}"
@@ -86,37 +53,6 @@ def check_ports(compilation: Compilation) -> Iterator[Check]:
             f"the {name} graph keeps state from call to call ({', '.join(states)[:100]}): expected a graph whose caches"
             " are inputs and outputs; export it without state, or convert the original checkpoint",
         )
-
-
-def expected_ports(
-    name: str, dims: ModelDimensions, n_slots: int, n_tokens: int, n_audio_ctx: int
-) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of the ports that a graph must have; it may have more."""
-    cross = (1, dims.n_text_head, n_audio_ctx, dims.text_head_size)
-    stage = stage_of(name)
-    layers = range(dims.n_text_layer)
-    kinds = ("key", "value")
-    if stage == "encoder":
-        return {
-            "input_features": (1, dims.n_mels, 2 * n_audio_ctx),
-            "last_hidden_state": (1, n_audio_ctx, dims.n_audio_state),
-        }
-    if stage == "cross_kv":
-        return {
-            "encoder_hidden_states": (1, n_audio_ctx, dims.n_audio_state),
-            **{f"present_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
-        }
-    past = (1, dims.n_text_head, n_slots, dims.text_head_size)
-    present = (1, dims.n_text_head, n_tokens, dims.text_head_size)
-    return {
-        "input_ids": (1, n_tokens),
-        "position_ids": (n_tokens,),
-        "attention_mask": (n_tokens, n_slots + n_tokens),
-        **{f"past_key_values.{i}.encoder.{kind}": cross for i in layers for kind in kinds},
-        **{f"past_key_values.{i}.decoder.{kind}": past for i in layers for kind in kinds},
-        **{f"present_key_values.{i}.decoder.{kind}": present for i in layers for kind in kinds},
-        "logits": (1, n_tokens, dims.n_vocab),
-    }
 
 
 def check_decoder(decoder: DecoderRuntime, token: int, about: str = "decoder") -> Iterator[Check]:
@@ -200,7 +136,7 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int, window_s: int = C
         moved = float(np.abs(of_a - by_itself).max()) if finite else 0.0
         left = float(np.abs(after_a - by_itself).max()) / (moved or 1.0) if finite else np.inf
         yield Check(
-            f"{graph_name(stage, window_s)}: left of the window before",
+            f"{GraphId(stage, window_s)}: left of the window before",
             f"{left:.2g}" if finite and moved else "the same for every window" if finite else "not finite",
             f"at most {STALE}",
             finite and moved > 0 and left <= STALE,
@@ -231,14 +167,6 @@ def _block(decoder: DecoderRuntime, first: int) -> FloatArray:
 
 def _relative(difference: FloatArray, scale: float) -> float:
     return float(np.abs(difference).max()) / scale
-
-
-def _decoder_sizes(compiled: ov.CompiledModel) -> tuple[int, int]:
-    """Return cache slots and tokens a call of a decoder graph; zeros for another graph."""
-    shapes = {name: tuple(port.shape) for port in compiled.inputs for name in port.names}
-    n_tokens = int(np.prod(shapes.get("input_ids", (0,))))
-    n_slots = next((s[2] for name, s in shapes.items() if name.endswith(".decoder.key") and len(s) == 4), 0)
-    return n_slots, n_tokens
 
 
 def _squeezed(shape: Iterable[int]) -> list[int]:

@@ -5,33 +5,28 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 
 import openvino as ov
 from openvino import opset13
 
-from streamer.audio.constants import CHUNK_LENGTH_S, TOKENS_PER_SECOND
+from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ConfigError, InferenceError
+from streamer.whisper import cache
 from streamer.whisper.device.devices import (
     DEVICE_ORDER,
-    STAGES,
     StagePlan,
-    cache_directory,
     check_properties,
-    first_line,
+    device_facts,
     kind_of,
     properties_for,
+    the_core,
 )
-from streamer.whisper.dims import Heads, ModelDimensions
-from streamer.whisper.graphs.build import build_cross_kv, build_decoder, build_encoder, fix_sizes, fix_window
-from streamer.whisper.weights.checkpoint import Checkpoint
+from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
+from streamer.whisper.graphs.ir import first_line
+from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId
 
 logger = logging.getLogger(__name__)
-
-# Tokens of one call of the block decoder: the prompt and a known prefix go through in blocks. On a two-core machine
-# a block of 16 costs 1.3 to 1.7 single steps.
-BLOCK_TOKENS = 16
 
 # Up to this width a decoder's step is too short to be shared: on a two-core machine a second thread takes nano.en a
 # quarter more processor time, and no less time.
@@ -39,33 +34,6 @@ NARROW = 256
 
 # Windows that there are graphs for, in seconds, where nothing else is asked for.
 WHOLE_WINDOW = (CHUNK_LENGTH_S,)
-
-
-@dataclass(frozen=True, slots=True)
-class ModelGraphs:
-    """The graphs of one model, each built or read when it is asked for. They may raise ModelError."""
-
-    dims: ModelDimensions
-
-    # Layer and head of each row that the decoder's cross-attention is asked for, in this order.
-    alignment_heads: Heads
-    encoder: Callable[[], ov.Model]
-    cross_kv: Callable[[], ov.Model]
-
-    # For any number of tokens and slots, or for one token (see `graphs.build_decoder`).
-    decoder: Callable[[], ov.Model]
-
-    @classmethod
-    def of(cls, checkpoint: Checkpoint, alignment_heads: Heads) -> "ModelGraphs":
-        """Return the graphs that we build from a checkpoint's weights."""
-        dims, tensors = checkpoint.dims, checkpoint.tensors
-        return cls(
-            dims,
-            alignment_heads,
-            encoder=lambda: build_encoder(dims, tensors),
-            cross_kv=lambda: build_cross_kv(dims, tensors),
-            decoder=lambda: build_decoder(dims, tensors, alignment_heads),
-        )
 
 
 class Compilation:
@@ -79,32 +47,34 @@ class Compilation:
         n_beams: int = 1,
         windows_s: Sequence[int] = WHOLE_WINDOW,
         cache_dir: Path | None = None,
+        model: str = "",
         on_progress: Callable[[int, int], None] = lambda done, total: None,
     ) -> None:
         """Compile nothing yet.
 
         n_beams : sequences that beam search follows at once; where they are several, a graph is made for them
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
+        cache_dir : where compiled graphs are kept; None: nowhere
+        model : what the graphs are of, such as a path; compiled graphs of each are kept apart
         on_progress : is told how many graphs of how many are compiled
         """
         self.graphs = graphs
-        # By name: `encoder`, `cross_kv`, `decoder`; where the decoder takes several tokens also `block_decoder`, and
-        # `beam_decoder` for several beams. Those for a shorter window have its length behind their names.
-        self.compiled: dict[str, ov.CompiledModel] = {}
-        self._plans = dict(plans)
-        self._n_beams = n_beams
+        self.compiled: dict[GraphId, ov.CompiledModel] = {}
+        self.plans = dict(plans)
+        self.n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
+        self._model = model
         self._on_progress = on_progress
-        self._core = ov.Core()
+        self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
 
     @property
     def devices(self) -> dict[str, str]:
         """Device of each stage."""
-        return {stage: plan.candidates[self._failed[stage]] for stage, plan in self._plans.items()}
+        return {stage: plan.candidates[self._failed[stage]] for stage, plan in self.plans.items()}
 
     def compile(self) -> None:
         """Compile what is not compiled.
@@ -112,24 +82,24 @@ class Compilation:
         Raises InferenceError where a stage's last device cannot compile it, ConfigError for a property that a device
         does not know, and what the graphs' readers raise.
         """
-        for stage, plan in self._plans.items():
+        for stage, plan in self.plans.items():
             check_properties(self._core, self.devices[stage], plan)
         with ThreadPoolExecutor(4, "compile") as pool:
-            tasks: dict[str, Future[ov.CompiledModel]] = {}
-            missing = [stage for stage in self._plans if stage not in {stage_of(name) for name in self.compiled}]
+            tasks: dict[GraphId, Future[ov.CompiledModel]] = {}
+            missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
             models = {stage: self._models(stage) for stage in missing}
             if self._keeps_bfloat16(models):
                 for model in (*models["cross_kv"].values(), *models["decoder"].values()):
                     keep_in_bfloat16(model)
-            for stage, graphs in models.items():
-                tasks |= {name: pool.submit(self._compile, stage, name, model) for name, model in graphs.items()}
+            for graphs in models.values():
+                tasks |= {graph: pool.submit(self._compile, graph, model) for graph, model in graphs.items()}
             self._on_progress(0, len(tasks))
             for done, _ in enumerate(as_completed(tasks.values()), 1):
                 self._on_progress(done, len(tasks))
         errors: dict[str, InferenceError] = {}
         for stage in missing:
             try:
-                self.compiled |= {name: task.result() for name, task in tasks.items() if stage_of(name) == stage}
+                self.compiled |= {graph: task.result() for graph, task in tasks.items() if graph.stage == stage}
             except InferenceError as error:
                 errors[stage] = error
         if errors:
@@ -139,19 +109,19 @@ class Compilation:
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
         self.compiled.clear()
-        self._core = ov.Core()
-        for stage, plan in self._plans.items():
+        self._core = the_core(renewed=True)
+        for stage, plan in self.plans.items():
             if not plan.npu_through_cpu:
                 new = [device for device in spare_devices if device not in plan.candidates]
                 spare = sorted(new, key=lambda device: DEVICE_ORDER.index(kind_of(device)))
-                self._plans[stage] = dataclasses.replace(plan, candidates=(*plan.candidates, *spare))
+                self.plans[stage] = dataclasses.replace(plan, candidates=(*plan.candidates, *spare))
 
     def reject(self, errors: Mapping[str, InferenceError]) -> None:
         """Give up the devices of stages that failed. Raises the error of a stage that has no other."""
         told: dict[str, list[str]] = {}
         for stage, error in errors.items():
-            plan = self._plans[stage]
-            self.compiled = {name: graph for name, graph in self.compiled.items() if stage_of(name) != stage}
+            plan = self.plans[stage]
+            self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
             if self._failed[stage] + 1 >= len(plan.candidates):
                 raise error
@@ -161,107 +131,79 @@ class Compilation:
             # What is wrong with a device is the same for all of its stages: it is told once.
             logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
 
-    def _models(self, stage: str) -> dict[str, ov.Model]:
-        """Build the graphs of a stage, for each window."""
-        whole = getattr(self.graphs, stage)()
-        models: dict[str, ov.Model] = {}
+    def _models(self, stage: str) -> dict[GraphId, ov.Model]:
+        """Build a stage's graph, and fix its sizes to those that it is used with."""
+        whole = self.graphs.build[stage]()
+        sizes = [(1, False)]
+        if stage == "decoder" and whole.is_dynamic():
+            sizes += [(BLOCK_TOKENS, False), *([(self.n_beams, True)] if self.n_beams > 1 else [])]
+        elif stage == "decoder" and (self.n_beams > 1 or len(self.windows_s) > 1):
+            setting = f"beam_size {self.n_beams}" if self.n_beams > 1 else f"windows_s {self.windows_s}"
+            raise ConfigError(
+                f"{setting} needs a decoder whose sizes can be chosen, this one was made for one token a call and"
+                " 30 s: use a checkpoint instead of exported graphs, or leave the setting out"
+            )
+        models: dict[GraphId, ov.Model] = {}
         for window_s in self.windows_s:
-            for name, model in self._of_window(stage, whole, window_s * TOKENS_PER_SECOND).items():
-                models[graph_name(name, window_s)] = model
+            for n_tokens, beams in sizes:
+                graph = GraphId(stage, window_s, n_tokens, beams)
+                as_it_is = window_s == CHUNK_LENGTH_S and not whole.is_dynamic()
+                ports = graph.ports(self.graphs.dims, len(self.graphs.alignment_heads))
+                models[graph] = whole if as_it_is else fix_sizes(whole, ports.inputs)
         return models
 
-    def _of_window(self, stage: str, whole: ov.Model, n_audio_ctx: int) -> dict[str, ov.Model]:
-        """Fix the sizes of a stage's graph to those that it is used with, for one window."""
-        dims = self.graphs.dims
-        shorter = n_audio_ctx if n_audio_ctx < dims.n_audio_ctx else None
-        if stage != "decoder":
-            return {stage: whole if shorter is None else fix_window(whole, shorter)}
-        if not whole.is_dynamic():
-            if self._n_beams > 1 or shorter is not None:
-                setting = f"beam_size {self._n_beams}" if self._n_beams > 1 else f"windows_s {self.windows_s}"
-                raise ConfigError(
-                    f"{setting} needs a decoder whose sizes can be chosen, this one was made for one token a call and"
-                    " 30 s: use a checkpoint instead of exported graphs, or leave the setting out"
-                )
-            return {"decoder": whole}
-        models = {
-            "decoder": fix_sizes(whole, 1, dims.cache_size, shorter),
-            "block_decoder": fix_sizes(whole, BLOCK_TOKENS, dims.cache_size, shorter),
-        }
-        if self._n_beams > 1:
-            models["beam_decoder"] = fix_sizes(whole, self._n_beams, beam_slots(dims, self._n_beams), shorter)
-        return models
-
-    def _keeps_bfloat16(self, models: Mapping[str, Mapping[str, ov.Model]]) -> bool:
+    def _keeps_bfloat16(self, models: Mapping[str, Mapping[GraphId, ov.Model]]) -> bool:
         """Tell whether keys and values, which are read at every call, are to take half of the memory.
 
         Only where weights are rounded more than that, in graphs of ours, on a processor that multiplies in bfloat16,
         and where no other device will ever have to do with them.
         """
         decoders = models.get("decoder", {})
-        ours = "cross_kv" in models and "block_decoder" in decoders
+        ours = "cross_kv" in models and any(graph.n_tokens > 1 for graph in decoders)
         if not ours or not all(has_integer_weights(model) for model in decoders.values()):
             return False
-        plans = [self._plans[stage] for stage in ("cross_kv", "decoder")]
+        plans = [self.plans[stage] for stage in ("cross_kv", "decoder")]
         if any(plan.candidates != ("CPU",) or "INFERENCE_PRECISION_HINT" in plan.properties for plan in plans):
             return False
         return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
-    def _compile(self, stage: str, name: str, model: ov.Model) -> ov.CompiledModel:
+    def _compile(self, graph: GraphId, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
+        stage = graph.stage
         device = self.devices[stage]
         group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
-        properties = properties_for(device, self._plans[stage], group_size)
+        properties = properties_for(device, self.plans[stage], group_size)
         if stage == "decoder" and device == "CPU" and self.graphs.dims.n_text_state <= NARROW:
             properties = {"INFERENCE_NUM_THREADS": 1, **properties}
         begin = time.monotonic()
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
-        cache_dir = None if self._plans[stage].npu_through_cpu else self._cache_dir
+        cache_dir = None if self.plans[stage].npu_through_cpu else self._cache_dir
         if cache_dir is not None:
-            directory = cache_directory(cache_dir, self._core, device, properties)
+            facts = [*device_facts(self._core, device), sorted(properties.items()), self._model, graph]
+            directory = cache.entry(cache_dir, device, facts)
             try:
-                compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(directory)})
+                with cache.replacing(directory):
+                    compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(directory)})
             except RuntimeError as error:
                 # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
-                logger.debug("%s for %s with the cache: %s", name, device, first_line(error))
+                logger.debug("%s for %s with the cache: %s", graph, device, first_line(error))
             else:
-                logger.debug("%s for %s in %.1f s", name, device, time.monotonic() - begin)
+                logger.debug("%s for %s in %.1f s", graph, device, time.monotonic() - begin)
                 return compiled
         try:
             compiled = self._core.compile_model(model, device, properties)
         except RuntimeError as error:
             raise InferenceError(
-                f"{device} cannot compile the {name} graph ({first_line(error)}): update its driver,"
+                f"{device} cannot compile the {graph} graph ({first_line(error)}): update its driver,"
                 " or choose another device with --device CPU"
             ) from None
         if cache_dir is not None:
             logger.warning(
                 "the cache of compiled graphs in %s cannot be used for the %s graph: delete that directory",
                 cache_dir,
-                name,
+                graph,
             )
         return compiled
-
-
-def graph_name(name: str, window_s: int) -> str:
-    """Return what a graph is called: by what it does alone where it is for 30 s, else `encoder_10s` for example."""
-    return name if window_s == CHUNK_LENGTH_S else f"{name}_{window_s}s"
-
-
-def window_of(graph: str) -> int:
-    """Return the length of the windows that a graph is for, in seconds, by its name."""
-    length = graph.rpartition("_")[2].removesuffix("s")
-    return int(length) if length.isdecimal() else CHUNK_LENGTH_S
-
-
-def stage_of(graph: str) -> str:
-    """Return the stage that a graph belongs to, by its name."""
-    return next(stage for stage in STAGES if stage in graph)
-
-
-def beam_slots(dims: ModelDimensions, n_beams: int) -> int:
-    """Return the cache slots of beam search: a prompt, and half a context of text for each beam, none in common."""
-    return (n_beams + 1) * (dims.n_text_ctx // 2) + 8
 
 
 def has_integer_weights(model: ov.Model) -> bool:

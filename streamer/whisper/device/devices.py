@@ -3,38 +3,20 @@
 Names of devices and properties are OpenVINO's: https://docs.openvino.ai, "Inference Devices and Modes".
 """
 
-import contextlib
 import difflib
-import hashlib
-import json
-import logging
-import os
 import re
-import shutil
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import openvino as ov
-import platformdirs
 from openvino import opset13
 
 from streamer.errors import ConfigError, InferenceError
-
-logger = logging.getLogger(__name__)
-
-# What a window goes through, in this order.
-STAGES = ("encoder", "cross_kv", "decoder")
+from streamer.whisper.graphs.ir import first_line
+from streamer.whisper.graphs.ports import STAGES
 
 # What AUTO prefers: the idle accelerator first, the processor that always works last.
 DEVICE_ORDER = ("NPU", "GPU", "CPU")
-
-# Names the directory of compiled graphs, where the settings do not.
-CACHE_VARIABLE = "STREAMER_CACHE_DIR"
-
-# Compiled graphs that nobody used for so long are of another driver, device or OpenVINO than the present one.
-UNUSED_AFTER_S = 90 * 24 * 3600.0
 
 _LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
 
@@ -48,13 +30,13 @@ _NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": 
 # Kind of device by the first word of a property that is for no other kind.
 _KIND_OF_PREFIX = {"NPU": "NPU", "NPUW": "NPU", "GPU": "GPU", "CPU": "CPU"}
 
-# Properties that say what a device's driver is: compiled graphs are good for no other.
+# Properties that say what a device's driver is.
 _DRIVER_PROPERTIES = {"NPU": ("NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION"), "GPU": ("GPU_DRIVER_VERSION",)}
 
-# Sub-directories of the cache that are ours: a device and a digest.
-_CACHE_NAME = re.compile(r"(NPU|GPU|CPU)[.\w]*-[0-9a-f]{16}")
-
 _PROPERTY = re.compile(r"\w+=.*", re.DOTALL)
+
+# What `the_core` has made, the newest last.
+_cores: list[ov.Core] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,14 +93,25 @@ class StagePlan:
         return f"AUTO: {', '.join(reasons) or 'the first choice'}"
 
 
+def the_core(*, renewed: bool = False) -> ov.Core:
+    """Return the program's OpenVINO core; `renewed` to begin anew with devices that were lost.
+
+    None is ever released: its CPU plugin gives the thread that uses it first a stack for signals' handlers, and when it
+    goes, in whatever thread, unmaps that stack. The next signal, such as Ctrl-C's, would end the program.
+    """
+    if renewed or not _cores:
+        _cores.append(ov.Core())
+    return _cores[-1]
+
+
 def available_devices() -> list[str]:
     """Return the names of the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
-    return _available(ov.Core())
+    return _available(the_core())
 
 
 def list_devices() -> list[DeviceInfo]:
     """Return the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
-    core = ov.Core()
+    core = the_core()
     return [describe_device(core, name) for name in _available(core)]
 
 
@@ -227,55 +220,10 @@ def check_properties(core: ov.Core, device: str, plan: StagePlan) -> None:
     )
 
 
-def cache_base(setting: str) -> Path:
-    """Return where compiled graphs are kept: as set, else where the environment says, else in the user's cache."""
-    wanted = setting or os.environ.get(CACHE_VARIABLE, "")
-    return Path(wanted).expanduser() if wanted else platformdirs.user_cache_path("streamer") / "compiled"
-
-
-def cache_directory(base: Path, core: ov.Core, device: str, properties: Mapping[str, object]) -> Path:
-    """Return the directory for what is compiled for a device as it is now, made and marked as used where possible.
-
-    Its name stands for OpenVINO's version, device, driver and properties; below it OpenVINO tells graphs apart.
-    """
-    facts = [
-        ov.get_version(),
-        device,
-        *(_told(core, device, name) for name in ("FULL_DEVICE_NAME", *_DRIVER_PROPERTIES.get(kind_of(device), ()))),
-        *(f"{key}={value}" for key, value in sorted(properties.items())),
-    ]
-    digest = hashlib.sha256(json.dumps(facts).encode("utf-8")).hexdigest()[:16]
-    directory = base / f"{device}-{digest}"
-    # Where it cannot be made, compiling with it fails, and is tried without.
-    with contextlib.suppress(OSError):
-        directory.mkdir(parents=True, exist_ok=True)
-        os.utime(directory)
-    return directory
-
-
-def prune(base: Path, now_s: float | None = None) -> None:
-    """Delete what was compiled for devices as they were once and has not been used for `UNUSED_AFTER_S`. Never fails.
-
-    now_s : seconds since the epoch; None: the present
-    """
-    latest_s = (time.time() if now_s is None else now_s) - UNUSED_AFTER_S
-    try:
-        # Nothing but what is ours by its name: the directory is the user's choice, and may hold other things.
-        found = [path for path in base.iterdir() if _CACHE_NAME.fullmatch(path.name) and not path.is_symlink()]
-    except (OSError, ValueError):
-        return
-    for path in found:
-        with contextlib.suppress(OSError):
-            if path.is_dir() and path.stat().st_mtime < latest_s:
-                logger.debug("compiled graphs in %s have not been used for long: deleted", path)
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def first_line(error: Exception) -> str:
-    """Return what an OpenVINO exception says, without its stack of source locations."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    found = (line for line in reversed(lines) if not line.startswith(("Exception from", "Check")))
-    return next(found, "no reason given")[:200]
+def device_facts(core: ov.Core, device: str) -> list[str]:
+    """Return OpenVINO's version, the device and its driver: what is compiled under them is good for no others."""
+    names = ("FULL_DEVICE_NAME", *_DRIVER_PROPERTIES.get(kind_of(device), ()))
+    return [ov.get_version(), device, *(_told(core, device, name) for name in names)]
 
 
 def _available(core: ov.Core) -> list[str]:

@@ -15,10 +15,11 @@ from numpy.typing import NDArray
 from streamer.arrays import Float32Array, FloatArray
 from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH
 from streamer.errors import InferenceError, ModelError
-from streamer.whisper.device.compile import Compilation, graph_name, stage_of
-from streamer.whisper.device.devices import first_line
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.dims import Heads
+from streamer.whisper.graphs.ir import first_line
+from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId
 from streamer.whisper.result import N_BUFFERS
 
 # An accelerator that computes for longer has hung: the largest encoder takes a few seconds.
@@ -56,12 +57,13 @@ class Runtime:
         # Lengths of the windows that there are graphs for, in seconds, the shortest first; the last is 30.
         self.windows_s = tuple(compilation.windows_s)
         stages = {
-            name: _Stage(name, graph, self.devices[stage_of(name)]) for name, graph in compilation.compiled.items()
+            graph: _Stage(graph, compiled, self.devices[graph.stage])
+            for graph, compiled in compilation.compiled.items()
         }
         # By frames of the spectrogram.
         self._encoders = {
             window_s * FRAMES_PER_SECOND: WindowEncoder(
-                stages[graph_name("encoder", window_s)], stages[graph_name("cross_kv", window_s)], n_buffers
+                stages[GraphId("encoder", window_s)], stages[GraphId("cross_kv", window_s)], n_buffers
             )
             for window_s in self.windows_s
         }
@@ -70,9 +72,9 @@ class Runtime:
         self.decoder = DecoderRuntime(
             [
                 DecoderStages(
-                    stages[graph_name("decoder", window_s)],
-                    stages.get(graph_name("block_decoder", window_s)),
-                    stages.get(graph_name("beam_decoder", window_s)),
+                    stages[GraphId("decoder", window_s)],
+                    stages.get(GraphId("decoder", window_s, BLOCK_TOKENS)),
+                    stages.get(GraphId("decoder", window_s, compilation.n_beams, beams=True)),
                 )
                 for window_s in reversed(self.windows_s)
             ],
@@ -466,8 +468,8 @@ class _Stage:
     A tensor is bound to a port and not to a name: a graph may give an input and an output the same one.
     """
 
-    def __init__(self, name: str, compiled: ov.CompiledModel, device: str) -> None:
-        self.name = name
+    def __init__(self, graph: GraphId, compiled: ov.CompiledModel, device: str) -> None:
+        self.graph = graph
         self.device = device
         # A processor does not hang, and a step on it is short enough to count what watching costs.
         self._watched = device != "CPU"
@@ -518,15 +520,15 @@ class _Stage:
 
     def _failure(self, reason: str) -> InferenceError:
         return InferenceError(
-            f"{self.device} failed while it computed the {self.name} ({reason}): see `streamer doctor`, update the"
+            f"{self.device} failed while it computed the {self.graph} ({reason}): see `streamer doctor`, update the"
             " driver, or choose another device with --device CPU",
-            stage_of(self.name),
+            self.graph.stage,
         )
 
     def _port(self, ports: Mapping[str, ov.ConstOutput], kind: str, name: str) -> ov.ConstOutput:
         if name not in ports:
             raise ModelError(
-                f"the {self.name} graph has no {kind} {name}, it has {', '.join(sorted(ports))!r:.300}: expected a"
+                f"the {self.graph} graph has no {kind} {name}, it has {', '.join(sorted(ports))!r:.300}: expected a"
                 " Whisper graph as docs/design.md has it; convert the model again with `streamer models convert`"
             )
         return ports[name]
@@ -535,7 +537,7 @@ class _Stage:
         """Raise ModelError where one graph's output is no input for another."""
         if list(port.shape) != list(tensor.shape) or port.element_type != tensor.element_type:
             raise ModelError(
-                f"the {self.name} graph takes {name} as {describe(port)}, it would be given {describe(tensor)}: the"
+                f"the {self.graph} graph takes {name} as {describe(port)}, it would be given {describe(tensor)}: the"
                 " graphs are from different models; fetch or convert all of them again"
             )
 

@@ -7,7 +7,8 @@ Architecture: Radford et al. (2022), section 2.2; the pre-norm transformer of op
 """
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import numpy as np
@@ -15,9 +16,10 @@ import openvino as ov
 import openvino.opset13 as ops
 
 from streamer.arrays import FloatArray
-from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
+from streamer.whisper.graphs.ports import Ports, Shape, dtype_of, ports
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
 
@@ -27,14 +29,37 @@ HIDDEN_SCORE = -30_000.0
 Weights = Mapping[str, FloatArray]
 
 
-def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:
-    """Build `input_features (1, n_mels, 3000)` -> `last_hidden_state (1, 1500, n_audio_state)`.
+@dataclass(frozen=True, slots=True)
+class ModelGraphs:
+    """The graphs of one model, each built or read when it is asked for."""
 
-    `fix_window` makes one for less audio of it.
-    """
-    build = _Builder(weights)
-    features = build.parameter("input_features", (1, dims.n_mels, N_FRAMES))
-    x = build.gelu(build.convolution(features, "encoder.conv1", stride=1))
+    dims: ModelDimensions
+
+    # Layer and head of each row of the decoder's cross-attention.
+    alignment_heads: Heads
+
+    # By stage; they may raise ModelError. The decoder is for any number of tokens and slots, or for one token.
+    build: Mapping[str, Callable[[], ov.Model]]
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, alignment_heads: Heads) -> "ModelGraphs":
+        """Return the graphs that we build from a checkpoint's weights."""
+        dims, tensors = checkpoint.dims, checkpoint.tensors
+        return cls(
+            dims,
+            alignment_heads,
+            {
+                "encoder": lambda: build_encoder(dims, tensors),
+                "cross_kv": lambda: build_cross_kv(dims, tensors),
+                "decoder": lambda: build_decoder(dims, tensors, alignment_heads),
+            },
+        )
+
+
+def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:
+    """Build the encoder, from a spectrogram to hidden states, for 30 s; `fix_sizes` makes one for less audio of it."""
+    build = _Builder(weights, ports("encoder", dims))
+    x = build.gelu(build.convolution(build.inputs["input_features"], "encoder.conv1", stride=1))
     x = build.gelu(build.convolution(x, "encoder.conv2", stride=2))
     x = ops.transpose(x, build.integers([0, 2, 1]))
     # As many positions as there are: all, unless the graph is fixed to a shorter window.
@@ -55,9 +80,9 @@ def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:
 
 
 def build_cross_kv(dims: ModelDimensions, weights: Weights) -> ov.Model:
-    """Build `encoder_hidden_states` -> `present_key_values.{i}.encoder.{key,value} (1, n_head, 1500, head)`."""
-    build = _Builder(weights)
-    hidden = build.parameter("encoder_hidden_states", (1, dims.n_audio_ctx, dims.n_audio_state))
+    """Build what makes keys and values for the decoder's cross-attention of the hidden states, for 30 s."""
+    build = _Builder(weights, ports("cross_kv", dims))
+    hidden = build.inputs["encoder_hidden_states"]
     outputs = {
         f"present_key_values.{i}.encoder.{kind}": build.heads(
             build.linear(hidden, f"decoder.layers.{i}.encoder_attn.{kind[0]}_proj"),
@@ -73,21 +98,12 @@ def build_cross_kv(dims: ModelDimensions, weights: Weights) -> ov.Model:
 def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Heads) -> ov.Model:
     """Build the decoder for any number of tokens (T) a call, after any number of cached slots (P).
 
-    Inputs: `input_ids (1, T)` i64, `position_ids (T)` i64, `attention_mask (T, P + T)` f32 with 1 = attend,
-    `past_key_values.{i}.decoder.{key,value} (1, n_head, P, head)`, `past_key_values.{i}.encoder.{key,value}
-    (1, n_head, 1500, head)`.
-
-    Outputs: `logits (1, T, n_vocab)`, `present_key_values.{i}.decoder.{key,value} (1, n_head, T, head)`, and
-    `cross_attention (1, n_alignment_heads, T, 1500)`, the softmax weights of the alignment heads.
-
-    Each token has a row of the mask: the cached slots and the tokens of its own call that it sees. So a call may
-    continue one sequence by several tokens, or several sequences by one each. Before the graph is compiled, `fix_sizes`
-    gives it its T and P.
+    Each token has a row of the mask, with 1 for the cached slots and the tokens of its own call that it sees. So a call
+    may continue one sequence by several tokens, or several sequences by one each. `cross_attention` is the softmax
+    weights of the alignment heads. Before the graph is compiled, `fix_sizes` gives it its T and P.
     """
-    build = _Builder(weights)
-    ids = build.parameter("input_ids", (1, -1), np.int64)
-    positions = build.parameter("position_ids", (-1,), np.int64)
-    mask = build.parameter("attention_mask", (-1, -1))
+    build = _Builder(weights, ports("decoder", dims, len(alignment_heads)))
+    ids, positions, mask = (build.inputs[name] for name in ("input_ids", "position_ids", "attention_mask"))
 
     zero = ops.constant(np.int64(0))
     x = ops.add(
@@ -108,9 +124,8 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
         query, key, value = build.thirds(heads, dims.n_text_head)
         outputs[f"present_key_values.{i}.decoder.key"] = key
         outputs[f"present_key_values.{i}.decoder.value"] = value
-        cache = (1, dims.n_text_head, -1, dims.text_head_size)
-        keys = [build.parameter(f"past_key_values.{i}.decoder.key", cache), key]
-        values = [build.parameter(f"past_key_values.{i}.decoder.value", cache), value]
+        keys = [build.inputs[f"past_key_values.{i}.decoder.key"], key]
+        values = [build.inputs[f"past_key_values.{i}.decoder.value"], value]
         attended, _ = build.attention(query, keys, values, bias)
         x = ops.add(x, build.linear(build.merge_heads(attended, dims.n_text_state), f"{prefix}.self_attn.out_proj"))
 
@@ -118,10 +133,8 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
         query = build.heads(
             build.linear(normed, f"{prefix}.encoder_attn.q_proj"), dims.n_text_head, dims.text_head_size
         )
-        cross = (1, dims.n_text_head, dims.n_audio_ctx, dims.text_head_size)
-        keys = [build.parameter(f"past_key_values.{i}.encoder.key", cross)]
-        values = [build.parameter(f"past_key_values.{i}.encoder.value", cross)]
-        attended, shares = build.attention(query, keys, values)
+        key, value = (build.inputs[f"past_key_values.{i}.encoder.{kind}"] for kind in ("key", "value"))
+        attended, shares = build.attention(query, [key], [value])
         for layer, head in alignment_heads:
             if layer == i:
                 aligned[i, head] = ops.gather(shares, build.integers([head]), ops.constant(np.int64(1)))
@@ -135,84 +148,48 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
     return build.model(outputs, "whisper_decoder")
 
 
-def fix_window(graph: ov.Model, n_audio_ctx: int) -> ov.Model:
-    """Return a copy of an encoder or a cross-KV for a shorter window, of `n_audio_ctx` positions of 20 ms.
+def fix_sizes(graph: ov.Model, inputs: Mapping[str, Shape]) -> ov.Model:
+    """Return a copy of a graph whose inputs have these shapes; then all shapes are fixed.
 
-    The weights are not copied. Raises ModelError where the graph cannot be shortened, as those of others cannot.
+    The weights are not copied: all graphs that are made of one look at the same memory. Raises ModelError where the
+    graph cannot take the shapes, as those of others cannot.
     """
     fixed = graph.clone()
-    shapes: dict[str, list[int]] = {}
-    for port in fixed.inputs:
-        n, width, length = port.shape
-        features = "input_features" in port.names
-        shapes[port.any_name] = [n, width, 2 * n_audio_ctx] if features else [n, n_audio_ctx, length]
-    _reshape(fixed, shapes)
-    fixed.set_friendly_name(f"{graph.get_friendly_name()}_{n_audio_ctx}")
-    return fixed
-
-
-def fix_sizes(decoder: ov.Model, n_tokens: int, n_slots: int, n_audio_ctx: int | None = None) -> ov.Model:
-    """Return a copy of a decoder for exactly `n_tokens` tokens a call and `n_slots` cached slots: all shapes are fixed.
-
-    n_audio_ctx : positions of the window that it looks at; None: those of 30 s
-
-    The weights are not copied: all graphs that are made of one decoder look at the same memory.
-    """
-    fixed = decoder.clone()
-    shapes: dict[str, list[int]] = {
-        "input_ids": [1, n_tokens],
-        "position_ids": [n_tokens],
-        "attention_mask": [n_tokens, n_slots + n_tokens],
-    }
-    for port in fixed.inputs:
-        if ".decoder." in port.any_name:
-            _, n_head, _, head_size = port.partial_shape
-            shapes[port.any_name] = [1, n_head.get_length(), n_slots, head_size.get_length()]
-        elif ".encoder." in port.any_name and n_audio_ctx is not None:
-            n, n_head, _, head_size = port.shape
-            shapes[port.any_name] = [n, n_head, n_audio_ctx, head_size]
-    _reshape(fixed, shapes)
-    fixed.set_friendly_name("_".join(map(str, filter(None, [decoder.get_friendly_name(), n_tokens, n_audio_ctx]))))
-    return fixed
-
-
-def _reshape(graph: ov.Model, shapes: dict[str, list[int]]) -> None:
     try:
-        graph.reshape(shapes)
+        fixed.reshape({name: list(shape) for name, shape in inputs.items()})
     except RuntimeError:
-        sizes = ", ".join(f"{name} {shape}" for name, shape in list(shapes.items())[:3])
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in list(inputs.items())[:3])
         raise ModelError(
             f"the graph {graph.get_friendly_name()!r:.80} cannot take {sizes:.200}: it was made for other sizes alone;"
             " leave model.windows_s out, or convert the original checkpoint again with `streamer models convert`"
         ) from None
+    return fixed
 
 
 class _Builder:
-    """Layers of Whisper as opset nodes, with the parameters met on the way."""
+    """Layers of Whisper as opset nodes, and the inputs of the graph that they are put into."""
 
-    def __init__(self, weights: Weights) -> None:
+    def __init__(self, weights: Weights, ports: Ports) -> None:
         self._weights = weights
         # Asked of this and not of the mapping, which would read the tensor to answer.
         self._names = frozenset(weights)
-        # Inputs of the graph, in the order in which they were made.
-        self._parameters: list[ov.Node] = []
+        self._ports = ports
+        # By name.
+        self.inputs: dict[str, ov.Node] = {}
+        for name, shape in ports.inputs.items():
+            self.inputs[name] = ops.parameter(list(shape), dtype_of(name), name)
+            self.inputs[name].output(0).set_names({name})
         # Nodes of the weights already used, so that a tied weight is held once.
         self._constants: dict[str, ov.Node] = {}
 
-    def parameter(self, name: str, shape: Sequence[int], dtype: type[np.generic] = np.float32) -> ov.Node:
-        node = ops.parameter(list(shape), dtype, name)
-        node.output(0).set_names({name})
-        self._parameters.append(node)
-        return node
-
     def model(self, outputs: Mapping[str, ov.Node], name: str) -> ov.Model:
         results = []
-        for port, node in outputs.items():
-            result = ops.result(node)
+        for port in self._ports.outputs:
+            result = ops.result(outputs[port])
             result.output(0).set_names({port})
             result.set_friendly_name(port)
             results.append(result)
-        return ov.Model(results, self._parameters, name)
+        return ov.Model(results, list(self.inputs.values()), name)
 
     def weight(self, *names: str) -> ov.Node:
         """Return the first of these weights that the model has."""

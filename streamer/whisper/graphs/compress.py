@@ -17,7 +17,7 @@ from types import ModuleType
 import openvino as ov
 
 from streamer.errors import ConfigError, UsageError
-from streamer.whisper.device.devices import STAGES
+from streamer.whisper.graphs.ports import STAGES
 
 # From the largest to the smallest. f32 leaves the weights as the checkpoint has them, which may be f16.
 PRECISIONS = ("f32", "f16", "int8", "int4")

@@ -14,7 +14,6 @@ from xml.parsers import expat
 import openvino as ov
 
 from streamer.errors import ModelError
-from streamer.whisper.device.devices import first_line
 
 # Largest graph that is read: the decoder of a large Whisper has some megabytes, without its weights.
 MAX_XML_BYTES = 64 << 20
@@ -85,6 +84,13 @@ def read_graph(path: Path) -> ov.Model:
                     " weights hold; fetch it again"
                 )
     return model
+
+
+def first_line(error: Exception) -> str:
+    """Return what an OpenVINO exception says, without its stack of source locations."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    found = (line for line in reversed(lines) if not line.startswith(("Exception from", "Check")))
+    return next(found, "no reason given")[:200]
 
 
 def _scan(path: Path) -> int:

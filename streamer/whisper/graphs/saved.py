@@ -3,7 +3,7 @@
     streamer.json                         what is here: dimensions, precisions, sizes and hashes of the files
     encoder.xml encoder.bin               one pair of files a stage; a model may be its encoder alone
     cross_kv.xml cross_kv.bin
-    decoder.xml decoder.bin               for any number of tokens and slots (see `graphs.fix_sizes`)
+    decoder.xml decoder.bin               for any number of tokens and slots (see `build.fix_sizes`)
     tokenizer.json generation_config.json preprocessor_config.json
 
 Nothing in it is trusted. The graphs' files are held against the sizes in `streamer.json` (and their descriptions, the
@@ -24,13 +24,13 @@ from typing import Any
 
 import openvino as ov
 
-from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError, StreamerError, UsageError
-from streamer.whisper.device.devices import STAGES, first_line
+from streamer.whisper import cache
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.graphs.compress import PRECISIONS
-from streamer.whisper.graphs.ir import MAX_XML_BYTES, probe_graphs, read_graph
+from streamer.whisper.graphs.ir import MAX_XML_BYTES, first_line, probe_graphs, read_graph
+from streamer.whisper.graphs.ports import STAGES, dtype_of, ports
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +41,6 @@ FORMAT_VERSION = 1
 
 # Files beside the graphs.
 COMPANIONS = ("tokenizer.json", "generation_config.json", "preprocessor_config.json")
-
-Shape = list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +110,18 @@ class SavedModel:
             ) from None
         return model
 
+    def facts(self) -> list[object]:
+        """Return by what the graphs' files are known: hashes of the descriptions, and the marks of the file system.
+
+        Who changes a file can set its size and time of modification as they were, but not its `st_ctime`.
+        """
+        weights = [(self.directory / f"{stage}.bin").stat() for stage in self.stages]
+        return [
+            ov.get_version(),
+            *(self.files[f"{stage}.xml"] for stage in self.stages),
+            *((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino) for stat in weights),
+        ]
+
     def changed_files(self) -> list[str]:
         """Return the names of the files that are missing or hold something else than was written. Reads all of them."""
         changed = []
@@ -157,15 +167,22 @@ def is_saved(directory: Path) -> bool:
     return (directory / MANIFEST).is_file()
 
 
-def load(directory: Path) -> SavedModel:
+def load(directory: Path, cache_dir: Path | None = None) -> SavedModel:
     """Read what a directory says of its model.
+
+    cache_dir : remembers which graphs do no harm, so that each is tried once; None: each time
 
     Raises ModelError where the description is missing, broken, or of a newer program, where a graph's file is missing
     or not the one that was written, and where OpenVINO cannot even be asked to read it.
     """
     model = _load(directory)
-    # The hashes keep out what was damaged, not what was made to do harm.
-    probe_graphs([directory / f"{stage}.xml" for stage in model.stages])
+    # The hashes keep out what was damaged, not what was made to do harm. That a graph does none is remembered in the
+    # user's cache, and not beside the graph, where whoever made it could have written so.
+    known = None if cache_dir is None else cache.entry(cache_dir, cache.READ, model.facts())
+    if known is None or not known.is_dir():
+        probe_graphs([directory / f"{stage}.xml" for stage in model.stages])
+    if known is not None:
+        cache.use(known)
     return model
 
 
@@ -372,36 +389,13 @@ def _marks(data: Mapping[str, Any], precisions: Mapping[str, str], path: Path) -
     return marks
 
 
-def _expected_ports(stage: str, description: Description) -> tuple[dict[str, Shape], dict[str, Shape]]:
-    """Return the shapes of a stage's inputs and outputs; -1 is any length."""
-    dims = description.dims
-    hidden = [1, dims.n_audio_ctx, dims.n_audio_state]
-    cross = [1, dims.n_text_head, dims.n_audio_ctx, dims.text_head_size]
-    if stage == "encoder":
-        return {"input_features": [1, dims.n_mels, N_FRAMES]}, {"last_hidden_state": hidden}
-    layers = [(i, kind) for i in range(dims.n_text_layer) for kind in ("key", "value")]
-    if stage == "cross_kv":
-        outputs = {f"present_key_values.{i}.encoder.{kind}": cross for i, kind in layers}
-        return {"encoder_hidden_states": hidden}, outputs
-    inputs: dict[str, Shape] = {"input_ids": [1, -1], "position_ids": [-1], "attention_mask": [-1, -1]}
-    outputs = {"logits": [1, -1, dims.n_vocab]}
-    for i, kind in layers:
-        inputs[f"past_key_values.{i}.encoder.{kind}"] = cross
-        inputs[f"past_key_values.{i}.decoder.{kind}"] = [1, dims.n_text_head, -1, dims.text_head_size]
-        outputs[f"present_key_values.{i}.decoder.{kind}"] = [1, dims.n_text_head, -1, dims.text_head_size]
-    if description.alignment_heads:
-        outputs["cross_attention"] = [1, len(description.alignment_heads), -1, dims.n_audio_ctx]
-    return inputs, outputs
-
-
 def _check_ports(model: ov.Model, stage: str, description: Description, xml: Path) -> None:
     """Raise ModelError unless the graph's ports are exactly those of a stage of this model."""
-    for kind, ports, expected in zip(
-        ("input", "output"), (model.inputs, model.outputs), _expected_ports(stage, description), strict=True
-    ):
-        found = {name: port for port in ports for name in port.names}
+    wanted = ports(stage, description.dims, len(description.alignment_heads))
+    for kind, there, expected in (("input", model.inputs, wanted.inputs), ("output", model.outputs, wanted.outputs)):
+        found = {name: port for port in there for name in port.names}
         strange = sorted(set(expected) - set(found)) + sorted(set(found) - set(expected))
-        if strange or len(ports) != len(expected):
+        if strange or len(there) != len(expected):
             what = f"{strange[0]!r:.60}" if strange else "with one name each"
             lacks = "has no" if not strange or strange[0] in expected else "has the"
             raise ModelError(
@@ -409,11 +403,11 @@ def _check_ports(model: ov.Model, stage: str, description: Description, xml: Pat
             )
         for name, shape in expected.items():
             port = found[name]
-            dtype = ov.Type.i64 if name in ("input_ids", "position_ids") else ov.Type.f32
-            if port.partial_shape != ov.PartialShape(shape) or port.element_type != dtype:
+            size, dtype = ov.PartialShape(list(shape)), ov.Type(dtype_of(name))
+            if port.partial_shape != size or port.element_type != dtype:
                 raise ModelError(
                     f"{xml} has the {kind} {name} of shape {port.partial_shape!s:.60} and type"
-                    f" {port.element_type.get_type_name()}, {MANIFEST} asks for {ov.PartialShape(shape)} and"
+                    f" {port.element_type.get_type_name()}, {MANIFEST} asks for {size} and"
                     f" {dtype.get_type_name()}: they are of different models; {_AGAIN}"
                 )
     positions = [description.dims.n_text_ctx, description.dims.n_text_state]

@@ -11,8 +11,8 @@ from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
 from streamer.whisper.decode.search import Found, Search, best_of, drawer, follow, follow_beams, greedy, sampler
 from streamer.whisper.decode.window import WindowOptions, decode_window
-from streamer.whisper.device.compile import beam_slots
 from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.graphs.ports import beam_slots
 from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO, SPEECH, read
 

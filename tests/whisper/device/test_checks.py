@@ -11,11 +11,14 @@ import pytest
 from numpy.typing import NDArray
 
 from streamer.errors import InferenceError, ModelError
-from streamer.whisper.device.checks import Check, check_decoder, check_freshness, check_ports, require
-from streamer.whisper.device.compile import Compilation, ModelGraphs
+from streamer.whisper.check import Check, require
+from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.runtime import DecoderRuntime, Runtime
+from streamer.whisper.graphs.build import ModelGraphs
+from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
@@ -240,7 +243,7 @@ class TestPorts:
 
     def test_a_missing_port_is_named(self) -> None:
         compilation = compile_nano()
-        compilation.compiled["cross_kv"] = compilation.compiled["encoder"]
+        compilation.compiled[GraphId("cross_kv")] = compilation.compiled[GraphId("encoder")]
         with pytest.raises(ModelError, match="the cross_kv graph has encoder_hidden_states missing"):
             require(check_ports(compilation))
 
@@ -251,7 +254,7 @@ class TestPorts:
         total = ops.add(x, value)
         model = ov.Model([ops.result(total)], [ops.assign(total, "memory")], [x], "stateful")
         compilation = compile_nano()
-        compilation.compiled = {"encoder": ov.Core().compile_model(model, "CPU")}
+        compilation.compiled = {GraphId("encoder"): ov.Core().compile_model(model, "CPU")}
         assert any(
             "keeps state from call to call (memory)" in failure for failure in failures(check_ports(compilation))
         )

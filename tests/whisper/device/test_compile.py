@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import openvino as ov
@@ -12,19 +13,14 @@ import pytest
 
 from streamer.arrays import FloatArray
 from streamer.errors import InferenceError
-from streamer.whisper.device.compile import (
-    BLOCK_TOKENS,
-    Compilation,
-    ModelGraphs,
-    has_integer_weights,
-    keep_in_bfloat16,
-    mark_half_weights,
-)
+from streamer.whisper.device.compile import Compilation, has_integer_weights, keep_in_bfloat16, mark_half_weights
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import as_type
+from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
-from streamer.whisper.graphs.build import build_decoder
+from streamer.whisper.graphs.build import ModelGraphs, build_decoder
 from streamer.whisper.graphs.compress import compress
+from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO
@@ -59,13 +55,11 @@ def test_scales_of_compressed_integers_are_left_alone(checkpoint: Checkpoint) ->
 
 def compressed(checkpoint: Checkpoint, precision: str) -> ModelGraphs:
     whole = ModelGraphs.of(checkpoint, HEADS)
-    return ModelGraphs(
-        whole.dims,
-        whole.alignment_heads,
-        encoder=lambda: compress(whole.encoder(), precision),
-        cross_kv=lambda: compress(whole.cross_kv(), precision),
-        decoder=lambda: compress(whole.decoder(), precision),
-    )
+
+    def compressing(build: Callable[[], ov.Model]) -> Callable[[], ov.Model]:
+        return lambda: compress(build(), precision)
+
+    return replace(whole, build={stage: compressing(build) for stage, build in whole.build.items()})
 
 
 def key_types(compilation: Compilation) -> set[str]:
@@ -89,7 +83,9 @@ def test_keys_and_values_are_kept_as_the_decoder_computes(checkpoint: Checkpoint
         compilation.compile()
         halved = able and precision == "int8" and not properties
         assert key_types(compilation) == {"bf16" if halved else "f32"}
-        hints = {name: graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compilation.compiled.items()}
+        hints = {
+            str(name): graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compilation.compiled.items()
+        }
         assert hints["decoder"] == hints["block_decoder"] == ov.Type.f32
         assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
 
@@ -107,7 +103,7 @@ def test_keys_and_values_stay_as_they_are_where_another_device_may_come(checkpoi
 def test_with_keys_in_bfloat16_a_block_still_equals_single_steps(checkpoint: Checkpoint) -> None:
     dims = checkpoint.dims
     whole = build_decoder(dims, checkpoint.tensors, HEADS)
-    exact, halved = (_Stepped(whole, dims.cache_size, keep=keep) for keep in (lambda model: None, keep_in_bfloat16))
+    exact, halved = (_Stepped(whole, dims, keep=keep) for keep in (lambda model: None, keep_in_bfloat16))
     tokens = [5, 300, 17, 4]
     expected, alone = exact.feed([[token] for token in tokens]), halved.feed([[token] for token in tokens])
     block = halved.feed([tokens])
@@ -119,12 +115,12 @@ def test_with_keys_in_bfloat16_a_block_still_equals_single_steps(checkpoint: Che
 class _Stepped:
     """A decoder with cross-attention to noise, fed in calls of one or of four tokens."""
 
-    def __init__(self, whole: ov.Model, n_slots: int, keep: Callable[[ov.Model], None]) -> None:
+    def __init__(self, whole: ov.Model, dims: ModelDimensions, keep: Callable[[ov.Model], None]) -> None:
         core = ov.Core()
-        self._n_slots = n_slots
+        self._n_slots = dims.cache_size
         self._requests = {}
         for n_tokens in (1, 4):
-            model = graphs.fix_sizes(whole, n_tokens, n_slots)
+            model = graphs.fix_sizes(whole, GraphId("decoder", n_tokens=n_tokens).ports(dims, len(HEADS)).inputs)
             keep(model)
             for port in (*model.inputs, *model.outputs):
                 expected = ov.Type.bf16 if keep is keep_in_bfloat16 and "key_values." in port.any_name else None
@@ -167,13 +163,14 @@ PRINT_THREADS = """
 import json, os, pathlib, sys
 if hasattr(os, "sched_setaffinity"):
     os.sched_setaffinity(0, range(os.cpu_count()))
-from streamer.whisper.device.compile import Compilation, ModelGraphs
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.weights import huggingface
 graphs = ModelGraphs.of(huggingface.load(pathlib.Path(sys.argv[1])), [(1, 0)])
 compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU", properties=tuple(sys.argv[2:])), ["CPU"]))
 compilation.compile()
-print(json.dumps({name: g.get_property("INFERENCE_NUM_THREADS") for name, g in compilation.compiled.items()}))
+print(json.dumps({str(name): g.get_property("INFERENCE_NUM_THREADS") for name, g in compilation.compiled.items()}))
 """
 
 
@@ -189,7 +186,8 @@ def test_a_narrow_decoder_computes_alone(properties: tuple[str, ...], expected: 
 def test_the_decoder_is_compiled_for_one_token_and_for_a_block(checkpoint: Checkpoint) -> None:
     compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plan_stages(DeviceSettings("CPU"), ["CPU"]))
     compilation.compile()
-    tokens = {name: graph.input("input_ids").shape[1] for name, graph in compilation.compiled.items() if "dec" in name}
+    decoders = {graph: compiled for graph, compiled in compilation.compiled.items() if graph.stage == "decoder"}
+    tokens = {str(graph): compiled.input("input_ids").shape[1] for graph, compiled in decoders.items()}
     assert tokens == {"decoder": 1, "block_decoder": BLOCK_TOKENS}
     before = dict(compilation.compiled)
     compilation.compile()  # what is compiled is not compiled again

@@ -13,11 +13,11 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
-from streamer.whisper.device.compile import BLOCK_TOKENS
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime, as_type, to_float32
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.graphs.ports import BLOCK_TOKENS
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint

@@ -18,6 +18,7 @@ from streamer.arrays import FloatArray
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs.compress import compress
+from streamer.whisper.graphs.ports import ports
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
 from tests.whisper.support import Untyped, random_checkpoint, tensor
@@ -50,6 +51,10 @@ def checkpoint() -> Checkpoint:
 @pytest.fixture(scope="module")
 def decoder(checkpoint: Checkpoint) -> ov.Model:
     return graphs.build_decoder(DIMS, checkpoint.tensors, HEADS)
+
+
+def fix(decoder: ov.Model, n_tokens: int, n_slots: int = DIMS.cache_size) -> ov.Model:
+    return graphs.fix_sizes(decoder, ports("decoder", DIMS, n_tokens=n_tokens, n_slots=n_slots).inputs)
 
 
 def some_inputs(n_tokens: int, n_cached: int) -> dict[str, NDArray[np.generic]]:
@@ -85,7 +90,13 @@ def test_the_logits_equal_transformers_whatever_they_are_made_with(
     tmp_path: Path, tied: bool, scaled: bool, dtype: str
 ) -> None:
     """With the embedding or with weights of their own; `scale_embedding` changes nothing there either."""
-    names: dict[str, Any] = {"d_model": 16, "vocab_size": 40, "num_mel_bins": 8, "max_target_positions": 32, "pad_token_id": 0}
+    names: dict[str, Any] = {
+        "d_model": 16,
+        "vocab_size": 40,
+        "num_mel_bins": 8,
+        "max_target_positions": 32,
+        "pad_token_id": 0,
+    }
     sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}
     names |= {f"{part}_{key}": value for part in ("encoder", "decoder") for key, value in sizes.items()}
     config = transformers.WhisperConfig(**names, tie_word_embeddings=tied, scale_embedding=scaled)
@@ -132,7 +143,7 @@ def constants(model: ov.Model) -> list[FloatArray]:
 
 @pytest.mark.parametrize("n_tokens", [1, 2, 16])
 def test_a_fixed_decoder_is_static(decoder: ov.Model, n_tokens: int) -> None:
-    fixed = graphs.fix_sizes(decoder, n_tokens, DIMS.cache_size)
+    fixed = fix(decoder, n_tokens)
     assert all(output.partial_shape.is_static for node in fixed.get_ops() for output in node.outputs())
     assert fixed.input("input_ids").shape == [1, n_tokens]
     assert fixed.input("position_ids").shape == [n_tokens]
@@ -148,7 +159,7 @@ def test_a_fixed_decoder_is_static(decoder: ov.Model, n_tokens: int) -> None:
 def test_a_fixed_decoder_computes_what_the_open_one_does(decoder: ov.Model, n_tokens: int, n_cached: int) -> None:
     inputs = some_inputs(n_tokens, n_cached)
     expected = run(decoder, inputs)
-    fixed = run(graphs.fix_sizes(decoder, n_tokens, DIMS.cache_size), inputs)
+    fixed = run(fix(decoder, n_tokens), inputs)
     assert set(fixed) == set(expected)
     for name, values in expected.items():
         np.testing.assert_allclose(fixed[name], values, rtol=0, atol=1e-5)
@@ -156,7 +167,7 @@ def test_a_fixed_decoder_computes_what_the_open_one_does(decoder: ov.Model, n_to
 
 def test_a_call_may_continue_several_sequences(decoder: ov.Model) -> None:
     """A token sees what its own row of the mask shows, whatever lies between."""
-    fixed = graphs.fix_sizes(decoder, 2, DIMS.cache_size)
+    fixed = fix(decoder, 2)
     inputs = some_inputs(2, 3)
     slots = DIMS.cache_size
     mask = np.zeros((2, slots + 2), np.float32)
@@ -168,18 +179,18 @@ def test_a_call_may_continue_several_sequences(decoder: ov.Model) -> None:
         own = np.zeros((1, slots + 1), np.float32)
         own[0, [*seen, slots]] = 1
         alone = {"input_ids": inputs["input_ids"][:, row : row + 1], "position_ids": np.array([2])}
-        single = run(graphs.fix_sizes(decoder, 1, slots), {**inputs, **alone, "attention_mask": own})["logits"][0, 0]
+        single = run(fix(decoder, 1, slots), {**inputs, **alone, "attention_mask": own})["logits"][0, 0]
         np.testing.assert_allclose(both[row], single, rtol=0, atol=1e-5)
 
 
 def test_a_decoder_may_have_other_numbers_of_slots(decoder: ov.Model) -> None:
-    fixed = graphs.fix_sizes(decoder, 5, 100)
+    fixed = fix(decoder, 5, 100)
     assert fixed.input("attention_mask").shape == [5, 105]
     assert fixed.input("past_key_values.0.decoder.key").shape[2] == 100
 
 
 def test_a_later_token_does_not_move_an_earlier_ones_logits(decoder: ov.Model) -> None:
-    fixed = graphs.fix_sizes(decoder, 4, DIMS.cache_size)
+    fixed = fix(decoder, 4)
     inputs = some_inputs(4, 3)
     before = run(fixed, inputs)["logits"][0]
     ids = inputs["input_ids"].copy()
@@ -196,16 +207,15 @@ def test_the_copies_share_the_weights(decoder: ov.Model) -> None:
     shared = addresses(decoder)
     assert len(shared) > 30
     for n_tokens in (1, 16):
-        own = addresses(graphs.fix_sizes(decoder, n_tokens, DIMS.cache_size)) - shared
+        own = addresses(fix(decoder, n_tokens)) - shared
         assert not own
 
 
 def test_the_decoder_knows_no_number_of_tokens_when_it_is_read_again(decoder: ov.Model, checkpoint: Checkpoint) -> None:
     assert decoder.get_friendly_name() == "whisper_decoder"
-    assert graphs.fix_sizes(decoder, 16, DIMS.cache_size).get_friendly_name() == "whisper_decoder_16"
     without = graphs.build_decoder(DIMS, checkpoint.tensors, [])
     assert "cross_attention" not in {port.any_name for port in without.outputs}
-    assert graphs.fix_sizes(without, 1, DIMS.cache_size).output("logits").shape == [1, 1, DIMS.n_vocab]
+    assert fix(without, 1).output("logits").shape == [1, 1, DIMS.n_vocab]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
@@ -247,9 +257,9 @@ def test_a_graph_keeps_the_weights_that_it_looks_at(checkpoint: Checkpoint) -> N
 
     tensors = LazyTensors({name: lambda name=name: read(name) for name in checkpoint.tensors})  # type: ignore[misc]
     inputs = some_inputs(1, 2)
-    expected = run(graphs.fix_sizes(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1, DIMS.cache_size), inputs)
+    expected = run(fix(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1), inputs)
     decoder = graphs.build_decoder(DIMS, tensors, HEADS)
-    fixed = graphs.fix_sizes(decoder, 1, DIMS.cache_size)
+    fixed = fix(decoder, 1)
     del decoder, tensors
     gc.collect()
     rubbish = [np.full((400, 16), np.nan, np.float32) for _ in range(200)]  # would land where something was freed
@@ -264,9 +274,7 @@ def test_a_graph_keeps_the_weights_that_it_looks_at(checkpoint: Checkpoint) -> N
 def test_weights_of_any_layout_are_taken(checkpoint: Checkpoint) -> None:
     """Read-only, not aligned, not contiguous: what a reader of a file may give."""
     inputs = some_inputs(1, 2)
-    expected = run(graphs.fix_sizes(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1, DIMS.cache_size), inputs)[
-        "logits"
-    ]
+    expected = run(fix(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1), inputs)["logits"]
 
     def frozen(array: FloatArray) -> FloatArray:
         return np.frombuffer(array.tobytes(), np.float32).reshape(array.shape)
@@ -279,5 +287,5 @@ def test_weights_of_any_layout_are_taken(checkpoint: Checkpoint) -> None:
 
     for change in (frozen, unaligned, reversed_):
         tensors = {name: change(array) for name, array in checkpoint.tensors.items()}
-        found = run(graphs.fix_sizes(graphs.build_decoder(DIMS, tensors, HEADS), 1, DIMS.cache_size), inputs)["logits"]
+        found = run(fix(graphs.build_decoder(DIMS, tensors, HEADS), 1), inputs)["logits"]
         np.testing.assert_array_equal(found, expected)

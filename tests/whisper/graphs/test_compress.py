@@ -16,6 +16,7 @@ from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs import compress as module
 from streamer.whisper.graphs.compress import check_nncf, compress, needs_nncf, parse_precisions
+from streamer.whisper.graphs.ports import GraphId
 from tests.whisper.graphs.test_build import run
 from tests.whisper.support import random_checkpoint
 
@@ -119,7 +120,7 @@ def test_the_weights_shrink_and_the_graph_stays(
 def test_a_compressed_decoder_can_be_fixed_and_keeps_its_bits() -> None:
     pytest.importorskip("nncf")
     decoder = compress(graphs.build_decoder(DIMS, random_checkpoint(DIMS).tensors, [(1, 0)]), "int8")
-    fixed = graphs.fix_sizes(decoder, 4, DIMS.cache_size)
+    fixed = graphs.fix_sizes(decoder, GraphId("decoder", n_tokens=4).ports(DIMS, 1).inputs)
     assert not fixed.is_dynamic()
     assert stored_bytes(fixed) == stored_bytes(decoder)
 

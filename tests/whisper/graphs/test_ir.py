@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from streamer.errors import ModelError
 from streamer.whisper.graphs import ir
-from streamer.whisper.graphs.ir import probe_graphs, read_graph
+from streamer.whisper.graphs.ir import first_line, probe_graphs, read_graph
 
 
 @pytest.fixture(scope="module")
@@ -175,3 +175,10 @@ def scan(path: Path) -> str:
     except ModelError as error:
         return str(error)
     return ""
+
+
+def test_the_reason_of_an_openvino_error_is_its_last_sentence() -> None:
+    stack = "Exception from src/a.cpp:1:\nException from src/b.cpp:2:\nCheck 'x' failed at src/c.cpp:3:\nNo such.\n\n"
+    assert first_line(RuntimeError(stack)) == "No such."
+    assert first_line(RuntimeError("")) == "no reason given"
+    assert len(first_line(RuntimeError("x" * 5000))) == 200

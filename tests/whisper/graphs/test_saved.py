@@ -18,7 +18,7 @@ from streamer.errors import ModelError, StreamerError, UsageError
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs import saved
 from streamer.whisper.graphs.saved import Description, FileMark
-from tests.whisper.graphs.test_build import DIMS, HEADS, run, some_inputs
+from tests.whisper.graphs.test_build import DIMS, HEADS, fix, run, some_inputs
 from tests.whisper.support import random_checkpoint
 
 COMPANIONS = {"tokenizer.json": b"{}", "preprocessor_config.json": b'{"feature_size": 8}'}
@@ -107,8 +107,8 @@ def test_what_was_written_is_read(original: Path) -> None:
     for name, content in COMPANIONS.items():
         assert (original / name).read_bytes() == content
     inputs = some_inputs(4, 3)
-    expected = run(graphs.fix_sizes(builders()["decoder"](), 4, DIMS.cache_size), inputs)
-    found = run(graphs.fix_sizes(model.read("decoder"), 4, DIMS.cache_size), inputs)
+    expected = run(fix(builders()["decoder"](), 4), inputs)
+    found = run(fix(model.read("decoder"), 4), inputs)
     for name, values in expected.items():
         np.testing.assert_array_equal(found[name], values)
     mel = {"input_features": np.random.default_rng(0).standard_normal((1, 8, 3000), np.float32)}
@@ -117,14 +117,55 @@ def test_what_was_written_is_read(original: Path) -> None:
     )
 
 
+def test_graphs_are_tried_apart_once_and_again_when_anything_changed(
+    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[object] = []
+    refuses = True
+
+    def probe(paths: list[Path]) -> None:
+        tried.append(paths)
+        if refuses:
+            raise ModelError("it crashes")
+
+    monkeypatch.setattr(saved, "probe_graphs", probe)
+    cache = tmp_path / "cache"
+    for _ in range(2):
+        with pytest.raises(ModelError, match="it crashes"):
+            saved.load(model, cache)
+    assert len(tried) == 2
+    refuses = False
+    tried.clear()
+
+    def times() -> int:
+        for _ in range(2):
+            saved.load(model, cache)
+        return len(tried)
+
+    assert times() == 1
+    saved.load(model)  # nothing can be remembered
+    assert times() == 2
+    weights = model / "decoder.bin"
+    before = weights.stat()
+    weights.write_bytes(bytes(before.st_size))
+    if os.name != "nt":  # elsewhere nobody can set the time of the last change back
+        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert times() == 3
+    monkeypatch.setattr(ov, "get_version", lambda: "2099.1")
+    assert times() == 4
+    shutil.rmtree(cache)
+    cache.write_text("no directory", encoding="utf-8")
+    assert times() == 6
+
+
 def test_half_precision_halves_the_weights_and_keeps_the_ports(original: Path, tmp_path: Path) -> None:
     half = saved.save(tmp_path / "half", describe("f16"), builders(), {})
     full = saved.load(original)
     for stage in ALL:
         assert half.files[f"{stage}.bin"].n_bytes < 0.6 * full.files[f"{stage}.bin"].n_bytes
     inputs = some_inputs(1, 3)
-    expected = run(graphs.fix_sizes(full.read("decoder"), 1, DIMS.cache_size), inputs)["logits"]
-    found = run(graphs.fix_sizes(half.read("decoder"), 1, DIMS.cache_size), inputs)["logits"]
+    expected = run(fix(full.read("decoder"), 1), inputs)["logits"]
+    found = run(fix(half.read("decoder"), 1), inputs)["logits"]
     assert 0 < np.abs(found - expected).max() < 0.1
 
 

@@ -17,9 +17,10 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
-from streamer.whisper.device.devices import STAGES
+from streamer.whisper.device.devices import the_core
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import fix_sizes
+from streamer.whisper.graphs.ports import STAGES, GraphId
 from streamer.whisper.weights.checkpoint import expected_shapes
 
 Builders = Mapping[str, Callable[[], ov.Model]]
@@ -172,7 +173,7 @@ class _Decoder:
 
     def __init__(self, build: Callable[[], ov.Model], dims: ModelDimensions) -> None:
         self._dims = dims
-        self._request = _request(fix_sizes(build(), 1, dims.cache_size))
+        self._request = _request(fix_sizes(build(), GraphId("decoder").ports(dims, 0).inputs))
         # Seconds of the fastest step so far.
         self.step_s = math.inf
 
@@ -200,7 +201,7 @@ class _Decoder:
 
 
 def _request(model: ov.Model) -> ov.InferRequest:
-    return ov.Core().compile_model(model, "CPU", _PROPERTIES).create_infer_request()
+    return the_core().compile_model(model, "CPU", _PROPERTIES).create_infer_request()
 
 
 def _tensor(values: NDArray[np.generic]) -> ov.Tensor:

@@ -3,7 +3,6 @@
 import dataclasses
 import inspect
 import os
-import re
 import tracemalloc
 import typing
 from collections.abc import Mapping
@@ -17,19 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.errors import ConfigError
-from streamer.settings import table as config
-from streamer.settings.table import DecodingSettings, Settings, all_settings, load_settings
+from streamer.settings import load
+from streamer.settings.load import load_settings
+from streamer.settings.table import SETTINGS, DecodingSettings, Setting, Settings
 from streamer.whisper.decode.grammar import GRAMMAR_PENALTY
 from streamer.whisper.decode.hotwords import HOTWORDS_BOOST
-
-REPOSITORY = Path(__file__).parents[2]
-SETTINGS = all_settings()
 
 
 @pytest.fixture(autouse=True)
 def _no_user_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep the configuration of whoever runs the tests out of them."""
-    monkeypatch.setattr(config, "default_config_path", lambda: tmp_path / "user" / "config.yaml")
+    monkeypatch.setattr(load, "default_config_path", lambda: tmp_path / "user" / "config.yaml")
 
 
 def write(path: Path, text: str) -> Path:
@@ -54,28 +51,8 @@ def one_line(error: ConfigError) -> None:
     assert "\n" not in str(error)
 
 
-def get(settings: Settings, name: str) -> Any:  # noqa: ANN401 - any setting
-    section, _, key = name.partition(".")
-    return getattr(getattr(settings, section), key)
-
-
 def test_nothing_given_is_the_defaults() -> None:
     assert load_settings(None, {}, {}) == Settings()
-
-
-def test_the_documented_file_is_the_defaults_and_names_every_setting() -> None:
-    path = REPOSITORY / "config.yaml"
-    assert load_settings(path, {}, {}) == Settings()
-    raw = yaml.safe_load(path.read_text(encoding="utf-8"))
-    assert [f"{section}.{key}" for section, block in raw.items() for key in block] == list(SETTINGS)
-
-
-def test_the_documented_file_explains_every_setting() -> None:
-    text = (REPOSITORY / "config.yaml").read_text(encoding="utf-8")
-    for line in text.splitlines():
-        assert len(line) <= 120
-        if line.startswith("  "):
-            assert re.search(r"  # \w", line), line
 
 
 def test_flags_win_over_environment_over_file_over_defaults(tmp_path: Path) -> None:
@@ -124,7 +101,7 @@ def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
     ],
 )
 def test_values_of_a_file(tmp_path: Path, text: str, name: str, value: object) -> None:
-    found = get(load_settings(write(tmp_path / "a.yaml", text), {}, {}), name)
+    found = load_settings(write(tmp_path / "a.yaml", text), {}, {})[name]
     assert found == value
     assert type(found) is type(value)
 
@@ -150,7 +127,7 @@ def test_values_of_a_file(tmp_path: Path, text: str, name: str, value: object) -
     ],
 )
 def test_values_of_the_environment(text: str, name: str, value: object) -> None:
-    found = get(load_settings(None, {f"STREAMER_{name.replace('.', '_').upper()}": text}, {}), name)
+    found = load_settings(None, {f"STREAMER_{name.replace('.', '_').upper()}": text}, {})[name]
     assert found == value
     assert type(found) is type(value)
 
@@ -303,8 +280,7 @@ def test_other_variables_are_let_through() -> None:
 
 def test_a_refused_flag_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^--port is 99999 \(a number\): expected a whole number from 0 to 65535$"):
-        load_settings(None, {}, {"server.port": "99999"}, flags={"server.port": "--port"})
-    assert "server.port on the command line is 'x'" in refusal(overrides={"server.port": "x"})
+        load_settings(None, {}, {"server.port": "99999"})
     assert "nearest is 'server.port'" in refusal(overrides={"server.prot": 1})
 
 
@@ -325,24 +301,19 @@ def test_every_setting_can_be_given_in_the_file_and_in_the_environment(tmp_path:
     text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
     from_file = load_settings(path, {}, {})
     from_environment = load_settings(None, {f"STREAMER_{section}_{key}".upper(): text}, {})
-    assert get(from_file, name) == value != get(Settings(), name)
+    assert from_file[name] == value != Settings()[name]
     assert from_environment == from_file
-    changed = [other for other in SETTINGS if get(from_file, other) != get(Settings(), other)]
+    changed = [other for other in SETTINGS if from_file[other] != Settings()[other]]
     assert changed == [name]
 
 
-def kind_of(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any type
-    """Return the type of the values of a setting other than None."""
-    return next((kind for kind in typing.get_args(key.type) if typing.get_origin(key.type) is not tuple), key.type)
-
-
-@pytest.mark.parametrize("name", [name for name, key in SETTINGS.items() if kind_of(key) is not key.type])
+@pytest.mark.parametrize("name", [name for name, setting in SETTINGS.items() if setting.may_be_none])
 def test_none_is_said_in_the_file_in_the_environment_and_in_a_flag(tmp_path: Path, name: str) -> None:
     section, _, key = name.partition(".")
     path = write(tmp_path / "a.yaml", f"{section}: {{{key}: none}}")
-    assert get(load_settings(path, {}, {}), name) is None
-    assert get(load_settings(None, {f"STREAMER_{section}_{key}".upper(): "none"}, {}), name) is None
-    assert get(load_settings(None, {}, {name: "None"}), name) is None
+    assert load_settings(path, {}, {})[name] is None
+    assert load_settings(None, {f"STREAMER_{section}_{key}".upper(): "none"}, {})[name] is None
+    assert load_settings(None, {}, {name: "None"})[name] is None
 
 
 def test_the_defaults_are_those_of_openai_whisper() -> None:
@@ -364,20 +335,19 @@ def test_the_defaults_are_those_of_the_parts_that_heed_them() -> None:
     assert decoding.grammar_penalty == GRAMMAR_PENALTY
 
 
-def other_value(key: "dataclasses.Field[Any]") -> Any:  # noqa: ANN401 - any setting
+def other_value(setting: Setting) -> Any:  # noqa: ANN401 - any setting
     """Return a valid value that is not the default."""
-    if key.metadata["choices"]:
-        return next(choice for choice in key.metadata["choices"] if choice != key.default)
-    if key.type is bool:
-        return not key.default
-    if kind_of(key) in (int, float):
-        value = key.metadata["high"] if key.default != key.metadata["high"] else key.metadata["low"]
-        return kind_of(key)(value)
-    if key.type == tuple[int, ...]:
-        return (key.metadata["low"], key.metadata["high"])
-    if key.metadata["example"]:
-        return (key.metadata["example"],)
-    return ("http://a", "http://b") if key.type == tuple[str, ...] else "something"
+    if setting.choices:
+        return next(choice for choice in setting.choices if choice != setting.default)
+    if setting.kind is bool:
+        return not setting.default
+    if setting.kind in (int, float):
+        return setting.kind(setting.high if setting.default != setting.high else setting.low)
+    if setting.kind == tuple[int, ...]:
+        return (setting.low, setting.high)
+    if setting.example:
+        return (setting.example,)
+    return ("http://a", "http://b") if setting.kind == tuple[str, ...] else "something"
 
 
 plain_values = st.recursive(
@@ -389,26 +359,25 @@ plain_values = st.recursive(
 
 @given(name=st.sampled_from(list(SETTINGS)), value=plain_values)
 def test_any_value_is_taken_as_its_type_or_refused(name: str, value: Any) -> None:  # noqa: ANN401 - any value
-    key = SETTINGS[name]
+    setting = SETTINGS[name]
     try:
-        found = get(load_settings(None, {}, {name: value}), name)
+        found = load_settings(None, {}, {name: value})[name]
     except ConfigError as error:
         one_line(error)
         return
-    if typing.get_origin(key.type) is tuple:
-        assert isinstance(found, tuple)
-        assert all(type(item) is typing.get_args(key.type)[0] for item in found)
-    elif found is None:
+    if found is None:
+        assert setting.may_be_none
         assert isinstance(value, str)
         assert value.strip().lower() == "none"
         return
-    else:
-        assert type(found) is kind_of(key)
-    if key.metadata["choices"] and not key.metadata["pattern"]:
-        assert found in key.metadata["choices"]
-    if key.metadata["low"] is not None:
-        for number in found if isinstance(found, tuple) else [found]:
-            assert key.metadata["low"] <= number <= key.metadata["high"]
+    items = found if isinstance(found, tuple) else (found,)
+    kinds = typing.get_args(setting.kind)[:1] or (setting.kind,)
+    assert isinstance(found, tuple) == bool(typing.get_args(setting.kind))
+    assert all(type(item) in kinds for item in items)
+    if setting.choices and not setting.pattern:
+        assert found in setting.choices
+    if setting.low is not None:
+        assert all(setting.low <= number <= (setting.high or 0) for number in items)
 
 
 @given(text=st.text(alphabet=st.sampled_from("server:port [],{}#&*!|>'\"%@`-?\n\t0aé\x00\x85 "), max_size=60))

@@ -1,0 +1,91 @@
+"""`streamer chat`: talks to a chatbot through a running daemon."""
+
+import asyncio
+
+from rich.console import Console
+from rich.text import Text
+
+from streamer.client.captions import DaemonAddress
+from streamer.commands.listen import daemon_address, follow
+from streamer.commands.terminal import end_on_sigterm, make_console, notice
+from streamer.errors import StreamerError, UsageError
+from streamer.settings.table import ChatSettings, Settings
+from streamer.sinks.chatbot import Chatbot, Conversation
+
+
+def chat(settings: Settings, url: str | None, *, token: str) -> int:
+    """Send each final text of a daemon to the chatbot of the settings, and print the replies. Returns the exit code.
+
+    url : the daemon; None: that of the settings
+    token : what the daemon asks for
+
+    Raises UsageError where no chatbot is named, PeerError where there is no daemon or it refuses us.
+    """
+    if not settings.chat.url:
+        raise UsageError(
+            "no chat endpoint is named: give --to http://HOST:PORT/v1, or set chat.url in the configuration file"
+        )
+    address = daemon_address(url, token, settings)
+    end_on_sigterm()
+    asyncio.run(_converse(address, settings.chat))
+    return 0
+
+
+async def _converse(address: DaemonAddress, settings: ChatSettings) -> None:
+    printer = _Printer(make_console())
+    conversation = Conversation(
+        settings.url,
+        model=settings.model,
+        system=settings.system,
+        api_key=settings.api_key,
+        timeout_s=settings.timeout_s,
+        history_turns=settings.history_turns,
+    )
+    bot = Chatbot(
+        conversation,
+        on_question=printer.question,
+        on_piece=printer.piece,
+        on_end=printer.end,
+        on_error=printer.error,
+    )
+    async with conversation:
+        following = asyncio.create_task(follow(address, bot, tell_trouble=True))
+        following.add_done_callback(lambda _: bot.close())
+        try:
+            await bot.run()
+            await following
+        finally:
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+            printer.end()
+
+
+class _Printer:
+    """Prints a conversation as it goes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        # Whether a line has been begun and not ended.
+        self._in_line = False
+
+    def question(self, text: str) -> None:
+        self._print("you: ", "bold cyan")
+        self._print(text + "\n")
+        self._print("bot: ", "bold green")
+        self._in_line = True
+
+    def piece(self, text: str) -> None:
+        self._print("".join(char if char.isprintable() or char == "\n" else " " for char in text))
+
+    def end(self) -> None:
+        if self._in_line:
+            self._in_line = False
+            self._print("\n")
+
+    def error(self, error: StreamerError) -> None:
+        self.end()
+        notice(f"error: {error}")
+
+    def _print(self, text: str, style: str = "") -> None:
+        self._console.print(Text(text, style), end="", soft_wrap=True)
+        self._console.file.flush()

@@ -1,0 +1,52 @@
+"""`streamer config show`, `init` and `schema`: the settings that hold, a file to begin with, and what editors check."""
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from streamer.errors import UsageError
+from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema, settings_yaml
+from streamer.settings.load import config_path, default_config_path, given_values
+from streamer.settings.table import SETTINGS
+
+
+def show(config: Path | None, overrides: Mapping[str, object]) -> int:
+    """Print each setting as a configuration file has it, with where it comes from. Returns the exit code.
+
+    config, overrides : file and flags of the command line
+
+    Secrets that are set are masked. Raises ConfigError where a setting is refused.
+    """
+    given = given_values(config, os.environ, overrides)
+    values = {name: given[name].value if name in given else setting.default for name, setting in SETTINGS.items()}
+    values.update({name: "***" for name, setting in SETTINGS.items() if setting.secret and values[name]})
+    origins = {name: given[name].where if name in given else "default" for name in SETTINGS}
+    path = config_path(config, os.environ)
+    sys.stdout.write(f"# {path}{'' if path.is_file() else ' (not there)'}\n{settings_yaml(values, origins)}")
+    return 0
+
+
+def init(output: Path | None, *, force: bool) -> int:
+    """Write a configuration file with all defaults, each explained. Returns the exit code.
+
+    output : the file; None: where a configuration is looked for when none is named
+
+    Raises UsageError where it is there already, unless `force` is set, and where it cannot be written.
+    """
+    path = output or default_config_path()
+    if path.is_file() and not force:
+        raise UsageError(f"{path} is there already: expected a new file; name another with -o, or add --force")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(config_yaml(SCHEMA_PATH.as_uri()), encoding="utf-8", newline="\n")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written ({error.strerror}): name another file with -o") from None
+    sys.stdout.write(f"{path}\n")
+    return 0
+
+
+def print_schema() -> int:
+    """Print the JSON Schema of the configuration file. Returns the exit code."""
+    sys.stdout.write(json_schema())
+    return 0

@@ -1,0 +1,33 @@
+"""What commands share of the terminal: a console, notices, and an end by signal."""
+
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+def make_console() -> "Console":
+    """Return a console on standard output."""
+    # Late, as the command line itself needs none.
+    from rich.console import Console
+
+    class _PipeConsole(Console):
+        """A console that leaves a broken pipe to the command line, which knows the exit code."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    # A pipe has no width; 80 columns would fold what a script wants on one line.
+    return _PipeConsole() if sys.stdout.isatty() else _PipeConsole(width=200)
+
+
+def notice(message: str) -> None:
+    """Print a line on standard error."""
+    print(f"streamer: {message}", file=sys.stderr, flush=True)  # noqa: T201
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end a command as Ctrl-C does: quietly, with what was written complete."""
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))

@@ -1,0 +1,178 @@
+"""What is written about the settings, made of the table: config.yaml, its JSON Schema, the tables of documents."""
+
+import contextlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from streamer.settings.flags import option_groups
+from streamer.settings.table import SECTIONS, SETTINGS, Setting
+from streamer.settings.values import NONE
+
+# JSON Schema of the configuration file; editors read it. `make documents` writes it.
+SCHEMA_PATH = Path(__file__).with_name("config.schema.json")
+
+# Column at which comments begin, where a value is not too long for that.
+_COMMENT_COLUMN = 28
+
+_HEAD = """\
+# Settings of streamer, each with its default. Everything may be left out.
+#
+# The file is the one that --config names, else the one that STREAMER_CONFIG names, else config.yaml in the user's
+# configuration directory (on Linux ~/.config/streamer). Environment variables win over it (server.port is
+# STREAMER_SERVER_PORT; a list is separated by commas), and command-line flags win over both.
+"""
+
+
+def config_yaml(schema: str) -> str:
+    """Return a configuration file with all defaults, each explained.
+
+    schema : path or URI of the JSON Schema, for editors
+    """
+    comments = {setting.name: _noted(setting.help, setting.limits) for setting in SETTINGS.values()}
+    defaults = {setting.name: setting.default for setting in SETTINGS.values()}
+    return f"# yaml-language-server: $schema={schema}\n{_HEAD}\n{settings_yaml(defaults, comments)}"
+
+
+def settings_yaml(values: Mapping[str, object], comments: Mapping[str, str]) -> str:
+    """Return all settings as a configuration file has them, with a comment each, by their dotted names."""
+    sections = []
+    for section, cls in SECTIONS.items():
+        lines = [_line(f"{section}:", _summary(cls))]
+        for setting in SETTINGS.values():
+            if setting.name.startswith(f"{section}."):
+                lines.append(_line(f"  {setting.key}: {_yaml(values[setting.name])}", comments[setting.name]))
+        sections.append("".join(lines))
+    return "\n".join(sections)
+
+
+def json_schema() -> str:
+    """Return the JSON Schema of the configuration file, draft 7, as text."""
+    properties = {
+        section: {
+            "description": _summary(cls),
+            # A section whose keys are all commented out is null.
+            "type": ["object", "null"],
+            "additionalProperties": False,
+            "properties": {
+                setting.key: _property(setting)
+                for setting in SETTINGS.values()
+                if setting.name.startswith(f"{section}.")
+            },
+        }
+        for section, cls in SECTIONS.items()
+    }
+    schema = {
+        "$schema": "http://json-schema.org/draft-07/schema#",
+        "title": "Settings of streamer",
+        "type": ["object", "null"],
+        "additionalProperties": False,
+        "properties": properties,
+    }
+    return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
+
+
+def options_markdown() -> str:
+    """Return the tables of the options of decoding and output."""
+    parts = []
+    for title, settings in option_groups().items():
+        rows = [["Option", "Default", "Range", "From", "What it does", "What it is for", "Applies to"], ["---"] * 7]
+        rows += [
+            [
+                f"`{setting.key}`",
+                "empty" if setting.default_text == "empty" else f"`{setting.default_text}`",
+                setting.limits,
+                setting.source,
+                f"{setting.help}. {setting.more}" if setting.more else setting.help,
+                setting.use,
+                "both" if setting.live else "files",
+            ]
+            for setting in settings
+        ]
+        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
+        parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
+    return "\n".join(parts)
+
+
+def with_options(document: str) -> str:
+    """Return a Markdown document with its tables of options made anew, between the comments that mark them."""
+    begin, end = "<!-- Options: written by `make documents` -->\n", "<!-- End of the options -->\n"
+    before, _, rest = document.partition(begin)
+    _, _, after = rest.partition(end)
+    return f"{before}{begin}\n{options_markdown()}\n{end}{after}"
+
+
+def _property(setting: Setting) -> dict[str, Any]:
+    described = {
+        "description": _noted(setting.help, setting.limits) + (f". {setting.more}" if setting.more else ""),
+        "default": NONE if setting.default is None else setting.default,
+    }
+    allowed = _allowed(setting)
+    if setting.may_be_none:
+        return {**described, "anyOf": [allowed, {"enum": [NONE]}]}
+    return {**described, **allowed}
+
+
+def _allowed(setting: Setting) -> dict[str, Any]:
+    """Return the schema of a setting's values other than none."""
+    kind = setting.kind
+    if kind is bool:
+        return {"type": "boolean"}
+    if kind in (int, float, tuple[int, ...]):
+        limits = {"minimum": setting.low, "maximum": setting.high}
+        number = {
+            "type": "number" if kind is float else "integer",
+            **{key: limit for key, limit in limits.items() if limit is not None},
+        }
+        return {"type": "array", "items": number} if kind == tuple[int, ...] else number
+    text: dict[str, Any] = {"type": "string"}
+    pattern = {"pattern": f"^(?:{setting.pattern})$"} if setting.pattern else {}
+    if setting.choices is not None:
+        choices = {"enum": list(setting.choices)}
+        text |= {"anyOf": [choices, pattern]} if pattern else choices
+    else:
+        text |= pattern
+    return text if kind is str else {"type": "array", "items": text}
+
+
+def _summary(cls: type[Any]) -> str:
+    assert cls.__doc__
+    return cls.__doc__.removesuffix(".")
+
+
+def _noted(help: str, limits: str) -> str:
+    return f"{help} ({limits})" if limits else help
+
+
+def _line(text: str, comment: str) -> str:
+    return f"{text:<{_COMMENT_COLUMN - 2}}  # {comment}\n"
+
+
+def _yaml(value: object) -> str:
+    """Return a value as YAML, on one line."""
+    match value:
+        case None:
+            return NONE
+        case bool():
+            return str(value).lower()
+        case tuple():
+            return f"[{', '.join(map(_yaml, value))}]"
+        case str():
+            if _is_plain(value):
+                return value
+            quoted = json.dumps(value, ensure_ascii=False)
+            return "".join(char if char.isprintable() else f"\\U{ord(char):08x}" for char in quoted)
+    return str(value)
+
+
+def _is_plain(text: str) -> bool:
+    """Return whether YAML, in a list too, reads text as itself without quotes."""
+    with contextlib.suppress(ValueError):
+        float(text)
+        return False  # YAML 1.1 does not know 1e3 for a number, 1.2 does
+    with contextlib.suppress(yaml.YAMLError):
+        return bool(yaml.safe_load(f"x: {text}\ny: [{text}]") == {"x": text, "y": [text]})
+    return False

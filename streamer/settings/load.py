@@ -1,0 +1,228 @@
+"""The settings of a start: from the file, the environment and flags, or refused in one line with where and why."""
+
+import difflib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+import yaml
+
+from streamer.errors import ConfigError
+from streamer.settings.table import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS, Settings
+from streamer.settings.values import checked, described, from_text
+
+CONFIG_VARIABLE = "STREAMER_CONFIG"  # names the configuration file
+CACHE_VARIABLE = (
+    "STREAMER_CACHE_DIR"  # read by the part that compiles models; here only known, so that it is let through
+)
+MAX_FILE_BYTES = 1 << 20  # a configuration file is a few kilobytes; beyond a mebibyte it is something else
+
+# Numbers such as 1e3, which YAML 1.2 reads as numbers and YAML 1.1, which PyYAML speaks, as text.
+_EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
+
+# Dotted name by environment variable.
+_VARIABLES = {setting.variable: name for name, setting in SETTINGS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value that is not left to the default, and where it stands, such as `--port` or `config.yaml, line 3`."""
+
+    value: object
+    where: str
+
+
+def load_settings(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> Settings:
+    """Read the settings: overrides win over the environment, over the file, over the defaults.
+
+    See `given_values` for the arguments and what is raised.
+    """
+    given = given_values(path, environ, overrides)
+    return Settings(
+        **{
+            section: cls(
+                **{name.partition(".")[2]: given[name].value for name in given if name.startswith(f"{section}.")}
+            )
+            for section, cls in SECTIONS.items()
+        }
+    )
+
+
+def given_values(path: Path | None, environ: Mapping[str, str], overrides: Mapping[str, object]) -> dict[str, Given]:
+    """Return what is given for settings, by their dotted names, and where each stands.
+
+    The file is `path`, or what `config_path` finds. `overrides`, from flags, map dotted names to values, or to text
+    that is read as an environment variable is.
+
+    Raises ConfigError for a file that is missing or cannot be read, a name that is unknown, and a value of the wrong
+    type or out of range.
+    """
+    return {**_from_file(path, environ), **_from_environment(environ), **_from_overrides(overrides)}
+
+
+def config_path(path: Path | None, environ: Mapping[str, str]) -> Path:
+    """Return which file is read: `path`, else the one that STREAMER_CONFIG names, else the user's own."""
+    named = path or environ.get(CONFIG_VARIABLE)
+    return Path(named) if named else default_config_path()
+
+
+def default_config_path() -> Path:
+    """Return where the configuration file is looked for when none is named."""
+    return platformdirs.user_config_path("streamer", appauthor=False) / "config.yaml"
+
+
+def _from_file(path: Path | None, environ: Mapping[str, str]) -> dict[str, Given]:
+    named = "" if path is not None or not environ.get(CONFIG_VARIABLE) else f" ({CONFIG_VARIABLE} names it)"
+    found = config_path(path, environ)
+    if path is None and not named:
+        try:
+            if not found.exists():
+                return {}
+        except OSError:  # a home directory that is not this user's
+            return {}
+    return _parse(found, _read(found, named))
+
+
+def _read(path: Path, named: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise ConfigError(
+            f"configuration file {path} does not exist{named}: expected a YAML file; correct the name, or leave it out"
+            " to use the defaults"
+        ) from None
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"configuration file {path} cannot be read{named} ({reason}): expected a YAML file that this user may read"
+        ) from None
+    if len(data) > MAX_FILE_BYTES:
+        raise ConfigError(
+            f"configuration file {path} is larger than {MAX_FILE_BYTES} bytes{named}: expected a few kilobytes of YAML"
+        )
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(
+            f"configuration file {path} is not UTF-8 at byte {error.start}{named}: save it with the encoding UTF-8"
+        ) from None
+
+
+def _parse(path: Path, text: str) -> dict[str, Given]:
+    # Nodes rather than values: they know their line, and nothing is expanded, so that aliases cannot make a small
+    # file large.
+    try:
+        root = yaml.SafeLoader(text).get_single_node()
+    except yaml.MarkedYAMLError as error:
+        place = f"{path}:{error.problem_mark.line + 1}" if error.problem_mark else f"{path}"
+        raise ConfigError(
+            f"{place}: this is not YAML ({error.problem}): expected sections such as `server:` with indented"
+            " `key: value` lines below"
+        ) from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: this is not YAML ({' '.join(str(error).split())}): expected plain text") from None
+    except RecursionError:
+        raise ConfigError(f"{path}: nested too deeply: expected sections with `key: value` lines below") from None
+    if root is None or _is_null(root):
+        return {}
+    values: dict[str, Given] = {}
+    for section, section_line, block in _entries(path, root, "sections such as `server:`"):
+        if section not in SECTIONS:
+            raise ConfigError(
+                f"{path}:{section_line}: there is no section {section!r:.80}: {_nearest_section(section)}"
+            )
+        if _is_null(block):
+            continue  # a section whose keys are all commented out
+        for key, line, node in _entries(path, block, f"`key: value` lines below `{section}:`"):
+            name = f"{section}.{key}"
+            if name not in SETTINGS:
+                raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest_setting(name)}")
+            value = checked(SETTINGS[name], _node_value(node), f"{path}:{line}: {name}")
+            values[name] = Given(value, f"{path}, line {line}")
+    return values
+
+
+def _entries(path: Path, node: yaml.Node, expected: str) -> Iterator[tuple[str, int, yaml.Node]]:
+    """Yield key, line and value of a mapping, whose keys must be text and different."""
+    if not isinstance(node, yaml.MappingNode):
+        line = node.start_mark.line + 1
+        raise ConfigError(f"{path}:{line}: found {described(_node_value(node))}: expected {expected}")
+    seen: dict[str, int] = {}
+    for key_node, value in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(f"{path}:{line}: found a key that is not plain text: expected {expected}")
+        name = str(key_node.value)
+        if name in seen:
+            raise ConfigError(f"{path}:{line}: {name!r:.80} is set in line {seen[name]} already: delete one of the two")
+        seen[name] = line
+        yield name, line, value
+
+
+def _node_value(node: yaml.Node) -> object:
+    """Return what a node says: a plain value, a list of such, or an empty mapping for anything deeper."""
+    if isinstance(node, yaml.ScalarNode):
+        if node.style is None and _EXPONENT.fullmatch(node.value):
+            return float(node.value)
+        try:
+            return yaml.constructor.SafeConstructor().construct_object(node)
+        except (ValueError, OverflowError, yaml.YAMLError):  # 2026-13-45, a number of 5000 digits, !!int "x"
+            return str(node.value)
+    if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
+        return [_node_value(item) for item in node.value]
+    return {}
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return isinstance(node, yaml.ScalarNode) and node.tag == "tag:yaml.org,2002:null"
+
+
+def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    values: dict[str, Given] = {}
+    for variable, text in environ.items():
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in (CONFIG_VARIABLE, CACHE_VARIABLE):
+            continue
+        if variable not in _VARIABLES:
+            nearest = difflib.get_close_matches(variable, [*_VARIABLES, CONFIG_VARIABLE, CACHE_VARIABLE], 1, 0.0)
+            raise ConfigError(
+                f"environment variable {variable:.80} is no setting: the nearest is {nearest[0]}; correct or unset it"
+            )
+        setting = SETTINGS[_VARIABLES[variable]]
+        where = f"environment variable {variable}"
+        values[setting.name] = Given(checked(setting, from_text(setting, text), where), where)
+    return values
+
+
+def _from_overrides(overrides: Mapping[str, object]) -> dict[str, Given]:
+    values: dict[str, Given] = {}
+    for name, value in overrides.items():
+        if name not in SETTINGS:
+            raise ConfigError(f"command line: there is no setting {name!r}: {_nearest_setting(name)}")
+        setting = SETTINGS[name]
+        value = from_text(setting, value) if isinstance(value, str) else value
+        values[name] = Given(checked(setting, value, setting.option), setting.option)
+    return values
+
+
+def _nearest_section(section: str) -> str:
+    homes = [name for name in SETTINGS if name.partition(".")[2] == section]
+    if homes:
+        return f"expected {section!r} below `{homes[0].partition('.')[0]}:`"
+    nearest = difflib.get_close_matches(section, SECTIONS, 1)
+    return f"the nearest is {nearest[0]!r}" if nearest else f"expected one of {', '.join(SECTIONS)}"
+
+
+def _nearest_setting(name: str) -> str:
+    section, _, key = name.partition(".")
+    same_section = [other.partition(".")[2] for other in SETTINGS if other.startswith(f"{section}.")]
+    nearest = difflib.get_close_matches(key, same_section, 1)
+    if nearest:
+        return f"the nearest is '{section}.{nearest[0]}'"
+    same_key = [other for other in SETTINGS if other.partition(".")[2] == key]
+    anywhere = same_key or difflib.get_close_matches(name, SETTINGS, 1, 0.7)
+    if anywhere:
+        return f"the nearest is {anywhere[0]!r}"
+    return f"expected one of {', '.join(same_section or SECTIONS)}"

@@ -1,0 +1,105 @@
+"""The directory of compiled graphs, which also remembers the graphs that were seen to do no harm.
+
+Each entry is a directory whose name is a digest of all that it is for. Its time says when it was used last.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import re
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import platformdirs
+
+from streamer.errors import ConfigError
+
+logger = logging.getLogger(__name__)
+
+# Names the directory, where the settings do not.
+CACHE_VARIABLE = "STREAMER_CACHE_DIR"
+
+# What nobody used for so long is of another model, driver, device or OpenVINO than the present ones.
+UNUSED_AFTER_S = 90 * 24 * 3600.0
+
+# Kind of an entry for graphs that were read in another process and did no harm there.
+READ = "READ"
+
+# Entries that are ours: a device or a kind, and a digest.
+_NAME = re.compile(r"(NPU|GPU|CPU|READ)[.\w]*-[0-9a-f]{16}")
+
+
+def cache_base(setting: str) -> Path:
+    """Return where the cache is: as set, else where the environment says, else among the user's caches."""
+    wanted = setting or os.environ.get(CACHE_VARIABLE, "")
+    return Path(wanted).expanduser() if wanted else platformdirs.user_cache_path("streamer") / "compiled"
+
+
+def open_cache(setting: str) -> Path | None:
+    """Make the cache and delete what was not used for long; None where nothing can be kept, which is told.
+
+    Raises ConfigError where that is because of the setting or the environment.
+    """
+    path = cache_base(setting)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        if setting or CACHE_VARIABLE in os.environ:
+            raise ConfigError(
+                f"the cache directory {str(path)!r:.200} cannot be made ({reason}): choose one that can be written to"
+            ) from None
+        logger.warning("%s cannot be made (%s); compiled graphs are not kept", path, reason)
+        return None
+    prune(path)
+    return path
+
+
+def entry(base: Path, kind: str, facts: Sequence[object]) -> Path:
+    """Return the directory for what holds under these facts; it may not be there."""
+    digest = hashlib.sha256(json.dumps([str(fact) for fact in facts]).encode("utf-8")).hexdigest()[:16]
+    return base / f"{kind}-{digest}"
+
+
+def use(directory: Path) -> None:
+    """Make an entry where it is not there, and mark it as used."""
+    with contextlib.suppress(OSError):  # where it cannot be made, nothing is kept
+        directory.mkdir(parents=True, exist_ok=True)
+        os.utime(directory)
+
+
+@contextlib.contextmanager
+def replacing(directory: Path) -> Iterator[None]:
+    """Let OpenVINO keep a compiled graph in an entry; where it writes a new one, those before go.
+
+    An entry is for one graph of one model: others in it are of the model's files or of the program as they were.
+    """
+    use(directory)
+    before = set(directory.glob("*.blob"))
+    yield
+    if set(directory.glob("*.blob")) - before:
+        for blob in before:
+            with contextlib.suppress(OSError):  # another process may be reading it
+                blob.unlink()
+
+
+def prune(base: Path, now_s: float | None = None) -> None:
+    """Delete the entries that were not used for `UNUSED_AFTER_S`. Never fails.
+
+    now_s : seconds since the epoch; None: the present
+    """
+    latest_s = (time.time() if now_s is None else now_s) - UNUSED_AFTER_S
+    try:
+        # Nothing but what is ours by its name: the directory is the user's choice, and may hold other things.
+        found = [path for path in base.iterdir() if _NAME.fullmatch(path.name) and not path.is_symlink()]
+    except (OSError, ValueError):
+        return
+    for path in found:
+        with contextlib.suppress(OSError):
+            if path.is_dir() and path.stat().st_mtime < latest_s:
+                logger.debug("%s has not been used for long: deleted", path)
+                shutil.rmtree(path, ignore_errors=True)

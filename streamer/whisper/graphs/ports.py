@@ -1,0 +1,112 @@
+"""A model's graphs and the one table of their ports: whoever builds, reads, runs or checks a graph asks here.
+
+The names are those of published exports, so that their graphs run as ours do.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, TOKENS_PER_SECOND
+from streamer.whisper.dims import ModelDimensions
+
+# What a window goes through, in this order.
+STAGES = ("encoder", "cross_kv", "decoder")
+
+# Tokens of one call of the block decoder: the prompt and a known prefix go through in blocks. On a two-core machine
+# a block of 16 costs 1.3 to 1.7 single steps.
+BLOCK_TOKENS = 16
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Inputs and outputs of a graph: the shape of each by its name, with -1 for any size."""
+
+    inputs: Mapping[str, Shape]
+    outputs: Mapping[str, Shape]
+
+
+@dataclass(frozen=True, slots=True)
+class GraphId:
+    """Which of a model's compiled graphs one is; all its sizes follow from it and the model's dimensions."""
+
+    stage: str
+
+    # Length of its windows, in seconds.
+    window_s: int = CHUNK_LENGTH_S
+
+    # Of a decoder: tokens a call, and whether each of them continues a sequence of its own.
+    n_tokens: int = 1
+    beams: bool = False
+
+    def __str__(self) -> str:
+        """Return what people call it, such as `encoder`, or `block_decoder_10s`."""
+        kind = "beam_" if self.beams else "block_" if self.n_tokens > 1 else ""
+        window = "" if self.window_s == CHUNK_LENGTH_S else f"_{self.window_s}s"
+        return f"{kind}{self.stage}{window}"
+
+    def ports(self, dims: ModelDimensions, n_heads: int) -> Ports:
+        """Return its ports; n_heads : alignment heads whose attention a decoder gives"""
+        n_slots = beam_slots(dims, self.n_tokens) if self.beams else dims.cache_size
+        return ports(self.stage, dims, n_heads, window_s=self.window_s, n_tokens=self.n_tokens, n_slots=n_slots)
+
+
+def ports(
+    stage: str,
+    dims: ModelDimensions,
+    n_heads: int = 0,
+    *,
+    window_s: int = CHUNK_LENGTH_S,
+    n_tokens: int = -1,
+    n_slots: int = -1,
+) -> Ports:
+    """Return the ports of a stage's graph.
+
+    n_heads : alignment heads whose attention a decoder gives; 0: it gives none
+    n_tokens : that a decoder takes a call (T); -1: any number
+    n_slots : of its cache (P); -1: any number
+    """
+    n_audio_ctx = window_s * TOKENS_PER_SECOND
+    hidden = (1, n_audio_ctx, dims.n_audio_state)
+    cross = dict.fromkeys(key_values(dims, "encoder"), (1, dims.n_text_head, n_audio_ctx, dims.text_head_size))
+    if stage == "encoder":
+        features = (1, dims.n_mels, window_s * FRAMES_PER_SECOND)
+        return Ports({"input_features": features}, {"last_hidden_state": hidden})
+    if stage == "cross_kv":
+        return Ports({"encoder_hidden_states": hidden}, {f"present_{name}": shape for name, shape in cross.items()})
+    cached = key_values(dims, "decoder")
+    return Ports(
+        {
+            "input_ids": (1, n_tokens),
+            "position_ids": (n_tokens,),
+            "attention_mask": (n_tokens, -1 if -1 in (n_tokens, n_slots) else n_slots + n_tokens),
+            **{f"past_{name}": (1, dims.n_text_head, n_slots, dims.text_head_size) for name in cached},
+            **{f"past_{name}": shape for name, shape in cross.items()},
+        },
+        {
+            "logits": (1, n_tokens, dims.n_vocab),
+            **{f"present_{name}": (1, dims.n_text_head, n_tokens, dims.text_head_size) for name in cached},
+            **({"cross_attention": (1, n_heads, n_tokens, n_audio_ctx)} if n_heads else {}),
+        },
+    )
+
+
+def key_values(dims: ModelDimensions, side: str) -> list[str]:
+    """Return the names of all layers' keys and values, to be put behind `past_` and `present_`.
+
+    side : `decoder`, for those of the text before, or `encoder`, for those of the audio
+    """
+    return [f"key_values.{i}.{side}.{kind}" for i in range(dims.n_text_layer) for kind in ("key", "value")]
+
+
+def dtype_of(port: str) -> type[np.generic]:
+    """Return the type of a port of our graphs, before any is compiled."""
+    return np.int64 if port in ("input_ids", "position_ids") else np.float32
+
+
+def beam_slots(dims: ModelDimensions, n_beams: int) -> int:
+    """Return the cache slots of beam search: a prompt, and half a context of text for each beam, none in common."""
+    return (n_beams + 1) * (dims.n_text_ctx // 2) + 8
