@@ -28,7 +28,7 @@ system_packages = \
 .PHONY: help run quick test style types tests bench documents hooks clean
 
 help: ## Say what there is
-	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 14
+	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo
 	@echo "Another Python: make run PYTHON=/opt/python3.12/bin/python3. How a change is made: CONTRIBUTING.md."
 

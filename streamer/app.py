@@ -22,9 +22,9 @@ from streamer.events import Error
 from streamer.live.captions import drawn_captions
 from streamer.live.clients import SESSION_NAME_BYTES, ClientStreams
 from streamer.live.decoder import make_engine
-from streamer.live.metrics import register_engine
 from streamer.live.sessions import open_session, write_all
 from streamer.server.front import Server
+from streamer.server.metrics import register_engine
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
 from streamer.sinks.terminal import TerminalSink

@@ -29,14 +29,54 @@ if sys.platform == "linux" and "PYTEST_XDIST_WORKER" in os.environ:
     os.sched_setaffinity(0, {cores[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(cores)]})
 
 # Time never decides a test, and a machine that is busy with something else is no reason to fail.
-hypothesis.settings.register_profile("untimed", deadline=None, max_examples=60)
+hypothesis.settings.register_profile("untimed", deadline=None, max_examples=30)
 hypothesis.settings.load_profile("untimed")
+
+# Files of which the tests take more than some seconds of a processor: all of their tests are marked slow.
+SLOW = (
+    "audio/test_mel.py",
+    "commands/test_bench.py",
+    "commands/test_convert.py",
+    "commands/test_window_costs.py",
+    "live/test_sessions.py",
+    "server/test_cuts.py",
+    "server/test_page.py",
+    "sinks/test_subtitles_as_whisper.py",
+    "sinks/test_subtitles_valid.py",
+    "stream/test_fairness.py",
+    "stream/test_fuzzing.py",
+    "stream/test_overload.py",
+    "test_degenerate_audio.py",
+    "test_failures.py",
+    "test_revival.py",
+    "tools/benchmarks/peers/test_weights.py",
+    "tools/benchmarks/test_results.py",
+    "tools/benchmarks/test_systems.py",
+    "tools/test_benchmark.py",
+    "tools/train_nano/test_festival.py",
+    "tools/train_nano/test_flite.py",
+    "tools/train_nano/test_synthesise.py",
+    "tools/train_nano/test_train.py",
+    "transcribe/test_transcribe.py",
+    "whisper/decode/test_draft.py",
+    "whisper/decode/test_window.py",
+    "whisper/device/test_checks.py",
+    "whisper/graphs/test_foreign.py",
+    "whisper/test_hostile.py",
+    "whisper/test_parity.py",
+    "whisper/test_sizes.py",
+    "whisper/test_windows.py",
+)
+_SLOW_PATHS = {Path(__file__).parent / name for name in SLOW}
 
 _compiled = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let all of a run's processes, daemons included, share one directory of compiled graphs, which goes with it."""
+    missing = [path for path in _SLOW_PATHS if not path.is_file()]
+    if missing:
+        raise pytest.UsageError(f"{missing[0]} is not there: take it out of SLOW in tests/conftest.py, or rename it")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_compiled] = tempfile.TemporaryDirectory(prefix="streamer-compiled-", ignore_cleanup_errors=True)
         os.environ[CACHE_VARIABLE] = config.stash[_compiled].name
@@ -45,6 +85,17 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _compiled in config.stash:
         config.stash[_compiled].cleanup()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Without slow tests, do not import their files either: with torch and transformers that takes seconds."""
+    return True if config.option.markexpr == "not slow" and collection_path in _SLOW_PATHS else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path in _SLOW_PATHS:
+            item.add_marker("slow")
 
 
 @pytest.fixture(scope="session")

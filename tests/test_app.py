@@ -169,6 +169,7 @@ def test_a_file_that_is_no_audio_is_refused(refused: Refused, tmp_path: Path, ar
         assert said in error
 
 
+@pytest.mark.slow
 @command_names
 def test_what_a_truncated_file_holds_is_transcribed(
     run_here: Run, tmp_path: Path, sentence: Path, arguments: tuple[str, ...]
@@ -316,6 +317,7 @@ def pretended_microphone(tmp_path: Path) -> dict[str, str]:
     return {"PYTHONPATH": str(modules)}
 
 
+@pytest.mark.slow
 def test_with_a_microphone_it_is_said_once_what_the_embedded_model_is_not(
     pretended_microphone: dict[str, str],
 ) -> None:
@@ -327,6 +329,7 @@ def test_with_a_microphone_it_is_said_once_what_the_embedded_model_is_not(
     assert line.endswith(f"--model {FULL_SIZE_MODEL} fetches one that is, about 290 MB")
 
 
+@pytest.mark.slow
 def test_of_a_model_with_another_origin_nothing_is_said(model: Path, pretended_microphone: dict[str, str]) -> None:
     set_origin(model, "somebody/nano.en")
     with running("--no-captions", "--model", model, environ=pretended_microphone) as daemon:
@@ -355,18 +358,21 @@ def test_the_documents_name_the_same_model(document: str) -> None:
     assert f"\nstreamer run --model {FULL_SIZE_MODEL}\n" in text
 
 
+@pytest.mark.slow
 def test_no_audio_library_is_one_line_that_says_how_to_get_it(without_portaudio: dict[str, str]) -> None:
     error = refusal(1, command("run", "--port", "0", environ=without_portaudio))
     assert "PortAudio" in error
     assert "install" in error
 
 
+@pytest.mark.slow
 def test_no_microphone_is_one_line_that_says_what_else_there_is(without_microphone: dict[str, str]) -> None:
     error = refusal(1, command("run", "--port", "0", environ=without_microphone))
     assert "no microphone" in error
     assert "--input FILE" in error
 
 
+@pytest.mark.slow
 def test_without_a_microphone_the_fallback_is_played(sentence: Path, without_portaudio: dict[str, str]) -> None:
     with running(
         *("--no-captions", "--exit-at-end", "--speed", "3", "--fallback", sentence), environ=without_portaudio
@@ -379,6 +385,7 @@ def test_without_a_microphone_the_fallback_is_played(sentence: Path, without_por
     assert wer(sample_text(0.0, SENTENCE_S), transcript(received.events)) <= MAX_WER
 
 
+@pytest.mark.slow
 def test_a_fallback_that_is_missing_is_refused(tmp_path: Path, without_microphone: dict[str, str]) -> None:
     missing = tmp_path / "missing.wav"
     error = refusal(2, command("run", "--port", "0", "--fallback", missing, environ=without_microphone))
@@ -388,6 +395,7 @@ def test_a_fallback_that_is_missing_is_refused(tmp_path: Path, without_microphon
 # --- stopping ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
 @pytest.mark.parametrize("delay_s", [0.0, 0.2])
 def test_a_daemon_that_is_stopped_while_its_model_is_compiled_ends_in_order(tmp_path: Path, delay_s: float) -> None:
@@ -404,6 +412,7 @@ def test_a_daemon_that_is_stopped_while_its_model_is_compiled_ends_in_order(tmp_
     assert outcome.exit_code == 0, outcome.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
 def test_a_daemon_that_waits_for_standard_input_ends_in_order() -> None:
     reading, writing = os.pipe()
@@ -420,6 +429,7 @@ def test_a_daemon_that_waits_for_standard_input_ends_in_order() -> None:
 # --- pausing ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGUSR1 on Windows")
 def test_without_an_input_there_is_nothing_to_pause() -> None:
     with running("--input", "none") as daemon:
@@ -491,6 +501,7 @@ def noise(rng: np.random.Generator) -> Float32Array:
     return (0.5 * np.concatenate(sounds)).astype(np.float32)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sound", [silence, noise])
 def test_three_minutes_without_speech_give_no_words(
     run_here: Run, tmp_path: Path, sound: Callable[[np.random.Generator], Float32Array]

@@ -5,7 +5,7 @@ import contextlib
 import json
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +20,7 @@ from tests.daemon import (
     SAMPLE,
     WAIT_S,
     Daemon,
+    Outcome,
     Received,
     command,
     connected,
@@ -96,6 +97,7 @@ async def test_audio_at_the_pace_of_speech_is_told_while_it_is_said(daemon: Daem
     assert any(partial.stable for partial in received.of(Partial)), "no word settled before the end"
 
 
+@pytest.mark.slow
 async def test_all_of_audio_that_comes_much_faster_than_real_time_is_transcribed(daemon: Daemon) -> None:
     samples = recording()
     received = await transcribe(daemon, samples)
@@ -106,6 +108,7 @@ async def test_all_of_audio_that_comes_much_faster_than_real_time_is_transcribed
     check_promises(received.events, duration_s=len(samples) / SAMPLE_RATE)
 
 
+@pytest.mark.slow
 async def test_audio_that_comes_slower_than_real_time_is_transcribed(daemon: Daemon) -> None:
     received = await transcribe(daemon, recording(SAMPLE, 0.0, 3.0), speed=0.5)
     assert received.close_code == 1000
@@ -128,6 +131,7 @@ async def test_other_formats_say_the_same(daemon: Daemon) -> None:
     assert received.of(Ready)[0].language == "en"
 
 
+@pytest.mark.slow
 async def test_two_clients_at_once_each_get_their_own_text(daemon: Daemon) -> None:
     first, second = await asyncio.gather(
         transcribe(daemon, recording(SAMPLE, *FIRST_S)), transcribe(daemon, recording(SAMPLE, *SECOND_S))
@@ -178,6 +182,7 @@ async def test_a_first_message_that_is_not_understood_is_refused(daemon: Daemon)
         assert received.close_code == 1008
 
 
+@pytest.mark.slow
 async def test_frames_of_an_odd_number_of_bytes_are_joined(daemon: Daemon) -> None:
     data = pcm16(recording(SAMPLE, *FIRST_S))
     async with connected(daemon.address("/v1/stream")) as (connection, received):
@@ -192,6 +197,7 @@ async def test_frames_of_an_odd_number_of_bytes_are_joined(daemon: Daemon) -> No
     assert wer(sample_text(*FIRST_S), transcript(received.events)) <= MAX_SAMPLE_WER
 
 
+@pytest.mark.slow
 async def test_samples_that_are_no_numbers_are_silence(daemon: Daemon) -> None:
     samples = recording(SAMPLE, *FIRST_S).copy()
     samples[:1600] = np.nan
@@ -227,6 +233,7 @@ async def test_a_frame_that_announces_a_gigabyte_is_refused_before_it_comes(daem
     assert daemon.health()["status"] == "ok"
 
 
+@pytest.mark.slow
 async def test_a_client_that_loses_its_connection_goes_on_where_it_was(daemon: Daemon) -> None:
     samples = recording(SAMPLE, *BOTH_S)
     whole = Received()
@@ -254,6 +261,7 @@ async def test_a_client_that_loses_its_connection_goes_on_where_it_was(daemon: D
     check_sample(whole, *BOTH_S)
 
 
+@pytest.mark.slow
 async def test_a_stream_is_commanded_between_its_audio(daemon: Daemon) -> None:
     samples = recording(SAMPLE, 0.0, pause_after(3))
     end_s = len(samples) / SAMPLE_RATE
@@ -285,6 +293,7 @@ async def test_a_stream_is_commanded_between_its_audio(daemon: Daemon) -> None:
     check_promises(received.events, duration_s=end_s, wordless=True)
 
 
+@pytest.mark.slow
 async def test_what_was_said_is_final_when_a_client_stops_to_send(daemon: Daemon) -> None:
     until_s = 3.0  # in mid-speech
     async with connected(daemon.address("/v1/stream")) as (connection, received):
@@ -302,6 +311,7 @@ async def test_what_was_said_is_final_when_a_client_stops_to_send(daemon: Daemon
     assert any(event.end > until_s for event in received.of(Final))
 
 
+@pytest.mark.slow
 async def test_too_many_clients_are_told_to_come_back(daemon: Daemon) -> None:
     async with (
         connected(daemon.address("/v1/stream")) as (one, first),
@@ -318,6 +328,7 @@ async def test_too_many_clients_are_told_to_come_back(daemon: Daemon) -> None:
     check_sample(await transcribe_when_free(daemon, *FIRST_S), *FIRST_S)
 
 
+@pytest.mark.slow
 async def test_a_client_that_vanishes_in_the_middle_of_a_word_frees_its_place(daemon: Daemon) -> None:
     for _ in range(2):
         async with connect(daemon.address("/v1/stream"), proxy=None) as connection:
@@ -354,6 +365,7 @@ async def transcribe_when_free(daemon: Daemon, begin_s: float, end_s: float) -> 
 # --- the daemon's own input -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_all_subscribers_of_a_file_get_every_final_also_over_a_broken_connection(excerpt: Path) -> None:
     with running("--input", excerpt, "--speed", "3", "--exit-at-end", "--no-captions") as daemon:
         address = daemon.address("/v1/captions?after=0")
@@ -363,7 +375,7 @@ async def test_all_subscribers_of_a_file_get_every_final_also_over_a_broken_conn
             connection.transport.abort()
             await before.wait_closed()
         last = before.events[-1]
-        await asyncio.sleep(1.0)  # something is missed meanwhile
+        await asyncio.sleep(0.5)  # something is missed meanwhile
         after = await follow(daemon.address(f"/v1/captions?after={last.seq}&session={last.session}"))
         received = await steady
         outcome = daemon.wait()
@@ -380,6 +392,7 @@ def lasting(events: Sequence[Event]) -> list[Event]:
     return [event for event in events if not isinstance(event, Partial)]
 
 
+@pytest.mark.slow
 async def test_the_end_is_told_to_those_who_come_late(excerpt: Path) -> None:
     with running("--input", excerpt, "--speed", "0", "--no-captions") as daemon:
         received = await follow(daemon.address("/v1/captions?after=0"))
@@ -392,12 +405,14 @@ async def test_the_end_is_told_to_those_who_come_late(excerpt: Path) -> None:
         assert daemon.stop().exit_code == 0
 
 
-def test_a_file_is_captioned_on_standard_output(excerpt: Path) -> None:
-    outcome = command("run", "--port", "0", "--input", excerpt, "--speed", "0", "--exit-at-end")
+@pytest.mark.slow
+def test_a_file_is_captioned_on_standard_output(run_here: Callable[..., Outcome], excerpt: Path) -> None:
+    outcome = run_here("run", "--port", "0", "--input", excerpt, "--speed", "0", "--exit-at-end")
     assert outcome.exit_code == 0, outcome.stderr
     assert wer(sample_text(*BOTH_S), outcome.stdout) <= MAX_SAMPLE_WER
 
 
+@pytest.mark.slow
 def test_standard_input_is_captioned() -> None:
     outcome = command(
         *("run", "--port", "0", "--input", "-", "--exit-at-end"), stdin=pcm16(recording(SAMPLE, *FIRST_S))
@@ -406,6 +421,7 @@ def test_standard_input_is_captioned() -> None:
     assert wer(sample_text(*FIRST_S), outcome.stdout) <= MAX_SAMPLE_WER
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
 async def test_what_was_said_before_sigterm_is_final() -> None:
     with running("--input", SAMPLE, "--no-captions") as daemon:
@@ -425,6 +441,7 @@ async def test_what_was_said_before_sigterm_is_final() -> None:
     assert words_of(final.text)[:3] == words_of(sample_text())[:3]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGTERM to catch on Windows")
 async def test_sigterm_ends_a_clients_stream_in_order() -> None:
     with running("--input", "none") as daemon:
@@ -443,6 +460,7 @@ async def test_sigterm_ends_a_clients_stream_in_order() -> None:
 # --- commands that follow a daemon ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_listen_prints_what_the_daemon_publishes(excerpt: Path) -> None:
     with running("--input", excerpt, "--speed", "2", "--exit-at-end", "--no-captions") as daemon:
         listening = [
@@ -463,6 +481,7 @@ async def test_listen_prints_what_the_daemon_publishes(excerpt: Path) -> None:
     assert words_of(" ".join(lines)) == words_of(transcript(received.events))
 
 
+@pytest.mark.slow
 def test_listen_leaves_quietly_when_its_reader_has_had_enough(excerpt: Path) -> None:
     with running("--input", excerpt, "--speed", "3", "--no-captions") as daemon:
         listener = subprocess.Popen(
@@ -481,6 +500,7 @@ def test_listen_leaves_quietly_when_its_reader_has_had_enough(excerpt: Path) -> 
         assert daemon.health()["status"] == "ok"
 
 
+@pytest.mark.slow
 async def test_chat_answers_what_is_said(excerpt: Path) -> None:
     with running("--input", excerpt, "--speed", "2", "--exit-at-end", "--no-captions") as daemon:
         async with chat_endpoint(saying("I ", "see."), saying("Go on."), saying("More?")) as endpoint:
@@ -501,7 +521,7 @@ async def test_chat_answers_what_is_said(excerpt: Path) -> None:
 
 # --- recordings -------------------------------------------------------------------------------------------------------
 
-NAMES = ("breathless", "noisy", "pauses")
+NAMES = ("breathless", "noisy")
 
 
 @pytest.fixture(scope="module")
@@ -519,6 +539,7 @@ def streamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_streamed_text_is_as_good_as_offline_text(streamed: Path, name: str) -> None:
     reference = (RECORDINGS / f"{name}.txt").read_text(encoding="utf-8")
@@ -527,6 +548,7 @@ def test_streamed_text_is_as_good_as_offline_text(streamed: Path, name: str) -> 
     assert wer(reference, transcript(events)) <= wer(reference, offline) + 0.03
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_recordings_keep_every_promise(streamed: Path, name: str) -> None:
     duration_s = soundfile.info(RECORDINGS / f"{name}.flac").duration

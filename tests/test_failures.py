@@ -50,14 +50,14 @@ class Faulty:
 def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Faulty:
     """The speech detector, or the only device there is, to be broken."""
     fault = Faulty()
-    process, infer = SpeechDetector.process, runtime_module._Stage.infer
+    process, infer = SpeechDetector.process, runtime_module.Stage.infer
 
     def fail_to_process(detector: SpeechDetector, samples: Float32Array) -> list[float]:
         if fault.use():
             raise RuntimeError("a detector that hears nothing")
         return process(detector, samples)
 
-    def fail_to_infer(stage: runtime_module._Stage) -> None:
+    def fail_to_infer(stage: runtime_module.Stage) -> None:
         if fault.use():
             raise stage._failure("ZE_RESULT_ERROR_DEVICE_LOST")
         infer(stage)
@@ -65,7 +65,7 @@ def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> F
     if request.param == "detector":
         monkeypatch.setattr(SpeechDetector, "process", fail_to_process)
     else:
-        monkeypatch.setattr(runtime_module._Stage, "infer", fail_to_infer)
+        monkeypatch.setattr(runtime_module.Stage, "infer", fail_to_infer)
     return fault
 
 
@@ -144,14 +144,16 @@ def of(events: Sequence[Event], type: type[Event]) -> list[Any]:
 # --- the commands -----------------------------------------------------------------------------------------------------
 
 
+LIVE = ("run", "--port", "0", "--exit-at-end", "--speed", "4", "--input")
+REPLAY = ("run", "--port", "0", "--exit-at-end", "--speed", "0", "--input")
+TRANSCRIBE = ("transcribe", "--stream")
+
+
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        ("run", "--port", "0", "--exit-at-end", "--speed", "4", "--input"),
-        ("run", "--port", "0", "--exit-at-end", "--speed", "0", "--input"),
-        ("transcribe", "--stream"),
-    ],
-    ids=["live", "replay", "transcribe"],
+    ("faulty", "arguments"),
+    [("device", LIVE), ("device", REPLAY), ("device", TRANSCRIBE), ("detector", TRANSCRIBE)],
+    indirect=["faulty"],
+    ids=["live", "replay", "transcribe", "detector"],
 )
 def test_what_fails_for_good_is_in_the_exit_code_and_one_line(
     faulty: Faulty, arguments: tuple[str, ...], sentence: Path, run_here: Callable[..., Outcome]
@@ -159,4 +161,5 @@ def test_what_fails_for_good_is_in_the_exit_code_and_one_line(
     faulty.uses, faulty.broken = 60, True  # when something has been heard
     outcome = run_here(*arguments, sentence)
     assert outcome.exit_code == 1
-    assert len(outcome.error()) > len("streamer: error: ")
+    (line,) = [line for line in outcome.stderr.splitlines() if line.startswith("streamer: error: ")]
+    assert len(line) > len("streamer: error: ")

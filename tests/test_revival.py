@@ -176,16 +176,16 @@ def test_a_recording_is_transcribed_over_a_lost_device(
     often_lost: WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = as_whisper(often_lost, language="en", temperature=(0.0,))
-    infer = runtime_module._Stage.infer
+    infer = runtime_module.Stage.infer
     runs = itertools.count()
     lost_at: list[int] = []
 
-    def lose(part: runtime_module._Stage) -> None:
+    def lose(part: runtime_module.Stage) -> None:
         if next(runs) in lost_at:
             raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
         infer(part)
 
-    monkeypatch.setattr(runtime_module._Stage, "infer", lose)
+    monkeypatch.setattr(runtime_module.Stage, "infer", lose)
     expected = list(transcribe(often_lost, read(SPEECH), options))
     # The encoder, a later step, and the words' alignment, which comes last.
     for at in (0, 9, next(runs) - 1):
@@ -218,15 +218,15 @@ def test_a_stream_goes_on_over_a_lost_device_without_a_gap(
         return capsys.readouterr().out.splitlines()
 
     whole = [line for line in run() if '"final"' in line]
-    infer = runtime_module._Stage.infer
+    infer = runtime_module.Stage.infer
     runs = iter(range(10**9))
 
-    def lose(part: runtime_module._Stage) -> None:
+    def lose(part: runtime_module.Stage) -> None:
         if next(runs) == 60:
             raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
         infer(part)
 
-    monkeypatch.setattr(runtime_module._Stage, "infer", lose)
+    monkeypatch.setattr(runtime_module.Stage, "infer", lose)
     lines = run()
     assert next(runs) > 80
     assert not [line for line in lines if '"gap"' in line or '"error"' in line]

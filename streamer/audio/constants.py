@@ -3,6 +3,8 @@
 Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), section 2.2.
 """
 
+from typing import Literal
+
 
 def exact_div(numerator: int, denominator: int) -> int:
     """Divide two integers that must divide without remainder."""
@@ -27,3 +29,6 @@ TOKENS_PER_SECOND = exact_div(SAMPLE_RATE, N_SAMPLES_PER_TOKEN)  # 50 encoder po
 MIN_SAMPLE_RATE = 4_000
 MAX_SAMPLE_RATE = 384_000
 MAX_CHANNELS = 32
+
+# Samples as bytes: 16-bit integers, or 32-bit floats from -1 to 1, little-endian.
+PcmFormat = Literal["s16le", "f32le"]

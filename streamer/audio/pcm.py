@@ -1,15 +1,13 @@
 """Raw PCM from a client or a pipe to 16 kHz mono samples."""
 
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.audio.resample import Resampler
 from streamer.errors import ProtocolError
-
-PcmFormat = Literal["s16le", "f32le"]
 
 BYTES_PER_SAMPLE: dict[str, int] = {"s16le": 2, "f32le": 4}
 

@@ -23,8 +23,8 @@ class Overrun(Exception):  # noqa: N818 - a condition that the reader handles, n
 class RingBuffer:
     """The last `capacity_samples` of a stream of 16 kHz mono float32 samples, by absolute position from 0.
 
-    One thread writes, any number read. The writer never waits for a reader: what is full is overwritten, counted where
-    nobody had released it, and a reader that comes too late, or that the writer laps while it copies, gets Overrun.
+    One thread writes, any number read. The writer never waits for a reader: what is full is overwritten, and a reader
+    that comes too late, or that the writer laps while it copies, gets Overrun.
     """
 
     def __init__(self, capacity_samples: int) -> None:
@@ -49,14 +49,7 @@ class RingBuffer:
         # Everything before this position may be overwritten without loss; see release().
         self._released = 0
 
-        # Stretches in which unreleased audio was overwritten, and the samples lost in them.
-        self._overruns = 0
-        self._lost_samples = 0
-
-        # Whether the last write overwrote unreleased audio, so that a stretch of many writes counts once.
-        self._overrunning = False
-
-        # Wakes those who wait for audio or for room. Held for a notification or the test of a condition, never longer.
+        # Wakes those who wait for room. Held for a notification or the test of a condition, never longer.
         self._changed = threading.Condition(threading.Lock())
 
         # How often wake() was called.
@@ -77,40 +70,20 @@ class RingBuffer:
         """Samples that can be written before unreleased audio is overwritten."""
         return self.capacity_samples - (self._head - max(self._released, self._oldest))
 
-    @property
-    def overruns(self) -> int:
-        """Times that unreleased audio was overwritten; writes that follow each other count as one."""
-        return self._overruns
-
-    @property
-    def lost_samples(self) -> int:
-        """Unreleased samples that were overwritten."""
-        return self._lost_samples
-
     def write(self, samples: Float32Array) -> None:
         """Append samples, shape (n,). Only the thread that writes may call it."""
         n_samples = len(samples)
         if n_samples == 0:
             return
         end = self._head + n_samples
-        oldest = max(self._oldest, end - self.capacity_samples)
-        lost = max(0, oldest - max(self._released, self._oldest))
-        if lost:
-            self._lost_samples += lost
-            self._overruns += not self._overrunning
-        self._overrunning = lost > 0
-
         # First said, then overwritten: a reader that copies meanwhile sees it when it looks again.
-        self._oldest = oldest
+        self._oldest = max(self._oldest, end - self.capacity_samples)
         kept = samples[-self.capacity_samples :]
         start = (end - len(kept)) % self.capacity_samples
         n_first = min(len(kept), self.capacity_samples - start)
         self._samples[start : start + n_first] = kept[:n_first]
         self._samples[: len(kept) - n_first] = kept[n_first:]
         self._head = end
-
-        with self._changed:
-            self._changed.notify_all()
         if self.on_write is not None:
             self.on_write()
 
@@ -144,20 +117,13 @@ class RingBuffer:
     def wait_for_room(self, n_samples: int, timeout_s: float) -> bool:
         """Wait until `n_samples` can be written without loss, wake() or the time is over; say whether they can."""
         assert n_samples <= self.capacity_samples, f"{n_samples} samples never fit into {self.capacity_samples}"
-        return self._wait(lambda: self.free >= n_samples, timeout_s)
-
-    def wait_for_audio(self, beyond: int, timeout_s: float) -> bool:
-        """Wait until there is audio after position `beyond`, wake() or the time is over; say whether there is."""
-        return self._wait(lambda: self._head > beyond, timeout_s)
+        with self._changed:
+            wakes = self._wakes
+            self._changed.wait_for(lambda: self.free >= n_samples or self._wakes != wakes, timeout_s)
+            return self.free >= n_samples
 
     def wake(self) -> None:
         """Let those who wait at this moment return, so that they see that something else has changed."""
         with self._changed:
             self._wakes += 1
             self._changed.notify_all()
-
-    def _wait(self, ready: Callable[[], bool], timeout_s: float) -> bool:
-        with self._changed:
-            wakes = self._wakes
-            self._changed.wait_for(lambda: ready() or self._wakes != wakes, timeout_s)
-            return ready()

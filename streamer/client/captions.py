@@ -1,7 +1,6 @@
 """A client of a running daemon: its captions as events, across interruptions."""
 
 import asyncio
-import ipaddress
 import logging
 import os
 import urllib.parse
@@ -20,6 +19,7 @@ from websockets.exceptions import (
 
 from streamer.errors import PeerError, ProtocolError, UnknownEventError, UsageError
 from streamer.events import End, Event, from_json
+from streamer.outside import is_loopback, one_line
 
 logger = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class _Place:
 
 
 async def _connected(address: DaemonAddress, place: _Place) -> ClientConnection:
-    url = address.url
+    url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
     if place.seq:
         query = urllib.parse.urlencode({"after": place.seq, "session": place.session})
         url += ("&" if "?" in url else "?") + query
@@ -149,13 +149,13 @@ async def _connected(address: DaemonAddress, place: _Place) -> ClientConnection:
             additional_headers={"Authorization": f"Bearer {address.token}"} if address.token else None,
             compression=None,  # small messages, and soon rather than small
             max_size=MAX_EVENT_BYTES,
-            proxy=None if _is_loopback(address.url) else True,  # a proxy cannot reach this machine's own ports
+            proxy=None if is_loopback(host) else True,  # a proxy cannot reach this machine's own ports
         )
     except InvalidURI:
         raise UsageError(f"{address.url} is no daemon's address: expected HOST:PORT or ws://HOST:PORT") from None
     except InvalidStatus as error:
         status = error.response.status_code
-        said = _short_text(bytes(error.response.body or b"")[:300].decode("utf-8", "replace"))
+        said = one_line(bytes(error.response.body or b"")[:300].decode("utf-8", "replace"))
         if status >= 500:
             raise _GoneError(f"HTTP status {status}{f', {said}' if said else ''}") from None
         remedy = ": give its token with --token" if status in (401, 403) else ""
@@ -167,7 +167,8 @@ async def _connected(address: DaemonAddress, place: _Place) -> ClientConnection:
     except InvalidHandshake as error:
         if isinstance(error.__cause__, EOFError | OSError):
             raise _GoneError("it closed the connection") from None
-        raise PeerError(f"{address.url} does not speak WebSocket ({_short(error)}): is a daemon there?") from None
+        said = one_line(error)
+        raise PeerError(f"{address.url} does not speak WebSocket ({said:.300}): is a daemon there?") from None
 
 
 async def _events(address: DaemonAddress, connection: ClientConnection) -> AsyncGenerator[Event, None]:
@@ -190,8 +191,9 @@ async def _events(address: DaemonAddress, connection: ClientConnection) -> Async
         except UnknownEventError as error:  # a later daemon may say more than we understand
             logger.debug("%s sent an event that is left out: %s", address.url, error)
             continue
-        except (ProtocolError, RecursionError, OverflowError) as error:  # nested without end, a number of 400 digits
-            raise PeerError(f"{address.url} sent what is no event: {_short(error)}; are both of one version?") from None
+        except ProtocolError as error:
+            said = one_line(error)
+            raise PeerError(f"{address.url} sent what is no event: {said:.300}; are both of one version?") from None
         yield event
 
 
@@ -205,27 +207,11 @@ def _farewell(closed: ConnectionClosed) -> str:
     frame = closed.rcvd or closed.sent
     if frame is None:
         return "the connection broke"
-    return f"close code {frame.code}{f', {_short_text(frame.reason)}' if frame.reason else ''}"
+    return f"close code {frame.code}{f', {one_line(frame.reason)}' if frame.reason else ''}"
 
 
 def _why(error: OSError | EOFError) -> str:
     # asyncio writes the address into strerror, and names no reason where it tried several addresses.
     if isinstance(error, OSError) and error.errno:
         return error.strerror if error.errno < 0 and error.strerror else os.strerror(error.errno)
-    return _short(error) or "it closed the connection"
-
-
-def _is_loopback(url: str) -> bool:
-    host = urllib.parse.urlsplit(url).hostname or ""
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
-
-
-def _short(error: Exception) -> str:
-    return _short_text(str(error))
-
-
-def _short_text(text: str) -> str:
-    return " ".join("".join(char if char.isprintable() else " " for char in text).split())[:300]
+    return one_line(error) or "it closed the connection"

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import openvino as ov
-from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
 from streamer.whisper.device.devices import the_core
+from streamer.whisper.device.runtime import DecoderRuntime, DecoderStages, EncodedWindow, Stage
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import fix_sizes
 from streamer.whisper.graphs.ports import STAGES, GraphId
 from streamer.whisper.weights.checkpoint import expected_shapes
 
 Builders = Mapping[str, Callable[[], ov.Model]]
-Tensors = Mapping[str, ov.Tensor]
 
 # Tokens that are decoded: enough for their agreement to be worth a look, few enough for large-v3 on a small machine.
 N_TOKENS = 32
@@ -87,15 +86,14 @@ def measure_reference(graphs: Builders, dims: ModelDimensions, mel: FloatArray, 
     mel : shape = (n_mels, 3000)
     tokens : a transcript, from the start of a transcript on; of its first N_TOKENS
     """
-    hidden, encoder_s = _encode(graphs["encoder"], mel)
+    hidden, encoder_s = _encode(_stage("encoder", graphs, dims), mel)
     if "decoder" not in graphs:
         return Reference(hidden, None, {"encoder": encoder_s})
-    cross_kv = _CrossKV(graphs["cross_kv"])
-    keys_values, cross_kv_s = cross_kv.run(hidden), cross_kv.run_s
+    cross_kv = _CrossKV(graphs, dims)
+    window, cross_kv_s = cross_kv.window, cross_kv.run(hidden)
     del cross_kv  # gone before the decoder comes, which takes most memory
-    decoder = _Decoder(graphs["decoder"], dims)
-    logits = decoder.run(keys_values, tokens)
-    return Reference(hidden, logits, {"encoder": encoder_s, "cross_kv": cross_kv_s, "decoder": decoder.step_s})
+    logits, step_s = _decode(_stage("decoder", graphs, dims), dims, window, tokens)
+    return Reference(hidden, logits, {"encoder": encoder_s, "cross_kv": cross_kv_s, "decoder": step_s})
 
 
 def measure_drift(
@@ -110,22 +108,25 @@ def measure_drift(
 
     graphs : the checkpoint's own, of which only the cross-KV is built again: it is small
     """
-    hidden, encoder_s = _encode(compressed["encoder"], mel)
+    hidden, encoder_s = _encode(_stage("encoder", compressed, dims), mel)
     speeds = {"encoder": reference.times["encoder"] / encoder_s}
     if reference.logits is None:
         return [_drift("encoder", reference.hidden, hidden, speeds, agreement=False)]
-    decoder = _Decoder(compressed["decoder"], dims)
-    cross_kv = _CrossKV(graphs["cross_kv"])
-    decoder_alone = decoder.run(cross_kv.run(reference.hidden), tokens)
-    with_encoder = decoder.run(cross_kv.run(hidden), tokens)
-    del cross_kv
-    cross_kv = _CrossKV(compressed["cross_kv"])
-    with_cross_kv = decoder.run(cross_kv.run(reference.hidden), tokens)
-    with_all = decoder.run(cross_kv.run(hidden), tokens)
+    decoder = _stage("decoder", compressed, dims)
+    logits: list[FloatArray] = []
+    fastest = {"encoder": encoder_s, "decoder": math.inf}
+    for builders in (graphs, compressed):
+        cross_kv = _CrossKV(builders, dims)
+        fastest["cross_kv"] = math.inf
+        for states in (reference.hidden, hidden):
+            fastest["cross_kv"] = min(fastest["cross_kv"], cross_kv.run(states))
+            rows, step_s = _decode(decoder, dims, cross_kv.window, tokens)
+            logits.append(rows)
+            fastest["decoder"] = min(fastest["decoder"], step_s)
+    decoder_alone, with_encoder, with_cross_kv, with_all = logits
 
-    times = {"encoder": encoder_s, "cross_kv": cross_kv.run_s, "decoder": decoder.step_s}
-    speeds = {stage: reference.times[stage] / times[stage] for stage in STAGES}
-    speeds["all"] = _window_s(reference.times) / _window_s(times)
+    speeds |= {stage: reference.times[stage] / fastest[stage] for stage in STAGES}
+    speeds["all"] = _window_s(reference.times) / _window_s(fastest)
     return [
         _drift("encoder", decoder_alone, with_encoder, speeds),
         _drift("cross_kv", decoder_alone, with_cross_kv, speeds),
@@ -146,72 +147,53 @@ def _window_s(times: Mapping[str, float]) -> float:
     return times["encoder"] + times["cross_kv"] + N_TOKENS * times["decoder"]
 
 
-def _encode(build: Callable[[], ov.Model], mel: FloatArray) -> tuple[FloatArray, float]:
+def _stage(stage: str, builders: Builders, dims: ModelDimensions) -> Stage:
+    graph, model = GraphId(stage), builders[stage]()
+    if model.is_dynamic():
+        model = fix_sizes(model, graph.ports(dims, 0).inputs)
+    return Stage(graph, the_core().compile_model(model, "CPU", _PROPERTIES), "CPU")
+
+
+def _encode(encoder: Stage, mel: FloatArray) -> tuple[FloatArray, float]:
     """Return the hidden states and the seconds that they take."""
-    request = _request(build())
-    inputs = {"input_features": _tensor(mel[None])}
-    fastest = min(_infer(request, inputs) for _ in range(N_RUNS))
-    return request.get_output_tensor(0).data.copy(), fastest
+    encoder.bind_input("input_features").data[0] = mel
+    hidden: FloatArray = encoder.bind_output("last_hidden_state").data
+    return hidden, _seconds(encoder)
 
 
 class _CrossKV:
-    """A cross-KV graph; what a run returns holds until the next."""
+    """A cross-KV graph with the window that it writes into."""
 
-    def __init__(self, build: Callable[[], ov.Model]) -> None:
-        self._request = _request(build())
-        # Seconds of the fastest run so far.
-        self.run_s = math.inf
+    def __init__(self, builders: Builders, dims: ModelDimensions) -> None:
+        self._stage = _stage("cross_kv", builders, dims)
+        self._hidden = self._stage.bind_input("encoder_hidden_states").data
+        self.window = EncodedWindow(0, {name: self._stage.bind_output(name) for name in self._stage.outputs})
 
-    def run(self, hidden: FloatArray) -> Tensors:
-        inputs = {"encoder_hidden_states": _tensor(hidden)}
-        self.run_s = min(self.run_s, *(_infer(self._request, inputs) for _ in range(N_RUNS)))
-        return {port.any_name: self._request.get_tensor(port) for port in self._request.model_outputs}
-
-
-class _Decoder:
-    """A decoder that is given one token at a time."""
-
-    def __init__(self, build: Callable[[], ov.Model], dims: ModelDimensions) -> None:
-        self._dims = dims
-        self._request = _request(fix_sizes(build(), GraphId("decoder").ports(dims, 0).inputs))
-        # Seconds of the fastest step so far.
-        self.step_s = math.inf
-
-    def run(self, cross_kv: Tensors, tokens: Sequence[int]) -> FloatArray:
-        """Return the logits after each of the first N_TOKENS tokens, shape (n, n_vocab)."""
-        slots = self._dims.cache_size
-        ids, position = np.zeros((1, 1), np.int64), np.zeros(1, np.int64)
-        mask = np.zeros((1, slots + 1), np.float32)
-        mask[0, slots] = 1
-        shape = (1, self._dims.n_text_head, slots, self._dims.text_head_size)
-        names = [f"key_values.{i}.decoder.{kind}" for i in range(self._dims.n_text_layer) for kind in ("key", "value")]
-        cache = {name: np.zeros(shape, np.float32) for name in names}
-        inputs = {name.replace("present_", "past_", 1): tensor for name, tensor in cross_kv.items()}
-        inputs |= {f"past_{name}": _tensor(values) for name, values in cache.items()}
-        inputs |= {"input_ids": _tensor(ids), "position_ids": _tensor(position), "attention_mask": _tensor(mask)}
-        logits: list[FloatArray] = []
-        for n_cached, token in enumerate(tokens[:N_TOKENS]):
-            ids[0, 0], position[0] = token, n_cached
-            self.step_s = min(self.step_s, _infer(self._request, inputs))
-            logits.append(self._request.get_tensor("logits").data[0, 0].copy())
-            for name, values in cache.items():
-                values[:, :, n_cached] = self._request.get_tensor(f"present_{name}").data[:, :, 0]
-            mask[0, n_cached] = 1
-        return np.array(logits)
+    def run(self, hidden: FloatArray) -> float:
+        """Compute keys and values of hidden states; return the seconds that they take."""
+        self._hidden[:] = hidden
+        return _seconds(self._stage)
 
 
-def _request(model: ov.Model) -> ov.InferRequest:
-    return the_core().compile_model(model, "CPU", _PROPERTIES).create_infer_request()
+def _decode(
+    stage: Stage, dims: ModelDimensions, window: EncodedWindow, tokens: Sequence[int]
+) -> tuple[FloatArray, float]:
+    """Return the logits after each token, shape (n, n_vocab), and the seconds of the fastest step."""
+    decoder = DecoderRuntime([DecoderStages(stage, None, None)], window, dims)
+    fastest = math.inf
+    rows: list[FloatArray] = []
+    for token in tokens[:N_TOKENS]:
+        begin = time.perf_counter()
+        rows.append(decoder.feed([token])[0][0])
+        fastest = min(fastest, time.perf_counter() - begin)
+    return np.array(rows), fastest
 
 
-def _tensor(values: NDArray[np.generic]) -> ov.Tensor:
-    return ov.Tensor(np.ascontiguousarray(values), shared_memory=True)
-
-
-def _infer(request: ov.InferRequest, inputs: Tensors) -> float:
-    """Run a request and return how long it took, in seconds."""
-    for name, tensor in inputs.items():
-        request.set_tensor(name, tensor)
-    begin = time.perf_counter()
-    request.infer()
-    return time.perf_counter() - begin
+def _seconds(stage: Stage) -> float:
+    """Return how long the fastest of some runs takes."""
+    fastest = math.inf
+    for _ in range(N_RUNS):
+        begin = time.perf_counter()
+        stage.infer()
+        fastest = min(fastest, time.perf_counter() - begin)
+    return fastest

@@ -5,11 +5,9 @@ import contextlib
 import secrets
 from collections import deque
 from collections.abc import Callable
-from typing import Protocol
 
 from streamer.arrays import Float32Array
 from streamer.audio.pcm import PcmDecoder
-from streamer.audio.ring import RingBuffer
 from streamer.errors import BusyError, UnknownSessionError
 from streamer.events import End, Error, Event
 from streamer.live.sessions import MAX_WRITE_SAMPLES, open_session, session_settings
@@ -17,34 +15,13 @@ from streamer.server.messages import Command, SessionOptions, StreamStart
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
-from streamer.stream.runner import AudioKind
+from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.stream.settings import SessionSettings
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 # Bytes of chance in the name of a session: who knows it can go on with the stream, so nobody must be able to guess it.
 SESSION_NAME_BYTES = 24
-
-
-class Runner(Protocol):
-    """What a client's stream asks of the session's runner. No method waits."""
-
-    @property
-    def ring(self) -> RingBuffer: ...
-
-    def write(self, samples: Float32Array) -> None: ...
-
-    def end(self) -> None: ...
-
-    def flush(self) -> None: ...
-
-    def pause(self) -> None: ...
-
-    def resume(self) -> None: ...
-
-    def clear(self) -> None: ...
-
-    def change(self, settings: SessionSettings) -> None: ...
 
 
 class ClientStreams:
@@ -145,7 +122,7 @@ class ClientStream:
 
     def __init__(
         self,
-        runner: Runner,
+        runner: SessionRunner,
         log: EventLog,
         pcm: PcmDecoder,
         options: SessionOptions,
@@ -203,16 +180,7 @@ class ClientStream:
 
     async def command(self, command: Command) -> None:
         """Do what the client says, at the end of the audio so far."""
-        runner = self._runner
-        match command:
-            case "flush":
-                self._put(runner.flush)
-            case "pause":
-                self._put(runner.pause)
-            case "resume":
-                self._put(runner.resume)
-            case "clear":
-                self._put(runner.clear)
+        self._put(getattr(self._runner, command))
         await self._idle.wait()
 
     async def change(self, options: SessionOptions) -> None:

@@ -13,21 +13,21 @@ from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings
 from streamer.stream.engine import MAX_PACE_S, Engine
 from streamer.stream.settings import DecodeOptions
+from streamer.stream.transcript import SURE_LANGUAGE_PROBABILITY
 from streamer.stream.window import Request
 from streamer.whisper.decode.fallback import at_temperature, has_failed
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import Draw, drawer
+from streamer.whisper.decode.timing import to_hypothesis
 from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for
-from streamer.whisper.decode.words import to_hypothesis
 from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
 
-# A window is decoded in another language than the known one where the other is likelier than all the rest together, and
-# this many times as likely as the known one. Speakers mostly go on in one language, and where only two may be spoken
-# one of them is always likelier than even, whatever a short word such as "no" sounds like.
-SURE_PROBABILITY = 0.5
+# A window is decoded in another language than the known one where the other is sure, and this many times as likely as
+# the known one. Speakers mostly go on in one language, and where only two may be spoken one of them is always likelier
+# than even, whatever a short word such as "no" sounds like.
 SURE_ODDS = 3.0
 
 # Sessions' options whose prompts and hot words are kept ready; a thousand hot words take about 10 MB.
@@ -69,7 +69,7 @@ class WhisperDecoder:
             filters=chosen.window.filters,
             stop_at_loop=True,
         )
-        # By options and language. To build the tree of many hot words takes as long as a pass.
+        # By options. To build the tree of many hot words takes as long as a pass.
         self._prepared = lru_cache(MAX_PREPARED)(self._prepare)
 
     def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
@@ -79,7 +79,7 @@ class WhisperDecoder:
     def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, probability = self._language(decoder, request)
-        prepared = self._prepared(request.options or self._own, language)
+        prepared = self._prepared(request.options or self._own)
         options = dataclasses.replace(
             self._options,
             language=language,
@@ -108,7 +108,7 @@ class WhisperDecoder:
         found, probabilities = detect_language(decoder, self._model.tokenizer, among)
         known = request.known_language
         if known in probabilities:
-            least = max(SURE_PROBABILITY, SURE_ODDS * probabilities[known])
+            least = max(SURE_LANGUAGE_PROBABILITY, SURE_ODDS * probabilities[known])
             if probabilities[found] < least:
                 found = known
         return found, probabilities[found]
@@ -146,11 +146,11 @@ class WhisperDecoder:
                 break
         return best
 
-    def _prepare(self, options: DecodeOptions, language: str) -> "_Prepared":
+    def _prepare(self, options: DecodeOptions) -> "_Prepared":
         tokenizer = self._model.tokenizer
         filters = self._options.filters
         if options.hotwords:
-            filters = (HotWords(tokenizer, options.hotwords, language, self._decoding.hotwords_boost), *filters)
+            filters = (HotWords(tokenizer, options.hotwords, self._decoding.hotwords_boost), *filters)
         initial = tuple(text_tokens(initial_prompt(options, self._model), tokenizer))
         return _Prepared(initial, filters, options.beam_size)
 
@@ -172,7 +172,7 @@ class _Prepared:
     initial: tuple[int, ...]
 
     # Further rules on what may come next.
-    filters: tuple[LogitFilter, ...]
+    filters: tuple[LogitFilter | HotWords, ...]
     n_beams: int
 
 

@@ -89,7 +89,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
         compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
-        language=model.tokenizer.choose_language(language, task),
+        language=model.choose_language(language, task),
         task=task,
     )
     return _with_options(chosen, settings, model, options)

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from streamer.errors import ConfigError
+from streamer.outside import is_loopback
 
 DEFAULT_PORTS = {"http": 80, "https": 443}
 
@@ -87,17 +88,6 @@ class Access:
         if (name, port) == (own_name, own_port or DEFAULT_PORTS[scheme]):
             return True
         return any(parsed == _parse_origin(allowed) for allowed in self.origins)
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach `host`; a name other than `localhost` counts as reachable."""
-    name = host.lower().strip("[]")
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def is_wildcard(host: str) -> bool:

@@ -7,7 +7,7 @@ import logging
 import re
 import socket
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from http import HTTPStatus
 from urllib.parse import urlsplit
 
@@ -20,8 +20,8 @@ from websockets.protocol import State
 
 from streamer.errors import ConfigError, PortInUseError
 from streamer.server.access import Access, is_wildcard
-from streamer.server.http import CAPTIONS_PATH, STREAM_PATH, HttpFront, check_upgrade, query_value, respond_error
-from streamer.server.interfaces import Feed, Input, Streams
+from streamer.server.http import HttpFront, check_upgrade, query_value, respond_error
+from streamer.server.interfaces import Input, Streams
 from streamer.server.metrics import ServerMetrics
 from streamer.server.stream import StreamEndpoint
 from streamer.server.ws import (
@@ -32,6 +32,7 @@ from streamer.server.ws import (
     close_connection,
     serve_captions,
 )
+from streamer.stream.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +40,9 @@ MAX_MESSAGE_BYTES = 2**20  # of one frame; 5.5 s of stereo float audio at 24 kHz
 MAX_QUEUED_FRAMES = 8  # received but not handled yet; then the network is held back
 SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: what is in there can no longer be replaced by something newer
 ABORT_TIMEOUT_S = 2.0  # for a connection that was cut to be gone
+
+CAPTIONS_PATH = "/v1/captions"
+STREAM_PATH = "/v1/stream"
 
 # A sequence number as `after` may give it.
 _SEQ = re.compile(r"\d{1,15}", re.ASCII)
@@ -59,7 +63,7 @@ class Server:
         origins: Collection[str],
         max_subscribers: int,
         queue_events: int,
-        feed: Feed | None,
+        feed: EventLog | None,
         input_now: Callable[[], Input | None],
         streams: Streams,
         health: Callable[[], Mapping[str, object]],
@@ -78,13 +82,17 @@ class Server:
         self._port = port
         self._max_subscribers = max_subscribers
         self._feed = feed
-        self._http = HttpFront(self._access, health, registry, input_now if feed is not None else None)
         self._context = Context(
             queue_events=queue_events,
             stopping=asyncio.Event(),
             metrics=ServerMetrics(registry),
         )
-        self._streams = StreamEndpoint(self._context, streams)
+        # What serves the WebSockets, by their paths: here is the place for another protocol.
+        self._endpoints: dict[str, Callable[..., Awaitable[None]]] = {
+            CAPTIONS_PATH: self._serve_captions,
+            STREAM_PATH: StreamEndpoint(self._context, streams).serve,
+        }
+        self._http = HttpFront(self._access, health, registry, input_now if feed is not None else None, self._endpoints)
         # One a listening socket: `localhost` has an IPv4 and an IPv6 address.
         self._servers: list[WebSocketServer] = []
         # All TCP connections, also those that have not said yet what they want.
@@ -147,8 +155,8 @@ class Server:
         sock = connection.transport.get_extra_info("socket")
         if sock is not None:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        if urlsplit(request.path).path == STREAM_PATH:
-            connection.ping_interval = None  # a stream has a keepalive of its own, see ws.receive
+        if urlsplit(request.path).path != CAPTIONS_PATH:
+            connection.ping_interval = None  # who sends audio has a keepalive of its own, see ws.receive
         return None
 
     def _check_socket(self, request: Request) -> Response | None:
@@ -182,15 +190,15 @@ class Server:
         after = None if text is None else int(text)
         session = query_value(url.query, "session") or None
         try:
-            if url.path == STREAM_PATH:
-                await self._streams.serve(connection, after=after, session=session)
-            else:
-                assert self._feed is not None
-                with self._context.metrics.subscribers.track_inprogress():
-                    await serve_captions(connection, self._context, self._feed, after=after, session=session)
+            await self._endpoints[url.path](connection, after=after, session=session)
         finally:
             del self._handlers[task]
             logger.debug("%s left %s", connection.remote_address, url.path)
+
+    async def _serve_captions(self, connection: ServerConnection, *, after: int | None, session: str | None) -> None:
+        assert self._feed is not None
+        with self._context.metrics.subscribers.track_inprogress():
+            await serve_captions(connection, self._context, self._feed, after=after, session=session)
 
 
 async def _listen(host: str, port: int) -> list[socket.socket]:

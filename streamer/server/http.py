@@ -1,13 +1,15 @@
 """The HTTP half of the port: the captions page, its health and its numbers."""
 
 import importlib.resources
-import json
 import logging
+import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from http import HTTPStatus
+from typing import get_args
 from urllib.parse import parse_qs, urlsplit
 
+import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from websockets.datastructures import Headers
@@ -15,20 +17,14 @@ from websockets.http11 import Request, Response
 
 from streamer.server.access import Access
 from streamer.server.interfaces import Input
+from streamer.server.messages import Command
 
 logger = logging.getLogger(__name__)
-
-CAPTIONS_PATH = "/v1/captions"
-STREAM_PATH = "/v1/stream"
-SOCKET_PATHS = (CAPTIONS_PATH, STREAM_PATH)
 
 # The daemon's own input: how it is (GET), and what it is to do (POST).
 INPUT_PATH = "/v1/input"
 COMMANDS: dict[str, Callable[[Input], None]] = {
-    f"{INPUT_PATH}/pause": lambda own: own.pause(),
-    f"{INPUT_PATH}/resume": lambda own: own.resume(),
-    f"{INPUT_PATH}/flush": lambda own: own.flush(),
-    f"{INPUT_PATH}/clear": lambda own: own.clear(),
+    f"{INPUT_PATH}/{command}": operator.methodcaller(command) for command in get_args(Command)
 }
 
 # Files of the captions page. All but the page itself are served without a token: they hold nothing but the program.
@@ -40,7 +36,6 @@ PAGE_FILES = {
     "/microphone.js": ("microphone.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-GUARDED_PATHS = ("/", "/metrics", INPUT_PATH, *COMMANDS, *SOCKET_PATHS)
 
 # A Host header that can be written into a policy as it is.
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
@@ -55,9 +50,14 @@ class HttpFront:
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
         input_now: Callable[[], Input | None] | None,
+        socket_paths: Collection[str],
     ) -> None:
-        """Answer with what is given; `input_now` is None where the daemon has no input (see `Server`)."""
+        """Answer with what is given; `input_now` is None where the daemon has no input (see `Server`).
+
+        Requests for `socket_paths` are checked, and go on as WebSockets.
+        """
         self._access = access
+        self._socket_paths = socket_paths
         self._input_now = input_now
         self._health = health
         self._registry = registry
@@ -89,7 +89,7 @@ class HttpFront:
         refusal = self._access.check_peer(_header(request, "Host"), _header(request, "Origin"))
         if refusal is not None:
             return respond_error(HTTPStatus(refusal.status), refusal.message)
-        paths = ("/healthz", "/metrics", *SOCKET_PATHS, INPUT_PATH, *COMMANDS)
+        paths = ("/healthz", "/metrics", *self._socket_paths, INPUT_PATH, *COMMANDS)
         if path not in self._files and path not in paths:
             return respond_error(
                 HTTPStatus.NOT_FOUND, f"path {path!r:.100} does not exist: there are /, {', '.join(paths)}"
@@ -102,7 +102,7 @@ class HttpFront:
                 f"method is {request.method!r:.20}: expected {expected}",
                 {"Allow": expected},
             )
-        if path in GUARDED_PATHS:
+        if path in ("/", *paths) and path != "/healthz":
             refusal = self._access.check_token(_header(request, "Authorization"), query_value(query, "token"))
             if refusal is not None:
                 return respond_error(HTTPStatus(refusal.status), refusal.message, {"WWW-Authenticate": "Bearer"})
@@ -178,7 +178,7 @@ def _header(request: Request, name: str) -> str | None:
 
 
 def _json(value: object) -> bytes:
-    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str).encode("utf-8") + b"\n"
+    return msgspec.json.encode(value, enc_hook=str) + b"\n"
 
 
 def _policy(host: str) -> str:

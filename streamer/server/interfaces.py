@@ -1,40 +1,9 @@
 """What the server needs from the rest of the program."""
 
-from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from streamer.events import Event
 from streamer.server.messages import Command, SessionOptions, StreamStart
-
-
-class Subscription(Protocol):
-    """What a new subscriber missed, oldest first, and how it leaves (`cancel` may be called again)."""
-
-    @property
-    def backlog(self) -> Sequence[Event]: ...
-
-    @property
-    def cancel(self) -> Callable[[], None]: ...
-
-
-class Feed(Protocol):
-    """The events of one session."""
-
-    @property
-    def session(self) -> str:
-        """Name of the session."""
-        ...
-
-    @property
-    def last_seq(self) -> int:
-        """Number of the newest event, 0 before the first."""
-        ...
-
-    def subscribe(
-        self, listener: Callable[[Event], None], *, after: int | None = None, session: str | None = None
-    ) -> Subscription:
-        """Call `listener`, from any thread, with every event later than the backlog that is returned."""
-        ...
+from streamer.stream.eventlog import EventLog
 
 
 class Input(Protocol):
@@ -69,7 +38,7 @@ class ClientStream(Protocol):
     """
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> EventLog:
         """The session's events, `ready` first."""
         ...
 

@@ -2,16 +2,16 @@
 
 import json
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
 import msgspec
 
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError
 
-StreamFormat = Literal["s16le", "f32le"]
 StreamTask = Literal["transcribe", "translate"]
 Command = Literal["flush", "pause", "resume", "clear"]
+Kind = Literal["start", "set", "finish"] | Command
 
 
 def _one_of(choices: object) -> msgspec.Meta:
@@ -85,7 +85,7 @@ class StreamStart(SessionOptions):
     """How a client's audio is written, and what it chooses: its first text frame, all of it optional."""
 
     # Sample format: 16-bit integers or 32-bit floats (-1 to 1), little-endian, channels interleaved.
-    format: Annotated[StreamFormat, _one_of(StreamFormat)] = "s16le"
+    format: Annotated[PcmFormat, _one_of(PcmFormat)] = "s16le"
 
     # Samples a second and channel.
     sample_rate: Annotated[int, _whole_number(MIN_SAMPLE_RATE, MAX_SAMPLE_RATE)] = 16_000
@@ -102,7 +102,7 @@ _KEYS: dict[str, dict[str, Any]] = {
 }
 
 
-def parse_message(text: str) -> tuple[str, dict[str, Any]]:
+def parse_message(text: str) -> tuple[Kind, dict[str, Any]]:
     """Read a message: its type, and what else it says as fields of StreamStart (`start`) or SessionOptions (`set`).
 
     Raises ProtocolError where it is not one, has a key that is not known, or a value out of range.
@@ -123,7 +123,7 @@ def parse_message(text: str) -> tuple[str, dict[str, Any]]:
             data[key] = msgspec.convert(value, known[key])
         except msgspec.ValidationError:
             raise ProtocolError(f"{kind} message has {key} {value!r:.60}: expected {_expected(known[key])}") from None
-    return kind, data
+    return cast(Kind, kind), data
 
 
 def _parse_object(text: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from streamer.events import Event, Final, Partial
+from streamer.stream.eventlog import Backlog
 
 
 class Outbox:
@@ -14,7 +15,7 @@ class Outbox:
     be closed, and it can come back for what it missed.
     """
 
-    def __init__(self, limit: int, backlog: Sequence[Event] = ()) -> None:
+    def __init__(self, limit: int, backlog: Backlog | Sequence[Event] = ()) -> None:
         """Start with a replay, which does not count towards the `limit`: it is as long as the history allows."""
         self._limit = limit
         # Events of the replay, read one at a time, and how many are left.

@@ -220,7 +220,7 @@ class _StreamConnection:
                 raise ProtocolError("start message is out of place: expected it first, and once; set changes options")
             case "set":
                 await self._stream.change(dataclasses.replace(self._stream.options, **values))
-            case "flush" | "pause" | "resume" | "clear":
+            case _:
                 await self._stream.command(kind)
         return False
 

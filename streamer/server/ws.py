@@ -12,9 +12,9 @@ from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
 from streamer.events import End, Error, Event
-from streamer.server.interfaces import Feed
 from streamer.server.metrics import ServerMetrics
 from streamer.server.outbox import Outbox
+from streamer.stream.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +64,7 @@ class Sender:
         self,
         connection: ServerConnection,
         context: Context,
-        feed: Feed,
+        feed: EventLog,
         *,
         after: int | None = None,
         session: str | None = None,
@@ -140,7 +140,7 @@ class Sender:
 
 
 async def serve_captions(
-    connection: ServerConnection, context: Context, feed: Feed, *, after: int | None, session: str | None
+    connection: ServerConnection, context: Context, feed: EventLog, *, after: int | None, session: str | None
 ) -> None:
     """Serve one subscriber until it leaves, the feed ends, the server stops, or it falls too far behind."""
     sender = Sender(connection, context, feed, after=after, session=session)

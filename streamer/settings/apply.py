@@ -170,12 +170,12 @@ def initial_prompt(options: DecodeOptions, model: WhisperModel) -> str:
     return " ".join(part for part in (words, options.initial_prompt.strip()) if part)
 
 
-def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilter, ...]:
+def filters(decoding: DecodingSettings, model: WhisperModel) -> tuple[LogitFilter | HotWords, ...]:
     """Return the rules on what may come next besides Whisper's own. Raises ConfigError where they cannot be."""
-    found: list[LogitFilter] = []
+    found: list[LogitFilter | HotWords] = []
     if decoding.hotwords:
         phrases = check_hotwords(decoding.hotwords)
-        found.append(HotWords(model.tokenizer, phrases, decoding.language, decoding.hotwords_boost))
+        found.append(HotWords(model.tokenizer, phrases, decoding.hotwords_boost))
     if decoding.grammar:
         grammar = Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
         found.append(GrammarFilter(grammar, model.tokenizer, decoding.grammar_penalty))

@@ -6,7 +6,6 @@ OpenVINO Model Server speak the same.
 
 import asyncio
 import contextlib
-import ipaddress
 import json
 import urllib.parse
 from collections import deque
@@ -18,7 +17,7 @@ import httpx
 
 from streamer.errors import ConfigError, PeerError
 from streamer.events import Event, Final
-from streamer.sinks.base import one_line, printable
+from streamer.outside import is_loopback, one_line, printable
 from streamer.sinks.sse import ServerSentEvents
 
 CONNECT_TIMEOUT_S = 10.0
@@ -51,7 +50,7 @@ class Conversation:
         self._model = model
         self._system = system
 
-        # Questions and answers, the oldest first.
+        # Questions and answers that the model is reminded of, the oldest first.
         self._turns: deque[tuple[str, str]] = deque(maxlen=history_turns)
 
         self._client = httpx.AsyncClient(
@@ -61,7 +60,7 @@ class Conversation:
                 **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             },
             timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
-            trust_env=not _is_loopback(self._url.host),  # a proxy cannot reach this machine's own ports
+            trust_env=not is_loopback(self._url.host),  # a proxy cannot reach this machine's own ports
         )
 
     async def __aenter__(self) -> Self:
@@ -75,11 +74,6 @@ class Conversation:
     async def aclose(self) -> None:
         """Close the connection."""
         await self._client.aclose()
-
-    @property
-    def turns(self) -> tuple[tuple[str, str], ...]:
-        """The questions and answers that the model is reminded of, the oldest first."""
-        return tuple(self._turns)
 
     async def reply(self, text: str) -> AsyncGenerator[str, None]:
         """Send what was said and yield the reply in pieces.
@@ -209,13 +203,6 @@ def _completions_url(url: str) -> httpx.URL:
         raise ConfigError(f"chat endpoint {url!r:.80} is no web address: expected http://HOST:PORT/v1")
     path = parsed.path.rstrip("/")
     return parsed if path.endswith("/chat/completions") else parsed.copy_with(path=f"{path}/chat/completions")
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 async def _pieces(response: httpx.Response) -> AsyncGenerator[str, None]:
@@ -349,4 +336,4 @@ def _silence(error: httpx.TimeoutException) -> str:
 
 
 def _reason(error: httpx.HTTPError) -> str:
-    return one_line(str(error)) or type(error).__name__
+    return one_line(error) or type(error).__name__

@@ -7,7 +7,7 @@ from rich.live import Live
 from rich.text import Text
 
 from streamer.events import End, Error, Event, Final, Gap, Partial
-from streamer.sinks.base import one_line, printable
+from streamer.outside import one_line, printable
 
 MAX_LIVE_LINES = 6  # what is being said stays a few lines, however long the sentence
 UNSTABLE_STYLE = "dim"

@@ -4,9 +4,9 @@ import logging
 import threading
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TypeVar, overload
+from typing import TypeVar
 
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, from_json
 
@@ -36,7 +36,7 @@ class _Packed:
         return from_json(zlib.decompress(self.data))
 
 
-class Backlog(Sequence[Event]):
+class Backlog:
     """Events of the past, oldest first. Each is unpacked when it is asked for."""
 
     def __init__(self, events: Iterable[Event | _Packed]) -> None:
@@ -45,17 +45,8 @@ class Backlog(Sequence[Event]):
     def __len__(self) -> int:
         return len(self._events)
 
-    @overload
-    def __getitem__(self, index: int) -> Event: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> "Backlog": ...
-
-    def __getitem__(self, index: int | slice) -> "Event | Backlog":
-        if isinstance(index, slice):
-            return Backlog(self._events[index])
-        event = self._events[index]
-        return event.unpacked() if isinstance(event, _Packed) else event
+    def __iter__(self) -> Iterator[Event]:
+        return (event.unpacked() if isinstance(event, _Packed) else event for event in self._events)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,10 @@ class Outage:
         """Whether it is too soon to try again."""
         return now_s < self.retry_at_s
 
+    def wait_no_longer(self) -> None:
+        """Try again at once: the audio is complete."""
+        self.retry_at_s = -math.inf
+
     def fail(self, reason: str, now_s: float, *, listening: bool) -> None:
         """It failed."""
         self.reason, self.listening = reason, listening

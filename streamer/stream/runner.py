@@ -199,7 +199,7 @@ class SessionRunner:
 
     def end(self) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
-        self._retry_at_s = -math.inf  # after a failure nothing more is waited for
+        self._outage.wait_no_longer()
         self._command("end", self._end)
 
     def flush(self) -> None:
@@ -449,7 +449,7 @@ class SessionRunner:
         if self._session.ended:
             return []
         self.end_position = self.position
-        self._retry_at_s = -math.inf
+        self._outage.wait_no_longer()
         return self._session.finish(self.position)
 
     def _miss(self, end: int, reason: GapReason) -> Iterable[Event]:

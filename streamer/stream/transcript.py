@@ -72,7 +72,7 @@ MAX_SETTLED_TOKENS = 200
 # Text of earlier finals that goes into the prompt, in characters; the decoder trims it to what its context allows.
 PROMPT_CHARACTERS = 1_000
 
-# A language that is less probable than this may be another's, and is asked for again.
+# A language is sure where it is likelier than all others together; one that is not is asked for again.
 SURE_LANGUAGE_PROBABILITY = 0.5
 
 

@@ -62,7 +62,7 @@ def transcribe_segments(
     task = decoding.settings.task
     tasks = ("transcribe", "translate") if task == "both" else (task,)
     # Raises before anything is computed, and names the only language of a model that knows one.
-    language = tokenizer.choose_language(decoding.window.language, tasks[-1])
+    language = model.choose_language(decoding.window.language, tasks[-1])
     features = Features(audio, model.dims.n_mels, pad_with_silence=decoding.pad_with_silence)
     if language == "auto" and features.n_frames:
         encoded = _encode(model, features.first_window())

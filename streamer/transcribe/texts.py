@@ -13,8 +13,7 @@ from streamer.settings.apply import ResolvedDecoding
 from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
 from streamer.transcribe.history import History
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
-from streamer.whisper.decode.fallback import decode_with_fallback
-from streamer.whisper.decode.loops import compression_ratio
+from streamer.whisper.decode.fallback import compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import drawer
 from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
@@ -94,6 +93,7 @@ class Text:
             segments, advance, heard = self._follow_words(segments, window, advance, ended=ended)
             if not heard:
                 return [], advance
+        self._last_speech_samples = last_end(segments) or self._last_speech_samples
         said = [
             segment for segment in segments if segment.start_samples != segment.end_samples and segment.text.strip()
         ]
@@ -171,6 +171,4 @@ class Text:
         if threshold_s is not None:
             place = HeardWindow(begin, window.end_samples, self._last_speech_samples, self._n_samples)
             segments, seek, heard = pass_over(segments, place, round(threshold_s * SAMPLE_RATE), ended=ended, seek=seek)
-        if heard:
-            self._last_speech_samples = last_end(segments) or self._last_speech_samples
         return segments, seek - window.begin, heard

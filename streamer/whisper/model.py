@@ -61,6 +61,24 @@ class WhisperModel:
         beams = self.runtime.decoder.beams
         return beams.n_beams if beams is not None else 1
 
+    def choose_language(self, wanted: str, task: str) -> str:
+        """Return the language to decode in (see `Tokenizer.choose_language`); warn of a task it was not trained for.
+
+        Raises ConfigError where the model does not know the language, or cannot translate.
+        """
+        language = self.tokenizer.choose_language(wanted, task)
+        dims = self.dims
+        # large-v3-turbo, distil-whisper. A warning: what they were fine-tuned for since, no file says.
+        if task == "translate" and dims.n_text_layer < dims.n_audio_layer // 2:
+            logger.warning(
+                "%s has %d layers in its decoder, %d in its encoder, as turbo has, which was not trained to translate:"
+                " the text may be in the language that is spoken; choose medium or large-v3 for English",
+                self.name,
+                dims.n_text_layer,
+                dims.n_audio_layer,
+            )
+        return language
+
     def run(self, compute: Callable[[Runtime], T]) -> T:
         """Compute with the present runtime, and where its device fails, once more with a new one.
 

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -41,7 +41,7 @@ class ModelSource:
     generation: GenerationConfig
 
     # What the files say of each other. Whoever uses the model requires them to have passed.
-    checks: tuple[Check, ...]
+    checks: tuple[Check, ...] = ()
 
     # None where the format holds graphs.
     checkpoint: Checkpoint | None = None
@@ -64,10 +64,12 @@ def read_model(path: Path, name: str, tokenizer_path: Path | None = None, cache_
     """
     with _readable(path):
         if path.is_dir() and saved.is_saved(path):
-            return _read_saved(path, name, tokenizer_path, cache_dir)
-        if path.is_dir() and foreign.is_triple(path):
-            return _read_triple(path, name, tokenizer_path)
-        return _read_checkpoint(path, name, tokenizer_path)
+            source = _read_saved(path, name, tokenizer_path, cache_dir)
+        elif path.is_dir() and foreign.is_triple(path):
+            source = _read_triple(path, name, tokenizer_path)
+        else:
+            source = _read_checkpoint(path, name, tokenizer_path)
+        return replace(source, checks=(*_common_checks(source), *source.checks, *_preprocessor_checks(source)))
 
 
 def holds_graphs(path: Path) -> bool:
@@ -104,16 +106,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
         tokenizer = Tokenizer(vocabulary.from_table(checkpoint.vocabulary, dims.n_vocab, str(path)), where=str(path))
     else:
         tokenizer = _load_tokenizer(tokenizer_path, path if path.is_dir() else path.parent, dims)
-    if checkpoint.config or (path / "generation_config.json").exists():
-        generation = read_generation(path, dims, tokenizer, told)
-        tokenizer = tokenizer.as_multilingual(generation.multilingual)
-    else:
-        generation = default_generation(tokenizer, dims, told)
-    checks = [*_common_checks(format_, dims, tokenizer)]
-    if checkpoint.config:
-        checks += _config_checks(path / "config.json", checkpoint.config, tokenizer)
-    if path.is_dir():
-        checks += _preprocessor_checks(path, dims)
+    tokenizer, generation = _with_generation(path, dims, tokenizer, told, expected=bool(checkpoint.config))
     return ModelSource(
         path,
         format_,
@@ -122,7 +115,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
         ModelGraphs.of(checkpoint, generation.alignment_heads),
         tokenizer,
         generation,
-        tuple(checks),
+        checks=tuple(_config_checks(path / "config.json", checkpoint.config, tokenizer)) if checkpoint.config else (),
         checkpoint=checkpoint,
     )
 
@@ -136,20 +129,16 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None, cache_dir: P
             f"{path} holds an encoder alone: expected the whole model; convert it again without --encoder-only"
         )
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
-    generation = read_generation(path, dims, tokenizer)
-    tokenizer = tokenizer.as_multilingual(generation.multilingual)
+    tokenizer, generation = _with_generation(path, dims, tokenizer, "", expected=True)
     graphs = ModelGraphs(dims, description.alignment_heads, {stage: partial(model.read, stage) for stage in STAGES})
-    precisions = ", ".join(dict.fromkeys(description.precisions.values()))
-    checks = [*_common_checks(f"saved graphs ({precisions})", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
         path,
-        "saved graphs",
+        f"saved graphs ({', '.join(dict.fromkeys(description.precisions.values()))})",
         name,
         description.origin,
         graphs,
         tokenizer,
         generation,
-        tuple(checks),
         slow_checks=partial(_hash_checks, model),
     )
 
@@ -163,17 +152,16 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
             " of it for each layer; export it again with these, or use the original checkpoint"
         )
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
-    if (path / "generation_config.json").exists():
-        generation = read_generation(path, dims, tokenizer, name)
-        tokenizer = tokenizer.as_multilingual(generation.multilingual)
-    else:
-        generation = default_generation(tokenizer, dims, name)
+    tokenizer, generation = _with_generation(path, dims, tokenizer, name, expected=False)
     graphs = ModelGraphs(
         dims,
         generation.alignment_heads,
-        {"encoder": triple.encoder, "cross_kv": triple.cross_kv, "decoder": triple.decoder},
+        {
+            "encoder": triple.encoder,
+            "cross_kv": triple.cross_kv,
+            "decoder": partial(triple.decoder, generation.alignment_heads),
+        },
     )
-    checks = [*_common_checks("exported OpenVINO graphs", dims, tokenizer), *_preprocessor_checks(path, dims)]
     return ModelSource(
         path,
         "exported OpenVINO graphs",
@@ -182,7 +170,6 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
         graphs,
         tokenizer,
         generation,
-        tuple(checks),
         foreign_decoder=triple.decoder_path,
     )
 
@@ -204,13 +191,24 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
     return Tokenizer.load(found, n_vocab=dims.n_vocab)
 
 
-def _common_checks(format_: str, dims: ModelDimensions, tokenizer: Tokenizer) -> list[Check]:
+def _with_generation(
+    path: Path, dims: ModelDimensions, tokenizer: Tokenizer, told: str, *, expected: bool
+) -> tuple[Tokenizer, GenerationConfig]:
+    """Return the tokenizer as the model's settings have it, and these: the default ones where there are no others."""
+    if not expected and not (path / "generation_config.json").exists():
+        return tokenizer, default_generation(tokenizer, dims, told)
+    generation = read_generation(path, dims, tokenizer, told)
+    return tokenizer.as_multilingual(generation.multilingual), generation
+
+
+def _common_checks(source: ModelSource) -> list[Check]:
+    dims, tokenizer = source.graphs.dims, source.tokenizer
     kind = ", ".join(tokenizer.languages) if tokenizer.multilingual else "English only"
     if len(tokenizer.languages) > 3 and tokenizer.multilingual:
         kind = f"{len(tokenizer.languages)} languages"
     sizes = f"{dims.n_audio_layer} + {dims.n_text_layer} layers of {dims.n_text_state}, {dims.n_mels} mel bins"
     return [
-        Check("format", format_, "one that is read"),
+        Check("format", source.format, "one that is read"),
         Check("dimensions", sizes, "a Whisper's"),
         Check(
             "vocabulary",
@@ -259,9 +257,9 @@ def _config_checks(path: Path, config: Mapping[str, object], tokenizer: Tokenize
     return checks
 
 
-def _preprocessor_checks(directory: Path, dims: ModelDimensions) -> list[Check]:
+def _preprocessor_checks(source: ModelSource) -> list[Check]:
     """Compare preprocessor_config.json, where it is there, with what we compute: nothing else is read from it."""
-    path = directory / "preprocessor_config.json"
+    path, dims = source.path / "preprocessor_config.json", source.graphs.dims
     if not path.exists():
         return []
     data = read_json(path)

@@ -28,8 +28,8 @@ MODEL = cast(
         dims=SimpleNamespace(n_mels=80, n_text_ctx=448),
         runtime=SimpleNamespace(devices={}, decoder=SimpleNamespace(beams=None)),
         generation=SimpleNamespace(prompted=False),
+        choose_language=lambda language, task: language,
         tokenizer=SimpleNamespace(
-            choose_language=lambda language, task: language,
             start_sequence=lambda language, task: [0, 1, 2],
             encode=lambda text: [0 for _ in text.split()],
         ),

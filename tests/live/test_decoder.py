@@ -70,6 +70,9 @@ class KnownModel:
     def run(self, compute: Callable[[Untyped], Untyped]) -> Untyped:
         return compute(self.runtime)
 
+    def choose_language(self, wanted: str, task: str) -> str:
+        return self.tokenizer.choose_language(wanted, task)
+
     def detect(self, _: object, __: object, among: Sequence[str]) -> tuple[str, dict[str, float]]:
         self.searched.append(tuple(among))
         total = sum(self.probabilities[code] for code in among)
@@ -124,14 +127,6 @@ class TestOptions:
         # The tree of hot words is built once.
         assert isinstance(known.attempts[1].filters[0], HotWords)
         assert known.attempts[1].filters[0] is known.attempts[3].filters[0]
-
-    def test_hot_words_are_those_of_the_language_that_was_found(self, known: KnownModel) -> None:
-        decoder = decoder_of(known)
-        request = dataclasses.replace(REQUEST, options=DecodeOptions(hotwords=("NPU",)))
-        for language in ("en", "ja"):
-            decoder.decode(ENCODED, dataclasses.replace(request, language=language))
-        english, japanese = (attempt.filters[0] for attempt in known.attempts)
-        assert english is not japanese
 
     def test_beams_of_a_session_are_followed(self, model: WhisperModel, encoded: EncodedWindow) -> None:
         own = DecodeOptions(beam_size=3)

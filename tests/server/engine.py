@@ -3,7 +3,7 @@
 import asyncio
 import random
 import threading
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from streamer.audio.ring import RingBuffer
 from streamer.live.clients import ClientStream
 from streamer.server.messages import SessionOptions, StreamStart
 from streamer.stream.eventlog import EventLog
+from streamer.stream.runner import SessionRunner
 from tests.server.support import final, opened_log
 
 SAMPLES_A_FINAL = 500
@@ -23,6 +24,8 @@ class FakeRunner:
 
     def __init__(self, capacity_samples: int = 100_000, *, seed: int = 0) -> None:
         self.ring = RingBuffer(capacity_samples)
+        self._news = threading.Event()
+        self.ring.on_write = self._news.set
         self.log: EventLog = opened_log("fake")
         # Commands, each with how many samples had been written before.
         self.commands: list[tuple[str, int]] = []
@@ -50,7 +53,7 @@ class FakeRunner:
     def end(self) -> None:
         self._note("end")
         self._end = self.ring.head
-        self.ring.wake()
+        self._news.set()
 
     def flush(self) -> None:
         self._note("flush")
@@ -74,8 +77,11 @@ class FakeRunner:
     def _run(self) -> None:
         position = n_finals = 0
         while position != self._end and not self.log.closed:
-            self.ring.wait_for_audio(position, 0.5)
+            self._news.wait(0.5)
+            self._news.clear()
             end = min(self.ring.head, position + self._rng.randrange(1, 2000))
+            if end < self.ring.head:
+                self._news.set()
             self._pieces.append(self.ring.read(position, end))
             position = end
             self.ring.release(position)
@@ -106,4 +112,12 @@ def open_stream(runner: FakeRunner, options: StreamStart = StreamStart()) -> Cli
         return options
 
     pcm = PcmDecoder(options.format, options.sample_rate, options.channels)
-    return ClientStream(runner, runner.log, pcm, options, choose=choose, on_keep=lambda: None, on_leave=lambda: None)
+    return ClientStream(
+        cast(SessionRunner, runner),
+        runner.log,
+        pcm,
+        options,
+        choose=choose,
+        on_keep=lambda: None,
+        on_leave=lambda: None,
+    )

@@ -1,7 +1,8 @@
 import pytest
 
 from streamer.errors import ConfigError
-from streamer.server.access import Access, is_loopback
+from streamer.outside import is_loopback
+from streamer.server.access import Access
 
 LOCAL = Access(host="127.0.0.1", token="", origins=("https://captions.example.org",))
 OPEN = Access(host="0.0.0.0", token="tökén", origins=())

@@ -197,7 +197,7 @@ async def test_a_refusal_is_told_in_the_endpoints_words(status: int, body: str, 
     for word in words:
         assert word in text
     assert came == []
-    assert conversation.turns == ()
+    assert tuple(conversation._turns) == ()
 
 
 @pytest.mark.parametrize("how", ["abort", "finish"])
@@ -211,7 +211,7 @@ async def test_of_a_reply_that_is_cut_off_what_was_said_is_kept(how: str) -> Non
     text, came, conversation = await failure(script)
     assert came == ["The answer", " is"]
     assert "broke off" in text or "cut off" in text
-    assert conversation.turns == (("hello", "The answer is"),)
+    assert tuple(conversation._turns) == (("hello", "The answer is"),)
 
 
 @pytest.mark.parametrize(
@@ -267,7 +267,7 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
     text, came, conversation = await failure(script, timeout_s=0.3)
     assert "silent" in text
     assert came == ["Well"]
-    assert conversation.turns == (("hello", "Well"),)
+    assert tuple(conversation._turns) == (("hello", "Well"),)
 
 
 async def test_an_endpoint_that_is_not_there_is_told() -> None:

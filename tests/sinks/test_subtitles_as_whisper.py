@@ -50,7 +50,7 @@ limits = st.sampled_from([None, 0, 1, 2, 5, 12, 42, 84])
 
 @pytest.mark.parametrize("format", ["srt", "vtt"])
 @given(segments(), limits, limits, limits, st.booleans())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @example([spaced("And so, my fellow Americans"), spaced("ask not", start=9)], 20, 2, None, False)
 def test_cues_are_the_references(
     format: str, drawn: list[Words], width: int | None, count: int | None, n_words: int | None, highlight: bool

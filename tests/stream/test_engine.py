@@ -346,7 +346,7 @@ def test_audio_that_is_overwritten_is_a_gap(setting: Setting) -> None:
     listener.live.end()
     assert listener.finished.wait(PATIENCE_S)
     assert all(isinstance(gap, Gap) and gap.reason == "overrun" for gap in listener.of(Gap))
-    assert listener.live.ring.overruns > 0
+    assert listener.of(Gap)
     promises = Promises()
     promises.take(listener.events)
     promises.check_all_told()

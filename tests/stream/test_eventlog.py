@@ -105,7 +105,7 @@ def test_a_replay_that_reaches_too_far_back_says_so_first() -> None:
         log.append(final(n, end=float(n)))  # numbers 2 to 7; 5 to 7 are kept
     backlog = log.subscribe(ignore, after=2).backlog
     assert brief(backlog) == [("error", 4), ("final", 5), ("final", 6), ("final", 7)]
-    lost = backlog[0]
+    lost = next(iter(backlog))
     assert isinstance(lost, Error)
     assert (lost.code, lost.fatal, lost.session) == ("history_lost", False, "s")
     assert "3.000 s" in lost.message
@@ -187,7 +187,6 @@ def test_a_replay_is_what_was_published_to_the_last_token() -> None:
     log.close()
     backlog = log.subscribe(ignore, after=0).backlog
     assert list(backlog) == told
-    assert list(backlog[1:3]) == told[1:3]
 
 
 def test_an_hour_of_finals_that_are_kept_takes_less_than_a_megabyte() -> None:

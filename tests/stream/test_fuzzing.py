@@ -5,8 +5,8 @@ import pytest
 from tests.stream.fuzzing import Totals, run_in_simulated_time, run_threads
 from tools import fuzz
 
-N_SIMULATED = 120
-N_THREADED = 8
+N_SIMULATED = 60
+N_THREADED = 4
 
 
 @pytest.mark.parametrize("first_seed", range(0, N_SIMULATED, 20))

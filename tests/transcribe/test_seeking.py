@@ -213,7 +213,7 @@ OPTIONS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(seed=st.integers(0, 2**32), n_frames=st.sampled_from([0, 1, 700, 3000, 3001, 9700, 20_000]), options=OPTIONS)
 def test_windows_segments_and_prompts_are_openai_whispers(seed: int, n_frames: int, options: dict[str, Any]) -> None:
     if "hallucination_silence_threshold" in options:

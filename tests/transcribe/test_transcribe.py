@@ -14,9 +14,11 @@ from streamer.audio.mel import log_mel_recording
 from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.settings.apply import ResolvedDecoding
-from streamer.transcribe import transcribe, transcribe_segments
+from streamer.transcribe import texts, transcribe, transcribe_segments
 from streamer.transcribe.history import History
 from streamer.transcribe.segments import split_segments
+from streamer.whisper.decode import word_timestamps as word_timestamps_module
+from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.model import WhisperModel
 from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.conftest import few_threads, processor, reference
@@ -104,15 +106,14 @@ def test_word_for_word_what_transformers_gives(
     assert_equals_transformers(model, reference, processor, read(path))
 
 
-RECORDINGS = sorted(AUDIO.glob("*.flac")) if AUDIO.is_dir() else []
+BREATHLESS = AUDIO / "breathless.flac"
 
 
-@pytest.mark.skipif(not RECORDINGS, reason=f"no recordings in {AUDIO.name}/ beside the repository")
-@pytest.mark.parametrize("path", RECORDINGS or [AUDIO], ids=lambda path: str(path.stem))
-def test_word_for_word_on_longer_recordings(
-    model: WhisperModel, reference: Untyped, processor: Untyped, path: Path
+@pytest.mark.skipif(not BREATHLESS.exists(), reason=f"no recordings in {AUDIO.name}/ beside the repository")
+def test_word_for_word_where_nobody_stops_to_breathe(
+    model: WhisperModel, reference: Untyped, processor: Untyped
 ) -> None:
-    assert_equals_transformers(model, reference, processor, read(path))
+    assert_equals_transformers(model, reference, processor, read(BREATHLESS))
 
 
 @pytest.mark.parametrize("n_mels", [80, 128])
@@ -172,6 +173,28 @@ def test_a_recording_that_is_read_in_blocks_gives_the_same(model: WhisperModel, 
     assert_well_formed(finals, len(samples))
     assert finals == list(transcribe(model, samples, options))
     assert n_read == 2
+
+
+@pytest.mark.parametrize("word_timestamps", [False, True])
+def test_a_window_s_words_know_where_the_last_one_ended(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, word_timestamps: bool
+) -> None:
+    told: list[int] = []
+    ends = [0]
+
+    def add_word_timestamps(*args: Untyped, **options: Untyped) -> list[SpokenSegment]:
+        told.append(options["last_speech_samples"])
+        spoken = word_timestamps_module.add_word_timestamps(*args, **options)
+        words = spoken[-1].words
+        ends.append(words[-1].end_samples if words else spoken[-1].end_samples)
+        return spoken
+
+    monkeypatch.setattr(texts, "add_word_timestamps", add_word_timestamps)
+    samples = np.concatenate([read(SPEECH)] * 3)
+    options = plain(model, word_timestamps=word_timestamps)
+    list(transcribe_segments(model, samples, options))
+    assert told == ends[:-1]
+    assert len(told) > 1
 
 
 def test_a_language_that_is_not_known_is_refused_before_anything_is_computed(model: WhisperModel) -> None:

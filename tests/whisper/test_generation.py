@@ -176,7 +176,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(key=st.sampled_from(sorted(json.loads((NANO / NAME).read_text(encoding="utf-8")))), value=VALUES)
 def test_any_value_is_taken_or_refused_in_one_line(copy: Path, dims: ModelDimensions, key: str, value: object) -> None:
     edit(copy / NAME, **{key: value})

@@ -230,7 +230,7 @@ def check_damage(whole: Path, choice: int, damage: Callable[[Path, int], None], 
 
 @pytest.mark.usefixtures("no_probe")
 @pytest.mark.parametrize("name", [name for name in FORMATS if name != "triple"])
-@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.integers(0, 8), damage=st.sampled_from(DAMAGES), seed=st.integers(0, 1 << 40))
 @example(choice=0, damage=pipe_instead, seed=0)
 @example(choice=1, damage=pipe_instead, seed=0)
@@ -244,7 +244,7 @@ def test_one_damaged_file(
 
 
 # Each takes a process that reads the graphs first, since a damaged one may crash OpenVINO.
-@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.integers(0, 8), damage=st.sampled_from(DAMAGES), seed=st.integers(0, 1 << 40))
 @example(choice=0, damage=pipe_instead, seed=0)
 @example(choice=4, damage=flipped, seed=12345)

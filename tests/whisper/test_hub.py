@@ -166,7 +166,7 @@ def test_a_repository_of_several_models_asks_which(server: Hub) -> None:
     refuse(ModelError, "me/cpp", "has no ggml-huge.bin", "'ggml-base.bin'", name="me/cpp/ggml-huge.bin")
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(
     st.lists(st.text(max_size=12) | st.sampled_from([*MODEL, *SHARDS, INDEX, "a.pt", "../a.pt", "/x.xml", "C:x.pt"]))
 )
@@ -626,7 +626,7 @@ def test_a_cache_that_cannot_be_made(server: Hub, tmp_path: Path, monkeypatch: p
     refuse(StreamerError, f"cannot be kept in {tmp_path / 'file'}", "HF_HOME")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(
     record=st.binary(max_size=60)
     | st.builds(

@@ -5,6 +5,8 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import openvino as ov
 import pytest
@@ -15,8 +17,9 @@ from streamer.whisper import model as model_module
 from streamer.whisper.check import Check
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
-from streamer.whisper.device.runtime import DecoderRuntime
+from streamer.whisper.device.runtime import DecoderRuntime, Runtime
 from streamer.whisper.model import WhisperModel, load_model, verify_model
+from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO
 
 
@@ -64,6 +67,24 @@ def test_the_embedded_model_is_whole(model: WhisperModel) -> None:
     assert model.generation.max_initial_timestamp_index == 50
     # The long prompts of a stream confuse it.
     assert not model.generation.prompted
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "task", "warned"),
+    [((32, 4), "translate", True), ((32, 4), "transcribe", False), ((4, 4), "translate", False)],
+)
+def test_a_model_like_turbo_warns_that_it_was_not_trained_to_translate(
+    model: WhisperModel, caplog: pytest.LogCaptureFixture, n_layers: tuple[int, int], task: str, warned: bool
+) -> None:
+    dims = dataclasses.replace(model.dims, n_audio_layer=n_layers[0], n_text_layer=n_layers[1])
+    turbo = dataclasses.replace(
+        model,
+        name="turbo",
+        runtime=cast(Runtime, SimpleNamespace(dims=dims)),
+        tokenizer=cast(Tokenizer, SimpleNamespace(choose_language=lambda wanted, task: wanted)),
+    )
+    assert turbo.choose_language("de", task) == "de"
+    assert ("turbo has 4 layers in its decoder, 32 in its encoder" in caplog.text) == warned
 
 
 @pytest.mark.usefixtures("uncompiled")

@@ -16,7 +16,7 @@ import streamer.transcribe.texts
 from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.transcribe import transcribe_segments
-from streamer.whisper.decode.loops import compression_ratio
+from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.search import Draw
 from streamer.whisper.decode.window import decode_window, detect_language
 from streamer.whisper.device.devices import DeviceSettings
@@ -73,9 +73,7 @@ FILE_OPTIONS: dict[str, tuple[Path, dict[str, Any]]] = {
     "clips and beams": (SPEECH, {"clip_timestamps": [0.0, 4.0, 4.0, 9.5], "beam_size": 2}),
     "silence": (SPEECH, {"word_timestamps": True, "hallucination_silence_threshold": 0.3}),
     "no timestamps": (SPEECH, {"without_timestamps": True}),
-    "translate": (SPEECH, {"task": "translate", "word_timestamps": True}),
     "certain that nobody speaks": (SPEECH, {"no_speech_threshold": 1e-6, "logprob_threshold": -0.6}),
-    "colder": (SPEECH, {"no_speech_threshold": None, "logprob_threshold": None}),
 }
 
 
@@ -279,9 +277,8 @@ def test_a_file(nano: Pair, name: str) -> None:
     assert_file_equal(nano, read(path), options)
 
 
-@pytest.mark.parametrize("word_timestamps", [False, True])
-def test_a_file_of_random_weights(tiny: Pair, word_timestamps: bool) -> None:
-    options = {**FEW, "word_timestamps": word_timestamps, "no_speech_threshold": None}
+def test_a_file_of_random_weights(tiny: Pair) -> None:
+    options = {**FEW, "word_timestamps": True, "no_speech_threshold": None}
     assert_file_equal(tiny, np.concatenate([read(SPEECH)] * 3), options)
 
 

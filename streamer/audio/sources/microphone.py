@@ -17,6 +17,7 @@ from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
 from streamer.errors import AudioDeviceError
+from streamer.outside import one_line
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +73,8 @@ def list_microphones() -> list[MicrophoneInfo]:
         ]
     except Exception as error:  # PortAudio's own, a name in another encoding, a sample rate that is no number
         raise AudioDeviceError(
-            f"audio devices cannot be listed ({_one_line(error)}): expected PortAudio's list; check the sound system"
+            f"audio devices cannot be listed ({one_line(error):.200}): expected PortAudio's list;"
+            " check the sound system"
         ) from error
 
 
@@ -125,7 +127,7 @@ class Microphone(ThreadedSource):
                     if self._stopping.is_set():
                         return
                     self._close()
-                    self._begin_outage(f"failed ({_one_line(error)})", callbacks, error)
+                    self._begin_outage(f"failed ({one_line(error):.200})", callbacks, error)
                     self._stopping.wait(LOOK_S)
         finally:
             self._close()
@@ -216,7 +218,7 @@ class Microphone(ThreadedSource):
             sd._initialize()
             self._open()
         except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt follows
-            log.debug("%s: not back yet: %s", self.name, _one_line(error))
+            log.debug("%s: not back yet: %s", self.name, one_line(error))
 
     def _close(self) -> None:
         if self._stream is not None:
@@ -313,9 +315,10 @@ class _CaptureStream:
                 raise
         except Exception as error:
             raise AudioDeviceError(
-                f"microphone {info.name!r} cannot be opened ({_one_line(error)}): expected {self.channels} channel(s)"
-                f" at {sample_rate} Hz; is it plugged in, in use by another program, or forbidden in the system's"
-                " privacy settings? `streamer devices` lists the others"
+                f"microphone {info.name!r} cannot be opened ({one_line(error):.200}):"
+                f" expected {self.channels} channel(s) at {sample_rate} Hz;"
+                " is it plugged in, in use by another program, or forbidden in the system's privacy settings?"
+                " `streamer devices` lists the others"
             ) from error
 
     def take(self, timeout_s: float) -> Float32Array | int | None:
@@ -345,7 +348,7 @@ class _CaptureStream:
             if not self._stream.active:
                 return "went away"
         except self._error_type as error:
-            return f"failed ({_one_line(error)})"
+            return f"failed ({one_line(error):.200})"
         limit_s = STALL_S if self._n_queued else FIRST_AUDIO_S
         silent_s = time.monotonic() - self.last_audio_s
         return f"gave no audio for {limit_s:g} s" if silent_s > limit_s else ""
@@ -423,12 +426,7 @@ def _sounddevice() -> Any:  # noqa: ANN401 - an untyped module
             else "reinstall it with pip install --force-reinstall sounddevice, its wheel carries the library"
         )
         raise AudioDeviceError(
-            f"PortAudio cannot be loaded ({_one_line(error)}): it is expected for the microphone; {remedy},"
+            f"PortAudio cannot be loaded ({one_line(error):.200}): it is expected for the microphone; {remedy},"
             " or use --input FILE"
         ) from None
     return sounddevice
-
-
-def _one_line(error: Exception) -> str:
-    # A driver's words, which may hold anything.
-    return " ".join("".join(char if char.isprintable() else " " for char in str(error)).split())[:200]

@@ -4,9 +4,8 @@ from typing import Any, TextIO
 
 import msgspec
 
-from streamer.events import Event, Final, Gap, Ready
-from streamer.sinks.subtitles.cues import SubtitleOptions, file_line, milliseconds
-from streamer.sinks.subtitles.segments import divide
+from streamer.events import Event, Final, Gap, Ready, Word
+from streamer.sinks.subtitles.cues import SubtitleOptions, evenly, file_line, has_words, milliseconds
 
 
 class Writer:
@@ -18,7 +17,7 @@ class Writer:
 
     def handle(self, event: Event) -> None:
         if isinstance(event, Final):
-            for final in divide(event, self._options):
+            for final in _divided(event, self._options):
                 if file_line(final.text):
                     self._final(final)
 
@@ -70,7 +69,7 @@ class JsonWriter(Writer):
                 self._model = event.model
             case Final():
                 self._texts.append(file_line(event.text))
-                for part in divide(event, self._options):
+                for part in _divided(event, self._options):
                     number = len(self._segments) + 1 if self._options.max_len else part.segment
                     self._segments.append(msgspec.structs.replace(part, segment=number))
             case Gap():
@@ -100,6 +99,40 @@ class TsvWriter(Writer):
     def _final(self, final: Final) -> None:
         # A tab in the text has become a space with all other white space.
         self._write(f"{milliseconds(final.start)}\t{milliseconds(final.end)}\t{file_line(final.text)}\n")
+
+
+def _divided(final: Final, options: SubtitleOptions) -> list[Final]:
+    """Divide a segment so that each part has at most `options.max_len` characters, or is one word.
+
+    As whisper.cpp's `--max-len` and `--split-on-word`, but for two things: characters are counted, not bytes, and a
+    word is never divided, not even between its tokens. A part ends where the next one begins; the first begins and the
+    last ends where the segment does.
+    """
+    if not options.max_len or not file_line(final.text):
+        return [final]
+    timed = has_words(final)
+    parts: list[list[Word]] = []
+    n_chars = 0
+    for word in final.words if timed else evenly(final.text, final.start, final.end):
+        divisible = word.word.startswith(" ") or not options.split_on_word
+        if not parts or (n_chars + len(word.word) > options.max_len and divisible):
+            parts.append([])
+            n_chars = 0
+        parts[-1].append(word)
+        n_chars += len(word.word)
+    if len(parts) < 2:
+        return [final]
+    starts = [final.start, *(part[0].start for part in parts[1:]), final.end]
+    return [
+        msgspec.structs.replace(
+            final,
+            start=starts[i],
+            end=starts[i + 1],
+            text="".join(word.word for word in part).strip(),
+            words=tuple(part) if timed else (),
+        )
+        for i, part in enumerate(parts)
+    ]
 
 
 def _without_envelope(event: Event) -> dict[str, Any]:

@@ -5,11 +5,11 @@ Source: openai-whisper's `transcribe.py` (`decode_with_fallback`); the entropy o
 
 import dataclasses
 import math
+import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from streamer.whisper.decode.loops import compression_ratio
 from streamer.whisper.decode.search import Draw, TokenDecoder
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.generation import GenerationConfig
@@ -80,6 +80,12 @@ def has_failed(window: DecodedWindow, ratio: float, fallback: FallbackOptions) -
         and window.avg_logprob < logprob
     )
     return failed and not is_silence
+
+
+def compression_ratio(text: str) -> float:
+    """Return how much smaller zlib makes a text; above 2.4 openai-whisper takes it for a loop."""
+    data = text.encode("utf-8")
+    return len(data) / len(zlib.compress(data)) if data else 0.0
 
 
 def token_entropy(tokens: Sequence[int]) -> float:

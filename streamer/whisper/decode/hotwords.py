@@ -1,8 +1,8 @@
 """Hot words: names and rare words that are expected, made likelier while they are being spelled.
 
-A prefix tree holds the tokens of all phrases. A phrase that is begun is given a part of its boost with every token, and
-has got all of it with its last. Where the text turns away from it, what was given is taken back, so that in the end
-exactly the phrases that are there have counted.
+A prefix tree holds the tokens of all phrases. A phrase that is begun is given more with every token, and with its last
+all of its boost. The tokens that turn away from it are given nothing: what the phrase was given so far is lost to them,
+since differences between logits are all that counts. So in the end exactly the phrases that are there have counted.
 
 Source: shallow fusion with a prefix tree, Zhao et al. (2019), "Shallow-Fusion End-to-End Contextual Biasing"; the links
 between phrases that overlap are Aho and Corasick's (1975).
@@ -49,22 +49,39 @@ def hotwords_prompt(phrases: Sequence[str]) -> str:
 
 
 class HotWords:
+    """Phrases that are favoured; how they are spelled depends on the language of the text."""
+
+    def __init__(self, tokenizer: Tokenizer, phrases: Sequence[str], boost: float = HOTWORDS_BOOST) -> None:
+        """Take phrases; `boost` is what a whole one gets, in logits."""
+        self._tokenizer = tokenizer
+        self._phrases = phrases
+        self._boost = boost
+
+        # By whether words have spaces between them. To build the tree of many phrases takes as long as a pass.
+        self._filters: dict[bool, HotWordsFilter] = {}
+
+    def in_language(self, language: str) -> "HotWordsFilter":
+        """Return the filter for text in a language."""
+        spaced = language not in LANGUAGES_WITHOUT_SPACES
+        if spaced not in self._filters:
+            self._filters[spaced] = HotWordsFilter(self._tokenizer, self._phrases, self._boost, spaced=spaced)
+        return self._filters[spaced]
+
+
+class HotWordsFilter:
     """A logit filter that favours phrases.
 
     What is added is right where the likeliest token is taken, and where tokens are drawn. Beams are compared with each
     other by probabilities that sum to 1: there a likely token gains less than its bonus.
     """
 
-    def __init__(
-        self, tokenizer: Tokenizer, phrases: Sequence[str], language: str, boost: float = HOTWORDS_BOOST
-    ) -> None:
+    def __init__(self, tokenizer: Tokenizer, phrases: Sequence[str], boost: float, *, spaced: bool) -> None:
         """Build the tree.
 
-        phrases : each is spelled as given, and with a capital at its beginning; behind a space, and in languages that
-            are written without spaces also without
+        phrases : each is spelled as given, and with a capital at its beginning; behind a space, and where text is
+            written without spaces also without
         boost : logits that a whole phrase gets
         """
-        spaced = language not in LANGUAGES_WITHOUT_SPACES
         self._tree = _Tree(_spellings(tokenizer, phrases, spaced), boost)
         within = [spaced and _within_word(spelled) for spelled in token_bytes(tokenizer)]
 
@@ -76,8 +93,6 @@ class HotWords:
         node = self._tree.find(tokens)
         if node.complete:
             logits[: len(self._within_word)] -= node.complete * self._within_word
-        elif node.promised:
-            logits -= node.promised
         for nexts in {self._tree.root, node}:
             logits[nexts.next_tokens] += nexts.next_promised
 
@@ -94,8 +109,7 @@ class _Node:
         # Boosts of the phrases that end here.
         self.complete = 0.0
 
-        # What was given on the way here: of phrases that end here, or else of the one that got most. It is taken back
-        # where no phrase goes on, or the word of the one that ended does.
+        # What was given on the way here: of phrases that end here, or else of the one that got most.
         self.promised = 0.0
 
         # Tokens after which something is promised, and how much: at the root all of it, elsewhere what differs.

@@ -6,6 +6,7 @@ arXiv:2305.11408.
 """
 
 import itertools
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,10 +15,17 @@ from scipy.ndimage import median_filter
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
+from streamer.whisper.decode.fallback import compression_ratio
+from streamer.whisper.decode.window import DecodedWindow
+from streamer.whisper.result import Hypothesis, TimedWord
+from streamer.whisper.tokens.tokenizer import Tokenizer
 
 MEDIAN_FILTER_WIDTH = 7  # encoder positions (140 ms), as in openai-whisper
 
 IntArray = NDArray[np.intp]
+
+# A word and the tokens that spell it.
+Spelling = tuple[str, tuple[int, ...]]
 
 
 def dtw(cost: FloatArray) -> tuple[IntArray, IntArray]:
@@ -120,3 +128,48 @@ def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequenc
     furthest = np.maximum.reduceat(positions, firsts)
     attended: list[int] = np.minimum((furthest + 1) * N_SAMPLES_PER_TOKEN, n_samples).tolist()
     return attended
+
+
+def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_samples: int) -> Hypothesis:
+    """Turn tokens without timestamps into words with times, for a window of `n_samples`."""
+    spellings = tokenizer.split_to_words(window.tokens, language)
+    if spellings and spellings[-1][0].isspace():
+        del spellings[-1]  # the beginning of a word that has not come
+    words = time_words(window, spellings, n_samples)
+    ratio = compression_ratio("".join(word.text for word in words))
+    return Hypothesis(
+        tuple(words),
+        language,
+        window.no_speech_prob,
+        window.avg_logprob,
+        ratio,
+        window.looped,
+        temperature=window.temperature,
+        n_sampled=window.n_sampled,
+        n_given=window.n_given,
+        n_begins_with=window.n_begins_with,
+    )
+
+
+def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int) -> list[TimedWord]:
+    """Give the words that a window decoded without timestamps their times and probabilities."""
+    n_text = sum(len(tokens) for _, tokens in words)
+    attention = window.attention[:, : window.n_start + n_text]
+    lengths = [len(tokens) for _, tokens in words]
+    spans = word_spans(attention, window.n_start, lengths, n_samples)
+    attended = attended_samples(attention, window.n_start, lengths, n_samples)
+    return join_times(words, spans, attended, window.log_probs)
+
+
+def join_times(
+    words: Sequence[Spelling], spans: Sequence[tuple[int, int]], attended: Sequence[int], log_probs: Sequence[float]
+) -> list[TimedWord]:
+    """Join words with their times, how far the decoder looked for them, and their tokens' log-probabilities."""
+    timed: list[TimedWord] = []
+    position = 0
+    for (text, tokens), (start, end), furthest in zip(words, spans, attended, strict=True):
+        own = log_probs[position : position + len(tokens)]
+        position += len(tokens)
+        probability = sum(map(math.exp, own)) / len(own)
+        timed.append(TimedWord(text, tokens, start, end, probability, furthest, sum(own)))
+    return timed

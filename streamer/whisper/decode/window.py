@@ -12,6 +12,7 @@ import numpy as np
 from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.filters import N_TIMESTAMPS, LogitFilter, SuppressAtBegin, SuppressTokens, TimestampRules
+from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.probabilities import log_prob, log_softmax
 from streamer.whisper.decode.search import (
     Draw,
@@ -70,7 +71,7 @@ class WindowOptions:
     length_penalty: float | None = None
 
     # Further rules on what may come next.
-    filters: tuple[LogitFilter, ...] = ()
+    filters: tuple[LogitFilter | HotWords, ...] = ()
 
     # Whether to forbid all special tokens but timestamps, and not only those that the settings list.
     text_only: bool = True
@@ -242,10 +243,11 @@ def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOpti
         suppressed.update(range(special.end_of_text + 1, special.timestamp_begin))
         if not options.timestamps:
             suppressed.update(range(special.timestamp_begin, n_vocab))
+    written_in = "en" if options.task == "translate" else options.language
     filters: list[LogitFilter] = [
         SuppressTokens(sorted(suppressed), n_vocab),
         SuppressAtBegin(config.begin_suppress_tokens),
-        *options.filters,
+        *(rule.in_language(written_in) if isinstance(rule, HotWords) else rule for rule in options.filters),
     ]
     if options.timestamps:
         filters.append(

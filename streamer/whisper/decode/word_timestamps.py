@@ -6,7 +6,7 @@ of two equal times goes either way; here they are samples, and equal times are e
 """
 
 import dataclasses
-import itertools
+import math
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ import numpy as np
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.decode.probabilities import log_softmax
 from streamer.whisper.decode.search import TokenDecoder
-from streamer.whisper.decode.timing import word_spans
+from streamer.whisper.decode.timing import Spelling, join_times, word_spans
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER, Tokenizer
 
@@ -112,20 +112,15 @@ def find_alignment(
     fed = list(text[: decoder.capacity - len(start) - 1])
     decoder.begin()
     logits, attention = decoder.feed([*start, *fed, end_of_text])
-    log_probs = np.full(len(text), -np.inf)
-    for i, token in enumerate(fed):
-        log_probs[i] = log_softmax(logits[len(start) - 1 + i, :end_of_text])[token]
-    probabilities = np.exp(log_probs)
-    lengths = [len(tokens) for _, tokens in words]
-    spans = word_spans(attention, len(start), lengths, n_samples)
-    bounds = itertools.pairwise(itertools.accumulate(lengths, initial=0))
-    return [
-        TimedWord(spelled, tokens, *span, float(probabilities[a:b].mean()), log_prob=float(log_probs[a:b].sum()))
-        for (spelled, tokens), span, (a, b) in zip(words, spans, bounds, strict=True)
+    log_probs = [
+        float(log_softmax(row[:end_of_text])[token]) for row, token in zip(logits[len(start) - 1 :], fed, strict=False)
     ]
+    log_probs += [-math.inf] * (len(text) - len(fed))
+    spans = word_spans(attention, len(start), [len(tokens) for _, tokens in words], n_samples)
+    return join_times(words, spans, [end for _, end in spans], log_probs)
 
 
-def split_to_words(tokenizer: Tokenizer, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
+def split_to_words(tokenizer: Tokenizer, tokens: Sequence[int], language: str) -> list[Spelling]:
     """Split text tokens into words as openai-whisper does: every mark of punctuation is a word, to be merged later.
 
     What follows a mark without a space is one word with it, so that "re-enter" is "re" and "-enter".
@@ -133,7 +128,7 @@ def split_to_words(tokenizer: Tokenizer, tokens: Sequence[int], language: str) -
     pieces = _split_to_characters(tokenizer, tokens)
     if language in LANGUAGES_WITHOUT_SPACES:
         return pieces
-    words: list[tuple[str, tuple[int, ...]]] = []
+    words: list[Spelling] = []
     for text, piece in pieces:
         # Space alone strips to nothing, which is in any string, and so is a word too.
         if not words or text.startswith(" ") or text.strip() in string.punctuation:
@@ -253,10 +248,10 @@ def _joined(word: TimedWord, left: TimedWord, right: TimedWord) -> TimedWord:
     )
 
 
-def _split_to_characters(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
+def _split_to_characters(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[Spelling]:
     """Split tokens into the smallest runs that end with a character, or where the whole text is broken too."""
     whole = tokenizer.decode(tokens)
-    pieces: list[tuple[str, tuple[int, ...]]] = []
+    pieces: list[Spelling] = []
     pending: list[int] = []
     n_shown = 0
     for token in tokens:

@@ -4,7 +4,7 @@ Wrong masks, state that survives from window to window, and mixed-up files give 
 and state are tried out on the device that will be used.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -27,14 +27,13 @@ _BROKEN = "the weights are broken, or the device's driver is"
 def check_ports(compilation: Compilation) -> Iterator[Check]:
     """Compare names, shapes and kinds of the compiled graphs' ports with the dimensions."""
     for name, compiled in compilation.compiled.items():
-        ports = name.ports(compilation.graphs.dims, 0)  # exports give their cross-attention otherwise
+        ports = name.ports(compilation.graphs.dims, len(compilation.graphs.alignment_heads))
         expected = {**ports.inputs, **ports.outputs}
         found = {port_name: port for port in (*compiled.inputs, *compiled.outputs) for port_name in port.names}
         wrong = [
             f"{port} {describe(found[port]) if port in found else 'missing'}, expected {list(shape)}"
             for port, shape in expected.items()
-            # A leading 1 says nothing: positions come as (T,) and as (1, T).
-            if port not in found or _squeezed(found[port].shape) != _squeezed(shape)
+            if port not in found or tuple(found[port].shape) != shape
         ]
         yield Check(
             f"{name}: ports",
@@ -167,10 +166,3 @@ def _block(decoder: DecoderRuntime, first: int) -> FloatArray:
 
 def _relative(difference: FloatArray, scale: float) -> float:
     return float(np.abs(difference).max()) / scale
-
-
-def _squeezed(shape: Iterable[int]) -> list[int]:
-    sizes = list(shape)
-    while sizes and sizes[0] == 1:
-        del sizes[0]
-    return sizes

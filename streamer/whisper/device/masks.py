@@ -2,6 +2,9 @@
 
 Exports of Whisper differ in this, a file does not say it, and a wrong guess gives fluent nonsense. So each convention
 is tried on the running graph: what it hides must not move the logits, and what it shows must.
+
+What is found is heeded where the mask is written, not put into the graph: the graph would have to be compiled a second
+time at every load, which takes an NPU minutes at first.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

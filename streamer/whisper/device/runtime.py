@@ -1,8 +1,8 @@
 """Whisper's compiled graphs with long-lived infer requests and tensors that we own.
 
 Every input of every request is bound before its first run, and no tensor aliases another window's: cross-attention keys
-and values are double-buffered, so that one window can be encoded while another is being decoded. Names, types and sizes
-are those of the compiled graphs' ports, so that graphs that were exported elsewhere run as ours do.
+and values are double-buffered, so that one window can be encoded while another is being decoded. Names and shapes are
+those of the table of ports, types those of the compiled graphs: exports and accelerators may compute in half precision.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,9 +17,9 @@ from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH
 from streamer.errors import InferenceError, ModelError
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.masks import OURS, MaskConvention
-from streamer.whisper.dims import Heads
+from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.ir import first_line
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId
+from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId, key_values
 from streamer.whisper.result import N_BUFFERS
 
 # An accelerator that computes for longer has hung: the largest encoder takes a few seconds.
@@ -57,8 +57,7 @@ class Runtime:
         # Lengths of the windows that there are graphs for, in seconds, the shortest first; the last is 30.
         self.windows_s = tuple(compilation.windows_s)
         stages = {
-            graph: _Stage(graph, compiled, self.devices[graph.stage])
-            for graph, compiled in compilation.compiled.items()
+            graph: Stage(graph, compiled, self.devices[graph.stage]) for graph, compiled in compilation.compiled.items()
         }
         # By frames of the spectrogram.
         self._encoders = {
@@ -79,9 +78,8 @@ class Runtime:
                 for window_s in reversed(self.windows_s)
             ],
             self.buffer(self.windows_s[-1]),
-            n_text_ctx=self.dims.n_text_ctx,
-            alignment_heads=compilation.graphs.alignment_heads,
-            mask=mask,
+            self.dims,
+            mask,
         )
 
     @property
@@ -118,7 +116,7 @@ class Runtime:
 class WindowEncoder:
     """Encoder and cross-KV for windows of one length, with the buffers that they are encoded into."""
 
-    def __init__(self, encoder: "_Stage", cross_kv: "_Stage", n_buffers: int) -> None:
+    def __init__(self, encoder: "Stage", cross_kv: "Stage", n_buffers: int) -> None:
         self.encoder = encoder
         self.cross_kv = cross_kv
         # The encoder's output is the cross-KV's input: one tensor, no copy.
@@ -158,9 +156,9 @@ class WindowEncoder:
 class DecoderStages:
     """The decoder's graphs for windows of one length: for one token a call, for a block of them, and for beams."""
 
-    step: "_Stage"
-    block: "_Stage | None"
-    beam: "_Stage | None"
+    step: "Stage"
+    block: "Stage | None"
+    beam: "Stage | None"
 
 
 class DecoderRuntime:
@@ -174,9 +172,7 @@ class DecoderRuntime:
         self,
         windows: Sequence[DecoderStages],
         window: EncodedWindow,
-        *,
-        n_text_ctx: int,
-        alignment_heads: Heads,
+        dims: ModelDimensions,
         mask: MaskConvention = OURS,
     ) -> None:
         # How the graphs want to be told which slots are filled.
@@ -185,24 +181,19 @@ class DecoderRuntime:
         self._n_cached = 0
         # Cache slots that may hold something else than zeros, from the first on.
         self._n_dirty = 0
-        step = windows[0].step
-        names = [
-            name.removeprefix("past_key_values.")
-            for name in step.inputs
-            if name.startswith("past_key_values.") and ".decoder." in name
-        ]
+        names = key_values(dims.n_text_layer, "decoder")
         # Cached keys and values, each of shape (1, n_head, P, head), and those of beams, by name.
         cache: dict[str, ov.Tensor] = {}
         beam_cache: dict[str, ov.Tensor] = {}
         # By the encoder positions of the window.
         self._graphs: dict[int, _DecoderGraphs] = {}
         for stages in windows:
-            graphs = _DecoderGraphs(stages, names, cache, beam_cache, alignment_heads)
+            graphs = _DecoderGraphs(stages, names, cache, beam_cache)
             self._graphs[graphs.n_audio_ctx] = graphs
         self._cache = [tensor.data for tensor in cache.values()]
         self._cache_type = next(iter(cache.values())).element_type
         self._n_slots = int(self._cache[0].shape[2])
-        self._n_text_ctx = min(n_text_ctx, self._n_slots + 1)
+        self._n_text_ctx = dims.n_text_ctx
         self.use(window)
 
     @property
@@ -320,63 +311,55 @@ class _DecoderGraphs:
         names: Sequence[str],
         cache: dict[str, ov.Tensor],
         beam_cache: dict[str, ov.Tensor],
-        alignment_heads: Heads,
     ) -> None:
         self.stages = [stage for stage in (stages.step, stages.block, stages.beam) if stage is not None]
         for stage in self.stages:
             _bind_cache(stage, names, beam_cache if stage is stages.beam else cache)
-        self.step = _Call(stages.step, names, alignment_heads)
+        self.step = _Call(stages.step, names)
         # What several tokens go through: one by one where there is no graph for them.
-        self.block = self.step if stages.block is None else _Call(stages.block, names, alignment_heads)
+        self.block = self.step if stages.block is None else _Call(stages.block, names)
         self.beams: BeamDecoder | None = None
         if stages.beam is not None:
-            call = _Call(stages.beam, names, alignment_heads)
+            call = _Call(stages.beam, names)
             self.beams = BeamDecoder(call, [tensor.data for tensor in beam_cache.values()])
         cross = next(port for name, port in stages.step.inputs.items() if ".encoder." in name)
         self.n_audio_ctx = int(cross.shape[2])
 
 
-def _bind_cache(stage: "_Stage", names: Sequence[str], cache: dict[str, ov.Tensor]) -> None:
+def _bind_cache(stage: "Stage", names: Sequence[str], cache: dict[str, ov.Tensor]) -> None:
     """Bind cached keys and values; those that are not there yet are made."""
     for name in names:
         if name in cache:
-            stage.bind_to_input(f"past_key_values.{name}", cache[name])
+            stage.bind_to_input(f"past_{name}", cache[name])
         else:
-            cache[name] = stage.bind_input(f"past_key_values.{name}")
+            cache[name] = stage.bind_input(f"past_{name}")
 
 
 class _Call:
     """A decoder graph with its tensors as arrays; looked up once, since a step takes less time than a few look-ups."""
 
-    def __init__(self, stage: "_Stage", names: Sequence[str], alignment_heads: Heads) -> None:
+    def __init__(self, stage: "Stage", names: Sequence[str]) -> None:
         self.stage = stage
-        # Shape (T,), (T,) and (T, P + T), whatever the ranks of the ports are.
-        self.ids = stage.bind_input("input_ids").data.reshape(-1)
-        self.positions = stage.bind_input("position_ids").data.reshape(-1)
+        # Shape (T,), (T,) and (T, P + T).
+        self.ids = stage.bind_input("input_ids").data[0]
+        self.positions = stage.bind_input("position_ids").data
         self.n_tokens = len(self.ids)
-        self.mask = stage.bind_input("attention_mask").data.reshape(self.n_tokens, -1)
+        self.mask = stage.bind_input("attention_mask").data
         # Position of each token of the call after its first.
         self.offsets = np.arange(self.n_tokens)
         self._logits = stage.bind_output("logits").data
         # Keys and values of the call's own tokens, in the order of `names`.
-        self.present = [stage.bind_output(f"present_key_values.{name}").data for name in names]
-        # Attention of the alignment heads, each of shape (T, n_audio_ctx): from our graphs in the order of the list,
-        # from others all heads of a layer in one output.
-        if "cross_attention" in stage.outputs:
-            self._attention = list(stage.bind_output("cross_attention").data[0])
-        else:
-            layers = {layer: stage.bind_output(f"cross_attention.{layer}").data for layer, _ in alignment_heads}
-            n_audio_ctx = next(iter(layers.values())).shape[-1]
-            self._attention = [
-                layers[layer].reshape(-1, self.n_tokens, n_audio_ctx)[head] for layer, head in alignment_heads
-            ]
+        self.present = [stage.bind_output(f"present_{name}").data for name in names]
+        # Attention of the alignment heads, shape (n_heads, T, n_audio_ctx).
+        self._attention = stage.bind_output("cross_attention").data[0]
 
     def read_logits(self, n: int) -> FloatArray:
         logits: FloatArray = self._logits[0, :n].astype(np.float32)
         return logits
 
     def read_attention(self, n: int) -> FloatArray:
-        return np.stack([rows[:n] for rows in self._attention]).astype(np.float32, copy=False)
+        attention: FloatArray = self._attention[:, :n].astype(np.float32)
+        return attention
 
 
 class BeamDecoder:
@@ -462,7 +445,7 @@ class OpenStep:
         return logits
 
 
-class _Stage:
+class Stage:
     """One infer request of a compiled graph, with its ports by name and the tensors bound to them.
 
     A tensor is bound to a port and not to a name: a graph may give an input and an output the same one.

@@ -1,6 +1,7 @@
 """Whisper graphs that others exported for NPUs: encoder, cross-KV and a one-token decoder with a fixed key-value cache.
 
-Every size is read from the graphs' ports, never from a table.
+Every size is read from the graphs' ports, never from a table. What differs from our own graphs is adapted here, but for
+the meaning of the mask, which only the running graph shows (see `device.masks`).
 """
 
 import re
@@ -9,13 +10,16 @@ from dataclasses import asdict, dataclass, replace
 from math import prod
 from pathlib import Path
 
+import numpy as np
 import openvino as ov
+import openvino.opset13 as ops
 
 from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError
-from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.graphs.ir import probe_graphs, read_graph
+from streamer.whisper.graphs.ports import key_values
 
 # Names of the files of each stage.
 _FILES = {
@@ -69,17 +73,18 @@ class ForeignTriple:
         """Return the cross-KV, which takes what the encoder gives."""
         return _retyped(_Graph(self.cross_kv_path).model, ["encoder_hidden_states"], self.hidden_type)
 
-    def decoder(self) -> ov.Model:
+    def decoder(self, alignment_heads: Heads) -> ov.Model:
         """Return the decoder of one token a call, which takes what the cross-KV gives.
 
-        Where it gives its cross-attention, the outputs are `cross_attention.{layer}`, each of shape
-        (n_text_head, 1, n_audio_ctx), or with a leading 1.
+        Its ports are those of ours, but for the type of what they hold, and the meaning of the mask (see
+        `device.masks`). It has to give its cross-attention.
         """
         graph = _Graph(self.decoder_path)
-        for layer, port in enumerate(_attention(graph, self.dims)):
-            port.get_tensor().add_names({f"cross_attention.{layer}"})
-        names = [name for layer in range(self.dims.n_text_layer) for name in _names("past", layer, "encoder")]
-        return _retyped(graph.model, names, self.cross_type)
+        _give_attention(graph.model, _attention(graph, self.dims), alignment_heads)
+        _take_position(graph.model)
+        return _retyped(
+            graph.model, [f"past_{name}" for name in key_values(self.dims.n_text_layer, "encoder")], self.cross_type
+        )
 
 
 def is_triple(directory: Path) -> bool:
@@ -106,23 +111,25 @@ def load_triple(directory: Path) -> ForeignTriple:
 
     layers = {int(match[1]) for name in decoder.inputs if (match := _CACHE_INPUT.fullmatch(name))}
     n_layer = max(layers, default=0) + 1
-    past = [name for layer in range(n_layer) for name in _names("past", layer, "decoder")]
-    cross = [name for layer in range(n_layer) for name in _names("past", layer, "encoder")]
-    decoder.expect_inputs(["input_ids", "attention_mask", "position_ids", *past, *cross])
+    cached, cross = (key_values(n_layer, side) for side in ("decoder", "encoder"))
+    past = [f"past_{name}" for name in (*cached, *cross)]
+    decoder.expect_inputs(["input_ids", "attention_mask", "position_ids", *past])
     cache = decoder.expect(decoder.inputs, past[0], (1, None, None, None), _FLOATS)
     _, n_head, n_slots, head_size = cache
     decoder.expect(decoder.inputs, "input_ids", (1, 1), _INTEGERS)
     decoder.expect(decoder.inputs, "attention_mask", (1, n_slots + 1), _MASKS)
     positions = (1,) * len(decoder.shape(decoder.inputs, "position_ids"))
     decoder.expect(decoder.inputs, "position_ids", positions[:2] or (1,), _INTEGERS)
-    for name in past:
-        decoder.expect(decoder.inputs, name, cache, _FLOATS)
-        decoder.expect(decoder.outputs, _present(name), (1, n_head, 1, head_size), _FLOATS)
+    for name in cached:
+        decoder.expect(decoder.inputs, f"past_{name}", cache, _FLOATS)
+        decoder.expect(decoder.outputs, f"present_{name}", (1, n_head, 1, head_size), _FLOATS)
     _, _, n_vocab = decoder.expect(decoder.outputs, "logits", (1, 1, None), _FLOATS)
     for name in cross:
-        shape = cross_kv.expect(cross_kv.outputs, _present(name), (1, n_head, hidden[1], head_size), _FLOATS, decoder)
-        decoder.expect(decoder.inputs, name, shape, _FLOATS, cross_kv)
-    extra = next((name for name in _caches(cross_kv) if _past(name) not in cross), None)
+        shape = (1, n_head, hidden[1], head_size)
+        cross_kv.expect(cross_kv.outputs, f"present_{name}", shape, _FLOATS, decoder)
+        decoder.expect(decoder.inputs, f"past_{name}", shape, _FLOATS, cross_kv)
+    given = [name for name in cross_kv.outputs if name.startswith("present_key_values.")]
+    extra = next((name for name in given if name.removeprefix("present_") not in cross), None)
     if extra:
         raise ModelError(
             f"{cross_kv.path} has the output {extra!r:.80}, {decoder.path} has no input for it: they are of different"
@@ -155,7 +162,7 @@ def load_triple(directory: Path) -> ForeignTriple:
         dims,
         bool(_attention(decoder, dims)),
         encoder.outputs["last_hidden_state"].element_type,
-        cross_kv.outputs[_present(cross[0])].element_type,
+        cross_kv.outputs[f"present_{cross[0]}"].element_type,
     )
 
 
@@ -264,6 +271,31 @@ def _retyped(model: ov.Model, names: Sequence[str], wanted: ov.Type) -> ov.Model
     return prepared.build()
 
 
+def _give_attention(model: ov.Model, layers: Sequence[ov.Output], alignment_heads: Heads) -> None:
+    """Put the attention of the alignment heads, shape (1, n_heads, 1, n_audio_ctx), in the place of all layers'."""
+    heads: list[ov.Output] = []
+    for layer, head in alignment_heads:
+        # (n_text_head, 1, n_audio_ctx), or with a leading 1
+        shares = layers[layer].get_node().input(0).get_source_output()
+        flat = ops.reshape(shares, [layers[layer].shape[-3], 1, layers[layer].shape[-1]], False)
+        heads.append(ops.gather(flat, [head], np.int64(0)).output(0))
+    result = ops.result(ops.unsqueeze(ops.concat(heads, 0), [0]))
+    result.output(0).set_names({"cross_attention"})
+    for port in layers:
+        model.remove_result(port.get_node())
+    model.add_results([result])
+
+
+def _take_position(model: ov.Model) -> None:
+    """Let the position come in shape (1,), whatever the graph's own is."""
+    old = model.input("position_ids").get_node()
+    new = ops.parameter([1], old.get_element_type(), "position_ids")
+    old.output(0).replace(ops.reshape(new, list(old.shape), False).output(0))
+    model.replace_parameter(model.get_parameter_index(old), new)
+    new.output(0).set_names({"position_ids"})
+    model.validate_nodes_and_infer_types()
+
+
 def _attention(decoder: _Graph, dims: ModelDimensions) -> list[ov.Output]:
     """Return the output of each layer's cross-attention, found by name or else by shape; none where one is missing."""
     shape = [dims.n_text_head, 1, dims.n_audio_ctx]
@@ -304,22 +336,6 @@ def _check_config(config: ModelDimensions, dims: ModelDimensions, path: Path) ->
                 " all of them again from one place"
             )
     return replace(dims, **unknown)
-
-
-def _names(tense: str, layer: int, side: str) -> list[str]:
-    return [f"{tense}_key_values.{layer}.{side}.{kind}" for kind in ("key", "value")]
-
-
-def _present(name: str) -> str:
-    return name.replace("past_", "present_", 1)
-
-
-def _past(name: str) -> str:
-    return name.replace("present_", "past_", 1)
-
-
-def _caches(graph: _Graph) -> list[str]:
-    return [name for name in graph.outputs if name.startswith("present_key_values.")]
 
 
 def _some(names: Sequence[str]) -> str:

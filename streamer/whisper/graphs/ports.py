@@ -71,13 +71,15 @@ def ports(
     """
     n_audio_ctx = window_s * TOKENS_PER_SECOND
     hidden = (1, n_audio_ctx, dims.n_audio_state)
-    cross = dict.fromkeys(key_values(dims, "encoder"), (1, dims.n_text_head, n_audio_ctx, dims.text_head_size))
+    cross = dict.fromkeys(
+        key_values(dims.n_text_layer, "encoder"), (1, dims.n_text_head, n_audio_ctx, dims.text_head_size)
+    )
     if stage == "encoder":
         features = (1, dims.n_mels, window_s * FRAMES_PER_SECOND)
         return Ports({"input_features": features}, {"last_hidden_state": hidden})
     if stage == "cross_kv":
         return Ports({"encoder_hidden_states": hidden}, {f"present_{name}": shape for name, shape in cross.items()})
-    cached = key_values(dims, "decoder")
+    cached = key_values(dims.n_text_layer, "decoder")
     return Ports(
         {
             "input_ids": (1, n_tokens),
@@ -94,12 +96,12 @@ def ports(
     )
 
 
-def key_values(dims: ModelDimensions, side: str) -> list[str]:
+def key_values(n_layer: int, side: str) -> list[str]:
     """Return the names of all layers' keys and values, to be put behind `past_` and `present_`.
 
     side : `decoder`, for those of the text before, or `encoder`, for those of the audio
     """
-    return [f"key_values.{i}.{side}.{kind}" for i in range(dims.n_text_layer) for kind in ("key", "value")]
+    return [f"key_values.{i}.{side}.{kind}" for i in range(n_layer) for kind in ("key", "value")]
 
 
 def dtype_of(port: str) -> type[np.generic]:

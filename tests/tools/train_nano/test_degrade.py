@@ -41,7 +41,7 @@ def lag(x: Samples, y: Samples) -> float:
     return (at if at < len(x) else at - size) / SAMPLE_RATE
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(10))
 @pytest.mark.parametrize("strength", [0.3, 1.0])
 def test_degraded_speech_stays_valid(seed: int, strength: float) -> None:
     x = syllables()
@@ -55,7 +55,7 @@ def test_degraded_speech_stays_valid(seed: int, strength: float) -> None:
     assert np.array_equal(x, kept)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(10))
 def test_silence_stays_valid_and_quiet(seed: int) -> None:
     y = d.degrade(np.zeros(N, np.float32), rng(seed), strength=1.0)
     assert np.all(np.isfinite(y))
@@ -94,7 +94,7 @@ def test_the_generator_alone_decides() -> None:
     assert np.array_equal(d.degrade(x, rng(5), strength=1.0), d.degrade(x, rng(5), strength=1.0))
 
 
-@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("seed", range(5))
 def test_words_keep_their_time(seed: int) -> None:
     x = syllables()
     assert abs(lag(x, d.equalise(x, rng(seed)))) < 0.002

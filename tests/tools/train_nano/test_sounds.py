@@ -28,7 +28,7 @@ def power(x: Samples, low: float, high: float) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_every_kind_is_float32_of_the_length_asked_for_and_within_range(kind: str, seed: int) -> None:
     x = make(kind, seed)
     assert x.dtype == np.float32
@@ -38,7 +38,7 @@ def test_every_kind_is_float32_of_the_length_asked_for_and_within_range(kind: st
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "silence"])
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_the_level_is_a_tenth_or_the_peak_is_one(kind: str, seed: int) -> None:
     x = make(kind, seed)
     if kind in SPARSE and rms(x) < 0.099:
@@ -77,7 +77,7 @@ def test_coloured_noise_has_its_slope(kind: str, db_per_octave: float) -> None:
     assert np.polyfit(range(len(octaves)), octaves, 1)[0] == pytest.approx(db_per_octave, abs=0.3)
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", range(3))
 def test_hum_lies_on_the_harmonics_of_the_mains(seed: int) -> None:
     x = make("hum", seed)
     total = power(x, 0, 8000)

@@ -411,11 +411,11 @@ def run(folder: Path, out: Path, hours: float) -> str:
 
 def test_a_run_leaves_a_checkpoint_and_another_goes_on_from_it(folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
-    printed = run(folder, out, 0.002)
+    printed = run(folder, out, 0.0005)
     first = torch.load(out / "checkpoint.pt", weights_only=True)
     assert [path.name for path in out.iterdir()] == ["checkpoint.pt"]
     assert first["count"] >= 1
-    assert first["spent"] >= 0.002 * 3600
+    assert first["spent"] >= 0.0005 * 3600
     assert first["audio"] > 0
     assert f"done: step {first['count']}, " in printed
     assert "going on" not in printed
@@ -423,11 +423,11 @@ def test_a_run_leaves_a_checkpoint_and_another_goes_on_from_it(folder: Path, tmp
     assert shape == SHAPE
     Whisper(shape).load_state_dict(first["net"])
 
-    printed = run(folder, out, first["spent"] / 3600 + 0.002)
+    printed = run(folder, out, first["spent"] / 3600 + 0.0005)
     second = torch.load(out / "checkpoint.pt", weights_only=True)
     assert f"going on from step {first['count']}, " in printed
     assert second["count"] > first["count"]
-    assert second["spent"] >= first["spent"] + 0.002 * 3600 - 0.01
+    assert second["spent"] >= first["spent"] + 0.0005 * 3600 - 0.01
     assert second["audio"] > first["audio"]
     changed = [name for name, tensor in second["net"].items() if not torch.equal(tensor, first["net"][name])]
     assert set(first["net"]) - set(changed) <= {"encoder.embed_positions.weight"}

@@ -100,7 +100,7 @@ def drafts(draw: st.DrawFn, said: Sequence[int]) -> tuple[int, ...]:
     return (*kept, *draw(anything), *said[len(kept) + 1 :], *loop)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(st.data())
 def test_a_draft_changes_nothing(data: st.DataObject) -> None:
     seed = data.draw(st.integers(0, 1000), "seed")

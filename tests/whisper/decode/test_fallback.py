@@ -7,8 +7,13 @@ from collections.abc import Sequence
 import pytest
 
 from streamer.whisper.decode import fallback
-from streamer.whisper.decode.fallback import FallbackOptions, decode_with_fallback, has_failed, token_entropy
-from streamer.whisper.decode.loops import compression_ratio
+from streamer.whisper.decode.fallback import (
+    FallbackOptions,
+    compression_ratio,
+    decode_with_fallback,
+    has_failed,
+    token_entropy,
+)
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, Untyped

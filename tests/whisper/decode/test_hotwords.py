@@ -23,13 +23,17 @@ SPELLED = token_bytes(TOKENIZER)
 BOOST = 6.0
 
 
-def given_for(hot_words: HotWords, tokens: Sequence[int], n_vocab: int = TOKENIZER.n_vocab) -> list[float]:
-    """Return what each token of a text is given, the end of text included."""
+def given_for(
+    hot_words: HotWords, tokens: Sequence[int], n_vocab: int = TOKENIZER.n_vocab, language: str = "en"
+) -> list[float]:
+    """Return what each token of a text is given, the end of text included, less what is lost to all others."""
+    rule = hot_words.in_language(language)
     bonuses = []
     for i, token in enumerate(tokens):
         logits = np.zeros(n_vocab, dtype=np.float32)
-        hot_words.apply(logits, tokens[:i])
-        bonuses.append(float(logits[token]))
+        rule.apply(logits, tokens[:i])
+        node = rule._tree.find(tokens[:i])
+        bonuses.append(float(logits[token]) - (0 if node.complete else node.promised))
     return bonuses
 
 
@@ -68,14 +72,14 @@ def phrases_and_text(draw: st.DrawFn) -> tuple[list[str], list[int]]:
 @settings(max_examples=300, deadline=None)
 def test_a_text_is_given_the_boosts_of_the_phrases_that_it_contains(case: tuple[list[str], list[int]]) -> None:
     phrases, tokens = case
-    hot_words = HotWords(TOKENIZER, phrases, "en", BOOST)
+    hot_words = HotWords(TOKENIZER, phrases, BOOST)
     assert sum(given_for(hot_words, tokens)) == pytest.approx(BOOST * n_contained(phrases, tokens), abs=1e-3)
 
 
 def test_the_boost_grows_along_a_phrase_and_is_kept_at_its_end() -> None:
     tokens = [*TOKENIZER.encode(" Kennedy"), *TOKENIZER.encode(" said"), EOT]
     n = len(TOKENIZER.encode(" Kennedy"))
-    bonuses = given_for(HotWords(TOKENIZER, ["Kennedy"], "en", BOOST), tokens)
+    bonuses = given_for(HotWords(TOKENIZER, ["Kennedy"], BOOST), tokens)
     # What follows begins with a space, and may be the same name again.
     assert bonuses[:n] == pytest.approx([BOOST / n] * n)
     assert sum(bonuses) == pytest.approx(BOOST)
@@ -83,13 +87,13 @@ def test_the_boost_grows_along_a_phrase_and_is_kept_at_its_end() -> None:
 
 def test_what_was_given_for_the_beginning_of_a_phrase_is_taken_back() -> None:
     tokens = [*TOKENIZER.encode(" Kennedy")[:-1], *TOKENIZER.encode("."), EOT]
-    *given_first, taken, end = given_for(HotWords(TOKENIZER, ["Kennedy"], "en", BOOST), tokens)
+    *given_first, taken, end = given_for(HotWords(TOKENIZER, ["Kennedy"], BOOST), tokens)
     assert taken == pytest.approx(-sum(given_first))
     assert end == 0
 
 
 def test_a_longer_word_is_no_hot_word() -> None:
-    hot_words = HotWords(TOKENIZER, ["art"], "en", BOOST)
+    hot_words = HotWords(TOKENIZER, ["art"], BOOST)
     whole, longer = ([*TOKENIZER.encode(" art"), *TOKENIZER.encode(rest), EOT] for rest in ("'s", "ist"))
     assert sum(given_for(hot_words, whole)) == pytest.approx(BOOST)
     assert sum(given_for(hot_words, longer)) == pytest.approx(0)
@@ -98,12 +102,12 @@ def test_a_longer_word_is_no_hot_word() -> None:
 def test_a_word_that_goes_on_with_part_of_a_character_is_longer_too() -> None:
     tokens = [*TOKENIZER.encode(" café"), EOT]
     assert SPELLED[tokens[-2]] == "é".encode()[1:]
-    assert sum(given_for(HotWords(TOKENIZER, ["caf"], "en", BOOST), tokens)) == pytest.approx(0)
+    assert sum(given_for(HotWords(TOKENIZER, ["caf"], BOOST), tokens)) == pytest.approx(0)
 
 
 def test_a_phrase_that_begins_inside_of_another_is_given_no_less() -> None:
     phrases = ["a b c d e f g h i", "b x"]
-    hot_words = HotWords(TOKENIZER, phrases, "en", BOOST)
+    hot_words = HotWords(TOKENIZER, phrases, BOOST)
     tokens = TOKENIZER.encode(" a b")
     n_inside = len(TOKENIZER.encode(" b x"))
     assert sum(given_for(hot_words, tokens)) == pytest.approx(BOOST * len(TOKENIZER.encode(" b")) / n_inside)
@@ -111,25 +115,34 @@ def test_a_phrase_that_begins_inside_of_another_is_given_no_less() -> None:
 
 def test_a_spelling_with_a_capital_is_favoured_too() -> None:
     tokens = [*TOKENIZER.encode(" Abnormal"), EOT]
-    assert sum(given_for(HotWords(TOKENIZER, ["abnormal"], "en", BOOST), tokens)) == pytest.approx(BOOST)
+    assert sum(given_for(HotWords(TOKENIZER, ["abnormal"], BOOST), tokens)) == pytest.approx(BOOST)
 
 
 @pytest.mark.parametrize(("language", "boost"), [("ja", BOOST), ("en", 0.0)])
 def test_where_words_have_no_spaces_a_phrase_begins_anywhere(language: str, boost: float) -> None:
     tokenizer = load(MULTILINGUAL)
-    hot_words = HotWords(tokenizer, ["東京"], language, BOOST)
+    hot_words = HotWords(tokenizer, ["東京"], BOOST)
     tokens = [
         *tokenizer.encode("今日"),
         *tokenizer.encode("東京"),
         *tokenizer.encode("です"),
         tokenizer.special.end_of_text,
     ]
-    assert sum(given_for(hot_words, tokens, tokenizer.n_vocab)) == pytest.approx(boost)
+    assert sum(given_for(hot_words, tokens, tokenizer.n_vocab, language)) == pytest.approx(boost)
+
+
+def test_what_no_phrase_is_about_keeps_its_logits() -> None:
+    rule = HotWords(TOKENIZER, ["Kennedy", "art"], BOOST).in_language("en")
+    for tokens in ([], TOKENIZER.encode(" Kennedy")[:-1], TOKENIZER.encode(" art")):
+        logits = np.zeros(TOKENIZER.n_vocab, dtype=np.float32)
+        rule.apply(logits, tokens)
+        assert (logits[EOT:] == 0).all()
+        assert logits[TOKENIZER.encode(".")] == 0
 
 
 def test_no_words_change_nothing() -> None:
     logits = np.arange(TOKENIZER.n_vocab, dtype=np.float32)
-    HotWords(TOKENIZER, [], "en").apply(logits, [1, 2])
+    HotWords(TOKENIZER, []).in_language("en").apply(logits, [1, 2])
     assert (logits == np.arange(TOKENIZER.n_vocab)).all()
 
 

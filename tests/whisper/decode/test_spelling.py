@@ -29,7 +29,7 @@ def test_a_token_that_is_not_written_byte_by_byte_spells_itself() -> None:
 
 
 @given(st.text())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_the_bytes_of_a_text_s_tokens_are_the_text(text: str) -> None:
     spelled = token_bytes(TOKENIZER)
     tokens = TOKENIZER.encode(text)

@@ -185,7 +185,7 @@ def test_text_is_split_as_openai_whisper_does(case: Case, name: str, language: s
     assert_split_equals(case, language, tokens[1:-1])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     tokens=st.lists(st.integers(0, 255) | st.integers(0, 50_256), max_size=12),
     language=st.sampled_from(["en", "zh"]),
@@ -224,7 +224,7 @@ def timed(drawn: Drawn) -> tuple[list[TimedWord], Untyped]:
     return ours, theirs
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(drawn=WORDS)
 @example(drawn=[(" (", 1, 1), (" “", 1, 1), (" so", 1, 1), (".", 1, 1), ('"', 1, 1)])
 @example(drawn=[(" ", 1, 1), (" ", 1, 1), (".", 1, 1)])
@@ -244,7 +244,7 @@ def test_merged_punctuation_moves_no_word() -> None:
     assert (word.start_samples, word.end_samples) == (3 * GRID, 5 * GRID)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     drawn=WORDS,
     places=st.lists(st.tuples(st.integers(-4, 12), st.integers(0, 40)), min_size=1, max_size=4),

@@ -156,7 +156,7 @@ def test_a_graph_that_takes_for_ever_is_one_line(graph: Path, monkeypatch: pytes
     refuse(graph, "graph.xml cannot be read (OpenVINO needs more than 0.5 s)", by=probe)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.integers(0, 3000), st.binary(max_size=20)), max_size=4))
 @example(edits=[(0, b"<net/><!--")])
 def test_damaged_text_is_a_graph_or_one_line(graph: Path, whole: Path, edits: list[tuple[int, bytes]]) -> None:

@@ -478,7 +478,7 @@ def test_a_graph_that_crashes_openvino_is_refused(model: Path, monkeypatch: pyte
 
 
 @pytest.mark.usefixtures("no_probe")
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data(), rest=st.binary(max_size=40))
 def test_any_manifest_loads_or_is_one_line(model: Path, original: Path, data: st.DataObject, rest: bytes) -> None:
     content = (original / saved.MANIFEST).read_bytes()

@@ -152,7 +152,7 @@ def test_every_text_of_one_token_comes_back(case: Case) -> None:
 
 
 @cases
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(text=st.text(st.characters(codec="utf-8"), max_size=40))
 def test_any_text_equals_openai_whisper(case: Case, text: str) -> None:
     # Python's and the tokenizers' tables of characters are of different years.
@@ -166,7 +166,7 @@ def test_any_text_equals_openai_whisper(case: Case, text: str) -> None:
 
 
 @cases
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data())
 def test_any_tokens_read_as_openai_whisper_reads_them(case: Case, data: st.DataObject) -> None:
     tokenizer = load(case)
@@ -210,7 +210,7 @@ def broken_tokens() -> list[int]:
 
 
 @pytest.mark.parametrize("language", ["en", "ja"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(data=st.data())
 def test_any_tokens_that_grow_show_a_prefix_of_the_whole(language: str, data: st.DataObject) -> None:
     """What is broken is shown as such once it cannot become whole, and nothing that was shown changes."""

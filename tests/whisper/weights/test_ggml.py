@@ -264,7 +264,7 @@ def good(tmp_path: Path, type_name: str) -> bytes:
     return path.read_bytes() if path.exists() else write_ggml(path, TINY, WORDS, FILTERS, type_name).read_bytes()
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(
     type_name=st.sampled_from(["f16", *QUANTIZED]),
     flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4),
@@ -279,7 +279,7 @@ def test_flipped_bytes_never_do_harm(tmp_path: Path, type_name: str, flips: list
     outcome(tmp_path / "bad.bin")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=75)
 @given(place=st.integers(0, 10_000), number=st.integers(-(2**31), 2**31 - 1))
 def test_lying_numbers_never_do_harm(tmp_path: Path, place: int, number: int) -> None:
     data = bytearray(good(tmp_path, "q4_1"))
@@ -289,7 +289,7 @@ def test_lying_numbers_never_do_harm(tmp_path: Path, place: int, number: int) ->
     outcome(tmp_path / "bad.bin")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=200)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(share=st.floats(0, 1, exclude_max=True), structure=st.booleans())
 @example(share=0.0, structure=False)
 def test_a_truncated_file_is_always_refused(tmp_path: Path, share: float, structure: bool) -> None:

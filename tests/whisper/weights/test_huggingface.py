@@ -388,7 +388,7 @@ def test_a_table_of_many_megabytes_is_not_read(tiny: Path) -> None:
         refuse(tiny, "cannot be read (a header of more than 4 MiB)")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
 @given(flips=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(1, 255)), min_size=1, max_size=4))
 @example(flips=[(0.0, 255)])
 def test_flipped_bytes_never_do_harm(tmp_path: Path, flips: list[tuple[float, int]]) -> None:

@@ -206,7 +206,7 @@ def read_if_float(tensor: StoredTensor) -> None:
         assert tensor.read().shape == tensor.shape
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
 @given(flips=st.lists(st.tuples(st.integers(0, 10_000), st.integers(1, 255)), min_size=1, max_size=4))
 @example(flips=[(0, 255)])
 def test_flipped_bytes_never_do_harm(path: Path, flips: list[tuple[int, int]]) -> None:
@@ -217,7 +217,7 @@ def test_flipped_bytes_never_do_harm(path: Path, flips: list[tuple[int, int]]) -
     outcome(path.parent / "bad.npz")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=75)
 @given(place=st.integers(0, 10_000), number=st.integers(0, 2**32 - 1))
 def test_lying_numbers_never_do_harm(path: Path, place: int, number: int) -> None:
     data = bytearray(path.read_bytes())
@@ -226,7 +226,7 @@ def test_lying_numbers_never_do_harm(path: Path, place: int, number: int) -> Non
     outcome(path.parent / "bad.npz")
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=75)
 @given(share=st.floats(0, 1, exclude_max=True))
 @example(share=0.0)
 def test_a_truncated_file_is_always_refused(path: Path, share: float) -> None:

@@ -201,7 +201,7 @@ def test_every_truncation_is_refused(path: Path) -> None:
         refuse(openai.load, path)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
 @given(
     flips=st.lists(
         st.tuples(

@@ -388,7 +388,7 @@ OPERATIONS = [
 ]  # fmt: skip
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)
 @given(operations=st.lists(st.sampled_from(OPERATIONS), max_size=30))
 @example(operations=[b"}", b"q\x00", text("a"), b"h\x00", b"s"])  # a dictionary in itself
 @example(operations=[REBUILD, b"(", storage(), b"K\x01", numbers(0, 4), numbers(2, 2), b"\x89", b"}", b"t", b"R"])

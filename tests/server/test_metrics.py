@@ -2,7 +2,7 @@
 
 from prometheus_client import CollectorRegistry
 
-from streamer.live.metrics import register_engine
+from streamer.server.metrics import register_engine
 from streamer.stream.engine import Engine
 from tests.fakes import FakeDecoder, FakeEncoder
 

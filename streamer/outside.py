@@ -1,0 +1,27 @@
+"""Text and addresses that come from outside: other programs, drivers, people."""
+
+import ipaddress
+
+
+def printable(text: str) -> str:
+    """Return text of the same length that cannot steer a terminal or break a line.
+
+    Text may come from a daemon on another machine: control characters, line breaks among them, become spaces.
+    """
+    return "".join(char if char.isprintable() else " " for char in text)
+
+
+def one_line(text: object) -> str:
+    """Return text, or what an error says, as one line with single spaces and none at its ends."""
+    return " ".join(printable(str(text)).split())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach `host`; a name other than `localhost` counts as reachable."""
+    name = host.lower().strip("[]")
+    if name == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False

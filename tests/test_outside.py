@@ -1,0 +1,7 @@
+from streamer.outside import one_line, printable
+
+
+def test_text_from_outside_steers_nothing_and_stays_on_its_line() -> None:
+    assert printable("a\x1b[2J\n世\u202eb") == "a [2J 世 b"
+    assert one_line(" a \r\n\x1b b\u2028") == "a b"
+    assert one_line(ValueError("no\nmore")) == "no more"
