@@ -17,7 +17,7 @@ import openvino as ov
 
 from streamer.arrays import FloatArray
 from streamer.whisper.device.devices import the_core
-from streamer.whisper.device.runtime import DecoderRuntime, DecoderStages, EncodedWindow, Stage
+from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow, Stage
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import fix_sizes
 from streamer.whisper.graphs.ports import STAGES, GraphId
@@ -179,7 +179,7 @@ def _decode(
     stage: Stage, dims: ModelDimensions, window: EncodedWindow, tokens: Sequence[int]
 ) -> tuple[FloatArray, float]:
     """Return the logits after each token, shape (n, n_vocab), and the seconds of the fastest step."""
-    decoder = DecoderRuntime([DecoderStages(stage, None, None)], window, dims)
+    decoder = DecoderRuntime([[stage]], window, dims)
     fastest = math.inf
     rows: list[FloatArray] = []
     for token in tokens[:N_TOKENS]:

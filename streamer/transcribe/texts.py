@@ -5,13 +5,12 @@ Source: openai-whisper's `transcribe.py`.
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.settings.apply import ResolvedDecoding
 from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
-from streamer.transcribe.history import History
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
 from streamer.whisper.decode.fallback import compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import drawer
@@ -19,6 +18,9 @@ from streamer.whisper.decode.window import DecodedWindow
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
+
+# Above this temperature a text was drawn too wildly to be continued.
+MAX_TEMPERATURE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,3 +174,36 @@ class Text:
             place = HeardWindow(begin, window.end_samples, self._last_speech_samples, self._n_samples)
             segments, seek, heard = pass_over(segments, place, round(threshold_s * SAMPLE_RATE), ended=ended, seek=seek)
         return segments, seek - window.begin, heard
+
+
+class History:
+    """What was said so far, as the prompt of the next window."""
+
+    def __init__(self, initial: Sequence[int], n_text_ctx: int, *, carried: bool, conditioned: bool) -> None:
+        """Start with those of the initial prompt.
+
+        carried : whether the initial prompt is in each prompt
+        conditioned : whether the text of the window before is in a prompt
+        """
+        self._carried = carried
+        self._conditioned = conditioned
+        self._n_initial = len(initial)
+        self._tokens = list(initial)
+        # Number of the first token that may be in a prompt.
+        self._begin = 0
+        # Tokens in a prompt behind an initial one.
+        self._room = n_text_ctx // 2 - 1 - len(initial)
+
+    def prompt(self) -> tuple[int, ...]:
+        """Return the tokens before the next window; the window keeps the newest that it has room for."""
+        if not self._carried:
+            return tuple(self._tokens[self._begin :])
+        # An initial prompt that leaves no room is no reason to forget everything, says openai-whisper.
+        newest = self._tokens[max(self._n_initial, self._begin) :][-self._room :]
+        return (*self._tokens[: self._n_initial], *newest)
+
+    def add(self, tokens: Iterable[int], temperature: float) -> None:
+        """Add what was said in a window that was decoded at a temperature."""
+        self._tokens.extend(tokens)
+        if not self._conditioned or temperature > MAX_TEMPERATURE:
+            self._begin = len(self._tokens)

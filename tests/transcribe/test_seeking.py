@@ -185,6 +185,7 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
         tokenizer=TOKENIZER,
         generation=default_generation(TOKENIZER, DIMS),
         n_beams=1,
+        choose_language=TOKENIZER.choose_language,
         run=lambda compute: compute(runtime),
     )
     decoding = as_whisper(model, language="en", **options)

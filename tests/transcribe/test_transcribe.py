@@ -15,8 +15,8 @@ from streamer.errors import ConfigError
 from streamer.events import Final
 from streamer.settings.apply import ResolvedDecoding
 from streamer.transcribe import texts, transcribe, transcribe_segments
-from streamer.transcribe.history import History
 from streamer.transcribe.segments import split_segments
+from streamer.transcribe.texts import History
 from streamer.whisper.decode import word_timestamps as word_timestamps_module
 from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.model import WhisperModel

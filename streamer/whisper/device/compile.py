@@ -61,7 +61,7 @@ class Compilation:
         self.graphs = graphs
         self.compiled: dict[GraphId, ov.CompiledModel] = {}
         self.plans = dict(plans)
-        self.n_beams = n_beams
+        self._n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
@@ -136,9 +136,9 @@ class Compilation:
         whole = self.graphs.build[stage]()
         sizes = [(1, False)]
         if stage == "decoder" and whole.is_dynamic():
-            sizes += [(BLOCK_TOKENS, False), *([(self.n_beams, True)] if self.n_beams > 1 else [])]
-        elif stage == "decoder" and (self.n_beams > 1 or len(self.windows_s) > 1):
-            setting = f"beam_size {self.n_beams}" if self.n_beams > 1 else f"windows_s {self.windows_s}"
+            sizes += [(BLOCK_TOKENS, False), *([(self._n_beams, True)] if self._n_beams > 1 else [])]
+        elif stage == "decoder" and (self._n_beams > 1 or len(self.windows_s) > 1):
+            setting = f"beam_size {self._n_beams}" if self._n_beams > 1 else f"windows_s {self.windows_s}"
             raise ConfigError(
                 f"{setting} needs a decoder whose sizes can be chosen, this one was made for one token a call and"
                 " 30 s: use a checkpoint instead of exported graphs, or leave the setting out"

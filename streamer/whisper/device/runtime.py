@@ -5,7 +5,7 @@ and values are double-buffered, so that one window can be encoded while another 
 those of the table of ports, types those of the compiled graphs: exports and accelerators may compute in half precision.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,13 +13,13 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array, FloatArray
-from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH
+from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, TOKENS_PER_SECOND
 from streamer.errors import InferenceError, ModelError
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.ir import first_line
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId, key_values
+from streamer.whisper.graphs.ports import GraphId, key_values
 from streamer.whisper.result import N_BUFFERS
 
 # An accelerator that computes for longer has hung: the largest encoder takes a few seconds.
@@ -68,19 +68,11 @@ class Runtime:
         }
         # That of the window encoded last.
         self._encoder = self._encoders[max(self._encoders)]
-        self.decoder = DecoderRuntime(
-            [
-                DecoderStages(
-                    stages[GraphId("decoder", window_s)],
-                    stages.get(GraphId("decoder", window_s, BLOCK_TOKENS)),
-                    stages.get(GraphId("decoder", window_s, compilation.n_beams, beams=True)),
-                )
-                for window_s in reversed(self.windows_s)
-            ],
-            self.buffer(self.windows_s[-1]),
-            self.dims,
-            mask,
-        )
+        decoders = [
+            [stage for graph, stage in stages.items() if graph.stage == "decoder" and graph.window_s == window_s]
+            for window_s in self.windows_s
+        ]
+        self.decoder = DecoderRuntime(decoders, self.buffer(self.windows_s[-1]), self.dims, mask)
 
     @property
     def last_hidden_state(self) -> FloatArray:
@@ -152,15 +144,6 @@ class WindowEncoder:
         return window
 
 
-@dataclass(frozen=True, slots=True)
-class DecoderStages:
-    """The decoder's graphs for windows of one length: for one token a call, for a block of them, and for beams."""
-
-    step: "Stage"
-    block: "Stage | None"
-    beam: "Stage | None"
-
-
 class DecoderRuntime:
     """The decoder's forward pass over one growing sequence, with its key-value cache.
 
@@ -170,11 +153,15 @@ class DecoderRuntime:
 
     def __init__(
         self,
-        windows: Sequence[DecoderStages],
+        windows: Iterable[Sequence["Stage"]],
         window: EncodedWindow,
         dims: ModelDimensions,
         mask: MaskConvention = OURS,
     ) -> None:
+        """Decode `window` first.
+
+        windows : the graphs for each length of windows: of one token a call, and of others where there are any
+        """
         # How the graphs want to be told which slots are filled.
         self.mask = mask
         # Tokens in the cache.
@@ -307,23 +294,21 @@ class _DecoderGraphs:
 
     def __init__(
         self,
-        stages: DecoderStages,
+        stages: Sequence["Stage"],
         names: Sequence[str],
         cache: dict[str, ov.Tensor],
         beam_cache: dict[str, ov.Tensor],
     ) -> None:
-        self.stages = [stage for stage in (stages.step, stages.block, stages.beam) if stage is not None]
-        for stage in self.stages:
-            _bind_cache(stage, names, beam_cache if stage is stages.beam else cache)
-        self.step = _Call(stages.step, names)
+        self.stages = stages
+        for stage in stages:
+            _bind_cache(stage, names, beam_cache if stage.graph.beams else cache)
+        calls = [_Call(stage, names) for stage in stages if not stage.graph.beams]
+        self.step = min(calls, key=lambda call: call.n_tokens)
         # What several tokens go through: one by one where there is no graph for them.
-        self.block = self.step if stages.block is None else _Call(stages.block, names)
-        self.beams: BeamDecoder | None = None
-        if stages.beam is not None:
-            call = _Call(stages.beam, names)
-            self.beams = BeamDecoder(call, [tensor.data for tensor in beam_cache.values()])
-        cross = next(port for name, port in stages.step.inputs.items() if ".encoder." in name)
-        self.n_audio_ctx = int(cross.shape[2])
+        self.block = max(calls, key=lambda call: call.n_tokens)
+        slots = [tensor.data for tensor in beam_cache.values()]
+        self.beams = next((BeamDecoder(_Call(stage, names), slots) for stage in stages if stage.graph.beams), None)
+        self.n_audio_ctx = self.step.stage.graph.window_s * TOKENS_PER_SECOND
 
 
 def _bind_cache(stage: "Stage", names: Sequence[str], cache: dict[str, ov.Tensor]) -> None:
