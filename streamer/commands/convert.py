@@ -33,9 +33,9 @@ from streamer.whisper.graphs.compress import check_nncf, compress, needs_nncf, p
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.shipped import SAMPLE_OF, shipped
-from streamer.whisper.source import find_checkpoint, holds_graphs, read_model
+from streamer.whisper.source import holds_graphs, load_checkpoint, read_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import Checkpoint
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -91,7 +91,7 @@ def convert_model(
         )
     called = name_of(path, name)
     if encoder_only:
-        checkpoint = find_checkpoint(path)[1]()
+        checkpoint = load_checkpoint(path)[1]
         source = ConvertSource(checkpoint, None, None, called, "")
     else:
         model = read_model(path, called, Path(tokenizer).expanduser() if tokenizer else None)

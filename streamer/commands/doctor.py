@@ -248,12 +248,13 @@ def check_microphone(machine: Machine) -> Finding:
 
 def check_model(machine: Machine) -> Finding:
     """The model: is it here, and are its files whole."""
-    from streamer.whisper import hub, locate
+    from streamer.whisper import locate
+    from streamer.whisper.hub import cache
 
     name = machine.settings.model.name
     path = locate.find_model(name)
     if path is None:
-        if hub.repository(name) is not None:
+        if cache.repository(name) is not None:
             return Finding(
                 Verdict.WARNING,
                 f"{name!r:.200} is not here; it would be fetched at the first start",

@@ -21,7 +21,7 @@ from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow, Stage
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import fix_sizes
 from streamer.whisper.graphs.ports import STAGES, GraphId
-from streamer.whisper.weights import expected_shapes
+from streamer.whisper.weights.checkpoint import expected_shapes
 
 Builders = Mapping[str, Callable[[], ov.Model]]
 

@@ -18,7 +18,7 @@ from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.heads import all_heads
 from streamer.whisper.shipped import SAMPLE_OF, shipped
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import Checkpoint
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 logger = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.progress import TransferSpeedColumn as SpeedColumn
 
-from streamer.whisper import hub
+from streamer.whisper.hub import fetch
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ logger = logging.getLogger(__name__)
 class Loading:
     """Is told how far a model is, and shows nothing."""
 
-    def fetched(self, progress: hub.Progress) -> None:
+    def fetched(self, progress: fetch.Progress) -> None:
         """Hear how much of a model is here."""
 
     def compiled(self, done: int, total: int) -> None:
@@ -48,7 +48,7 @@ class _Bars(Loading):
         self._bar: Progress | None = None
         self._doing = ""
 
-    def fetched(self, progress: hub.Progress) -> None:
+    def fetched(self, progress: fetch.Progress) -> None:
         if self._bar is None:
             self._bar = self._stack.enter_context(
                 Progress(
@@ -88,7 +88,7 @@ class _LogLines(Loading):
         self._name = name
         self._last = ""
 
-    def fetched(self, progress: hub.Progress) -> None:
+    def fetched(self, progress: fetch.Progress) -> None:
         if progress.doing == self._last:
             return
         self._last = progress.doing

@@ -6,7 +6,8 @@ from rich.console import Console
 from rich.table import Table
 
 from streamer.commands.progress import format_size, show_progress
-from streamer.whisper import hub
+from streamer.whisper.hub import cache
+from streamer.whisper.hub import fetch as hub
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from streamer.whisper.shipped import shipped
 
@@ -20,7 +21,7 @@ def pull(name: str, console: Console) -> int:
         path, command = shipped()[name], f"streamer run --model {name}"
         said = f"{name} came with the program"
     else:
-        was_here = hub.cached(name) is not None
+        was_here = cache.cached(name) is not None
         path, command = fetch(name), f"streamer run --model {name}"
         said = f"{name} {'was here already' if was_here else 'is here now'}, {format_size(_size(path))}"
     console.print(f"{said}: {path}\nUse it with: {command}", markup=False, highlight=False, soft_wrap=True)
@@ -35,7 +36,7 @@ def fetch(name: str) -> Path:
 
 def list_models(console: Console) -> int:
     """Print the models that are on this machine, and those that a short name pulls."""
-    here = hub.downloaded()
+    here = cache.downloaded()
     table = _table("Models on this machine", "Name", "Comes from", "Size", "Path")
     for name, path in shipped().items():
         table.add_row(name, "this program", format_size(_size(path)), str(path))

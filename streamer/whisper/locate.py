@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from streamer.errors import ModelError
-from streamer.whisper import hub
+from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.shipped import shipped
 
@@ -21,10 +21,10 @@ def find_model(name: str) -> Path | None:
         found = next((candidate for candidate in candidates if candidate.is_dir() or candidate.is_file()), None)
     except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
         return None
-    return found or hub.cached(name)
+    return found or cache.cached(name)
 
 
-def find_or_pull(name: str, on_progress: hub.OnProgress) -> Path:
+def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
     """Find a model on this machine, else fetch it from the Hub.
 
     Raises ModelError where there is no such model, PeerError where it cannot be fetched.
@@ -32,7 +32,7 @@ def find_or_pull(name: str, on_progress: hub.OnProgress) -> Path:
     if found := find_model(name):
         return found
     if _is_on_the_hub(name):
-        return hub.pull(name, on_progress=on_progress)
+        return fetch.pull(name, on_progress=on_progress)
     raise ModelError(
         f"there is no model {name!r:.200}: expected a directory, a checkpoint's file, OWNER/REPOSITORY on the Hub, or"
         f" one of {', '.join([*shipped(), *SHORT_NAMES])}"
@@ -46,4 +46,4 @@ def name_of(path: Path, name: str) -> str:
 
 def _is_on_the_hub(name: str) -> bool:
     """Whether a name can be one of the Hub's. A path into a directory that is here is a slip, not a repository."""
-    return hub.repository(name) is not None and not ("/" in name and Path(name.split("/")[0]).is_dir())
+    return cache.repository(name) is not None and not ("/" in name and Path(name.split("/")[0]).is_dir())

@@ -1,14 +1,13 @@
 """Which of the formats of Whisper models a path holds, and all that is read from it before anything is compiled."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ModelError, PeerError
-from streamer.whisper import hub
 from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
@@ -16,15 +15,12 @@ from streamer.whisper.generation import GenerationConfig, default_generation, re
 from streamer.whisper.graphs import foreign, saved
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import STAGES
+from streamer.whisper.hub.fetch import fetch_tokenizer
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import Checkpoint, ggml, huggingface, mlx, openai
-
-# Beginnings of files, by which they are known whatever their names are.
-_ZIP = b"PK\x03\x04"
-_PICKLE = b"\x80"  # PyTorch before 1.6
-_GGML = 0x67676D6C.to_bytes(4, "little")
+from streamer.whisper.weights import formats
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,49 +78,11 @@ def holds_graphs(path: Path) -> bool:
         return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
 
 
-def find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
-    """Find out the format of a checkpoint; return its name, what loads it, and the file or directory that does.
-
-    Raises ModelError where it is none.
-    """
+def load_checkpoint(path: Path) -> tuple[str, Checkpoint]:
+    """Load a checkpoint of any format; return the format's name too. Raises ModelError where it is none or broken."""
     with _readable(path):
-        return _find_checkpoint(path)
-
-
-def _find_checkpoint(path: Path) -> tuple[str, Callable[[], Checkpoint], Path]:
-    if path.is_dir():
-        if mlx.is_mlx(path):
-            return "MLX", partial(mlx.load, path), path
-        if not (path / "config.json").exists():
-            files = [file for file in sorted(path.iterdir()) if _kind_of(file)]
-            if len(files) == 1:
-                return _find_checkpoint(files[0])
-            if files:
-                raise ModelError(
-                    f"{path} holds {len(files)} checkpoints ({files[0].name}, {files[1].name}, ...): name the one that"
-                    " you mean"
-                )
-        return "Hugging Face", partial(huggingface.load, path), path
-    match _kind_of(path):
-        case "ggml":
-            return "ggml", partial(ggml.load, path), path
-        case "pytorch":
-            return "openai-whisper", partial(openai.load, path), path
-    raise ModelError(
-        f"{path} is no Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory in"
-        " the layout of Hugging Face, MLX or OpenVINO; see docs/models.md"
-    )
-
-
-def _kind_of(path: Path) -> str:
-    """Return what a file begins like: `ggml`, `pytorch`, or nothing that is known."""
-    if path.suffix not in (".pt", ".bin", ".pth") or not path.is_file():  # reading a pipe would wait
-        return ""
-    with path.open("rb") as file:
-        begin = file.read(4)
-    if begin.startswith((_ZIP, _PICKLE)):
-        return "pytorch"
-    return "ggml" if begin == _GGML else ""
+        format_, where = formats.find(path)
+        return format_.NAME, format_.load(where)
 
 
 @contextlib.contextmanager
@@ -139,19 +97,16 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
-    format_, load, where = find_checkpoint(path)
-    checkpoint = load()
+    format_, checkpoint = load_checkpoint(path)
     dims = checkpoint.dims
-    config = read_json(path / "config.json") if format_ == "Hugging Face" else {}
-    origin = config.get("_name_or_path")
+    origin = checkpoint.config.get("_name_or_path")
     # Some models differ in nothing that could be seen but their names.
     told = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
-    if tokenizer_path is None and format_ == "ggml":
-        table = ggml.read_vocabulary(where)
-        tokenizer = Tokenizer(vocabulary.from_table(table, dims.n_vocab, str(where)), where=str(where))
+    if tokenizer_path is None and checkpoint.vocabulary:
+        tokenizer = Tokenizer(vocabulary.from_table(checkpoint.vocabulary, dims.n_vocab, str(path)), where=str(path))
     else:
         tokenizer = _load_tokenizer(tokenizer_path, path if path.is_dir() else path.parent, dims)
-    tokenizer, generation = _with_generation(path, dims, tokenizer, told, expected=format_ == "Hugging Face")
+    tokenizer, generation = _with_generation(path, dims, tokenizer, told, expected=bool(checkpoint.config))
     return ModelSource(
         path,
         format_,
@@ -160,7 +115,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
         ModelGraphs.of(checkpoint, generation.alignment_heads),
         tokenizer,
         generation,
-        checks=tuple(_config_checks(path / "config.json", config, tokenizer)) if config else (),
+        checks=tuple(_config_checks(path / "config.json", checkpoint.config, tokenizer)) if checkpoint.config else (),
         checkpoint=checkpoint,
     )
 
@@ -230,7 +185,7 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
         if published is None or any(directory.glob("*.tiktoken")):
             raise  # it is not that there is none
         try:
-            found = hub.fetch_tokenizer(published.repository)
+            found = fetch_tokenizer(published.repository)
         except PeerError as unreached:
             raise ModelError(f"{error}; that of {published.repository} was tried: {unreached}") from None
     return Tokenizer.load(found, n_vocab=dims.n_vocab)
@@ -281,7 +236,7 @@ def _hash_checks(model: saved.SavedModel) -> list[Check]:
     ]
 
 
-def _config_checks(path: Path, config: dict[str, object], tokenizer: Tokenizer) -> list[Check]:
+def _config_checks(path: Path, config: Mapping[str, object], tokenizer: Tokenizer) -> list[Check]:
     """Compare config.json's special tokens with the tokenizer's: a wrong one gives fluent nonsense."""
     checks = []
     for key, token in (

@@ -29,7 +29,8 @@ from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs import saved
 from streamer.whisper.graphs.compress import parse_precisions
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import Checkpoint, LazyTensors, expected_shapes, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
 from tests.whisper.graphs.test_build import DIMS
 from tests.whisper.support import NANO, SAMPLE, load_reference, random_checkpoint, read, tensor
 

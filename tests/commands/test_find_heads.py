@@ -9,7 +9,8 @@ import pytest
 from streamer.commands.find_heads import find_heads
 from streamer.whisper.generation import default_generation
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO
 
 

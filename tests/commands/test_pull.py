@@ -16,7 +16,7 @@ from rich.console import Console
 
 from streamer.commands import pull as commands
 from streamer.errors import ModelError
-from streamer.whisper import hub
+from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from tests.hub_server import Hub, take_for_the_real_one
 
@@ -50,7 +50,7 @@ def printed(console: Console) -> str:
 
 def test_pull_says_where_it_is_and_how_to_use_it(server: Hub, console: Console) -> None:
     assert commands.pull("base.en", console) == 0
-    path = hub.cached("base.en")
+    path = cache.cached("base.en")
     assert printed(console).splitlines() == [
         f"base.en is here now, 2 MB: {path}",
         "Use it with: streamer run --model base.en",
@@ -63,7 +63,7 @@ def test_pull_says_where_it_is_and_how_to_use_it(server: Hub, console: Console) 
 
 def test_pull_of_a_single_file(server: Hub, console: Console) -> None:
     assert commands.pull("me/cpp/ggml-base.bin", console) == 0
-    assert f"1 MB: {hub.cached('me/cpp/ggml-base.bin')}\n" in printed(console)
+    assert f"1 MB: {cache.cached('me/cpp/ggml-base.bin')}\n" in printed(console)
 
 
 def test_pull_of_a_model_that_came_with_the_program(server: Hub, console: Console) -> None:
@@ -75,7 +75,7 @@ def test_pull_of_a_model_that_came_with_the_program(server: Hub, console: Consol
 def test_a_path_is_printed_on_one_line_in_a_narrow_terminal(server: Hub) -> None:
     console = Console(file=io.StringIO(), width=20)
     commands.pull("base.en", console)
-    assert str(hub.cached("base.en")) in printed(console)
+    assert str(cache.cached("base.en")) in printed(console)
 
 
 def test_without_a_terminal_each_file_is_one_line_of_the_log(
@@ -104,9 +104,9 @@ def test_waiting_for_another_program_is_told(
         while not caplog.records:
             time.sleep(0.01)
         assert caplog.messages == ["base.en: waiting for another program that fetches it"]
-        assert hub.cached("base.en") is None
+        assert cache.cached("base.en") is None
     fetching.join()
-    assert hub.cached("base.en")
+    assert cache.cached("base.en")
 
 
 def test_on_a_terminal_a_bar_is_drawn(
@@ -140,15 +140,15 @@ def rows_of(table: str) -> dict[str, list[str]]:
 
 
 def test_list_shows_what_is_here_and_what_can_be_pulled(server: Hub, console: Console) -> None:
-    hub.pull("base.en")
-    hub.pull("me/fine-tune")
-    hub.pull("me/cpp/ggml-base.bin")
+    fetch.pull("base.en")
+    fetch.pull("me/fine-tune")
+    fetch.pull("me/cpp/ggml-base.bin")
     server.requests.clear()
     assert commands.list_models(console) == 0
     here, to_pull = (rows_of(table) for table in printed(console).split("Models to pull"))
     assert here["nano.en"][0] == "this program"
-    assert here["base.en"] == ["openai/whisper-base.en", "2 MB", str(hub.cached("base.en"))]
-    assert here["me/fine-tune"] == ["me/fine-tune", "2 MB", str(hub.cached("me/fine-tune"))]
+    assert here["base.en"] == ["openai/whisper-base.en", "2 MB", str(cache.cached("base.en"))]
+    assert here["me/fine-tune"] == ["me/fine-tune", "2 MB", str(cache.cached("me/fine-tune"))]
     assert here["me/cpp/ggml-base.bin"][:2] == ["me/cpp/ggml-base.bin", "1 MB"]
     assert to_pull["large-v3, large"] == ["openai/whisper-large-v3", "about 3.09 GB"]
     assert {name for row in to_pull for name in row.split(", ")} == {*PUBLISHED, *ALIASES} - {"base.en"}

@@ -11,8 +11,8 @@ import whisper.model
 
 from streamer.arrays import FloatArray
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, LazyTensors, expected_shapes
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
+from streamer.whisper.weights.openai import openai_name
 from tests.whisper.support import Untyped, random_checkpoint, tensor
 
 # Vocabularies: English only, multilingual, and with Cantonese (from large-v3 on).

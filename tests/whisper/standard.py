@@ -13,8 +13,8 @@ import whisper.tokenizer
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.dims import Heads
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.weights import Checkpoint
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.checkpoint import Checkpoint
+from streamer.whisper.weights.openai import openai_name
 from tests.whisper.sizes import SIZES, lively_checkpoint
 from tests.whisper.support import Untyped, tensor, write_openai
 from tools.benchmarks.peers.weights import RANKS

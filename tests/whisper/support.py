@@ -19,8 +19,8 @@ from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.weights import Checkpoint, expected_shapes
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
+from streamer.whisper.weights.openai import openai_name
 
 ROOT = Path(__file__).parents[2]
 NANO = ROOT / "models" / "nano.en"

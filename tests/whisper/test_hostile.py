@@ -23,7 +23,7 @@ from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import saved
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.source import ModelSource, read_model
-from streamer.whisper.weights import Checkpoint, expected_shapes
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from tests.whisper.support import NANO, random_checkpoint, write_openai
 from tests.whisper.test_source import vocabulary
 from tests.whisper.triple import write_triple

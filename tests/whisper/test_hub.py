@@ -18,8 +18,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from streamer.errors import ModelError, PeerError, StreamerError
-from streamer.whisper import hub
-from streamer.whisper.hub import download, files
+from streamer.whisper.hub import cache, download, fetch, files
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from streamer.whisper.weights import huggingface
 from tests.hub_server import COMMIT, Hub, take_for_the_real_one
@@ -48,14 +47,14 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
 def refuse(kind: type[StreamerError], *parts: str, name: str = "tiny") -> str:
     """Check that pulling fails with one line that holds all of these, and that nothing counts as here."""
     with pytest.raises(StreamerError) as caught:
-        hub.pull(name)
+        fetch.pull(name)
     assert type(caught.value) is kind, caught.value
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 700
     for part in parts:
         assert part in message
-    assert hub.cached(name) is None
+    assert cache.cached(name) is None
     return message
 
 
@@ -80,7 +79,7 @@ def content(directory: Path) -> dict[str, bytes]:
     ],
 )
 def test_names_of_the_hub(name: str, expected: str) -> None:
-    assert hub.repository(name) == expected
+    assert cache.repository(name) == expected
 
 
 @pytest.mark.parametrize(
@@ -92,8 +91,8 @@ def test_names_of_the_hub(name: str, expected: str) -> None:
     ],
 )
 def test_names_that_cannot_be_on_the_hub(server: Hub, name: str) -> None:
-    assert hub.repository(name) is None
-    assert hub.cached(name) is None
+    assert cache.repository(name) is None
+    assert cache.cached(name) is None
     refuse(ModelError, "there is no model", "expected one of", "tiny.en", name=name)
     assert server.requests == []
 
@@ -105,7 +104,7 @@ def test_a_slip_in_a_short_name_is_told(server: Hub) -> None:
 def test_each_short_name_is_a_repository_of_its_own() -> None:
     assert len({published.repository for published in PUBLISHED.values()}) == len(PUBLISHED)
     assert set(ALIASES.values()) <= set(PUBLISHED)
-    assert all(hub.repository(published.repository) == published.repository for published in PUBLISHED.values())
+    assert all(cache.repository(published.repository) == published.repository for published in PUBLISHED.values())
 
 
 # Files
@@ -158,12 +157,12 @@ def test_a_repository_without_a_model(server: Hub) -> None:
 def test_a_repository_of_several_models_asks_which(server: Hub) -> None:
     server.add("me/cpp", {f"ggml-{size}.bin": size.encode() for size in ("tiny", "base")})
     refuse(ModelError, "me/cpp holds 2 models", "such as me/cpp/ggml-base.bin", name="me/cpp")
-    path = hub.pull("me/cpp/ggml-tiny.bin")
+    path = fetch.pull("me/cpp/ggml-tiny.bin")
     assert path.read_bytes() == b"tiny"
-    assert hub.cached("me/cpp/ggml-tiny.bin") == path
-    assert hub.cached("me/cpp/ggml-base.bin") is hub.cached("me/cpp") is None
-    assert hub.pull("me/cpp/ggml-base.bin").read_bytes() == b"base"
-    assert [model.name for model in hub.downloaded()] == ["me/cpp/ggml-base.bin", "me/cpp/ggml-tiny.bin"]
+    assert cache.cached("me/cpp/ggml-tiny.bin") == path
+    assert cache.cached("me/cpp/ggml-base.bin") is cache.cached("me/cpp") is None
+    assert fetch.pull("me/cpp/ggml-base.bin").read_bytes() == b"base"
+    assert [model.name for model in cache.downloaded()] == ["me/cpp/ggml-base.bin", "me/cpp/ggml-tiny.bin"]
     refuse(ModelError, "me/cpp", "has no ggml-huge.bin", "'ggml-base.bin'", name="me/cpp/ggml-huge.bin")
 
 
@@ -185,30 +184,30 @@ def test_no_name_leads_out_of_the_directory(names: list[str]) -> None:
 
 
 def test_a_model_is_fetched_once(server: Hub, tmp_path: Path) -> None:
-    told: list[hub.Progress] = []
-    assert hub.cached("tiny") is None
-    directory = hub.pull("tiny", on_progress=told.append)
+    told: list[fetch.Progress] = []
+    assert cache.cached("tiny") is None
+    directory = fetch.pull("tiny", on_progress=told.append)
     assert content(directory) == MODEL
     assert {Path(request.path).name for request in server.requests} == {"main", *MODEL}
     n_bytes = sum(map(len, MODEL.values()))
-    assert told[-1] == hub.Progress("model.safetensors", n_bytes, n_bytes)
+    assert told[-1] == fetch.Progress("model.safetensors", n_bytes, n_bytes)
     assert [progress.n_here for progress in told] == sorted(progress.n_here for progress in told)
 
     server.requests.clear()
-    assert hub.pull("tiny") == hub.pull(REPOSITORY) == hub.cached("tiny") == directory
-    assert hub.fetch_tokenizer(REPOSITORY) == directory / "tokenizer.json"
-    assert hub.downloaded() == [hub.Downloaded(REPOSITORY, directory, n_bytes)]
+    assert fetch.pull("tiny") == fetch.pull(REPOSITORY) == cache.cached("tiny") == directory
+    assert fetch.fetch_tokenizer(REPOSITORY) == directory / "tokenizer.json"
+    assert cache.downloaded() == [cache.Downloaded(REPOSITORY, directory, n_bytes)]
     assert server.requests == []
 
 
 def test_the_models_graph_can_be_read_from_what_was_fetched(server: Hub) -> None:
     (server.root / "me").mkdir()
     (server.root / "me/nano").symlink_to(NANO)
-    assert huggingface.load(hub.pull("me/nano")).dims == huggingface.load(NANO).dims
+    assert huggingface.load(fetch.pull("me/nano")).dims == huggingface.load(NANO).dims
 
 
 def test_other_programs_find_the_model_in_the_cache(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = hub.pull("tiny")
+    directory = fetch.pull("tiny")
     for name in MODEL:
         found = huggingface_hub.try_to_load_from_cache(REPOSITORY, name, cache_dir=constants.HF_HUB_CACHE)
         assert found == str(directory / name)
@@ -231,10 +230,10 @@ def test_what_other_programs_fetched_is_used_without_network(server: Hub, monkey
         fetch_as_another_program(server, name)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     server.requests.clear()
-    assert hub.cached("tiny") is None
-    directory = hub.pull("tiny")
+    assert cache.cached("tiny") is None
+    directory = fetch.pull("tiny")
     assert content(directory) == MODEL
-    assert hub.cached("tiny") == directory
+    assert cache.cached("tiny") == directory
     assert server.requests == []
 
 
@@ -250,7 +249,7 @@ def test_half_of_a_model_that_another_program_fetched(
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
         refuse(PeerError, "HF_HUB_OFFLINE is set")
     assert server.requests == []
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
     assert sum(bool(server.fetched(name)) for name in MODEL) == 1
 
 
@@ -263,7 +262,7 @@ def test_what_another_program_fetched_is_checked(server: Hub, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr(constants, "HF_HUB_OFFLINE", True)
         refuse(PeerError, "HF_HUB_OFFLINE is set")
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
     assert sum(bool(server.fetched(name)) for name in MODEL) == 1
 
 
@@ -280,7 +279,7 @@ def damage(path: Path) -> None:
 def test_the_hub_is_told_nothing_but_what_it_must_know(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     before = dict(os.environ)
-    hub.pull("tiny")
+    fetch.pull("tiny")
     assert os.environ == before
     for request in server.requests:
         assert request.method == "GET"
@@ -292,43 +291,43 @@ def test_the_hub_is_told_nothing_but_what_it_must_know(server: Hub, monkeypatch:
 
 
 def test_only_the_tokenizer_is_fetched(server: Hub) -> None:
-    path = hub.fetch_tokenizer(REPOSITORY)
+    path = fetch.fetch_tokenizer(REPOSITORY)
     assert path.read_bytes() == MODEL["tokenizer.json"]
     assert len(server.requests) == 2
-    assert hub.fetch_tokenizer(REPOSITORY) == path
+    assert fetch.fetch_tokenizer(REPOSITORY) == path
     assert len(server.requests) == 2
-    assert hub.cached("tiny") is None
-    assert hub.downloaded() == []
+    assert cache.cached("tiny") is None
+    assert cache.downloaded() == []
 
 
 def test_a_newer_version_is_taken_when_the_old_one_has_gone(server: Hub) -> None:
-    old = hub.pull("tiny")
+    old = fetch.pull("tiny")
     server.commit = "f" * 40
     server.add(REPOSITORY, {"config.json": b"newer"})
-    assert hub.pull("tiny") == old
+    assert fetch.pull("tiny") == old
     shutil.rmtree(old)
     server.requests.clear()
-    new = hub.pull("tiny")
+    new = fetch.pull("tiny")
     assert content(new) == {**MODEL, "config.json": b"newer"}
     assert {Path(request.path).name for request in server.requests} == {"main", "config.json"}  # the rest was here
 
 
 @pytest.mark.parametrize("lacking", MODEL)
 def test_a_snapshot_that_lost_a_file_is_not_taken_for_whole(server: Hub, lacking: str) -> None:
-    directory = hub.pull("tiny")
+    directory = fetch.pull("tiny")
     (directory / lacking).resolve().unlink()
-    assert hub.cached("tiny") is None
-    assert hub.downloaded() == []
+    assert cache.cached("tiny") is None
+    assert cache.downloaded() == []
     server.requests.clear()
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
     assert sum(bool(server.fetched(name)) for name in MODEL) == 1
 
 
 def test_a_file_that_became_shorter_is_fetched_again(server: Hub) -> None:
-    path = (hub.pull("tiny") / "model.safetensors").resolve()
+    path = (fetch.pull("tiny") / "model.safetensors").resolve()
     path.write_bytes(path.read_bytes()[:-1])
-    assert hub.cached("tiny") is None
-    assert content(hub.pull("tiny")) == MODEL
+    assert cache.cached("tiny") is None
+    assert content(fetch.pull("tiny")) == MODEL
 
 
 def test_a_system_without_symbolic_links(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -336,13 +335,13 @@ def test_a_system_without_symbolic_links(server: Hub, monkeypatch: pytest.Monkey
         raise OSError(errno.EPERM, "A required privilege is not held by the client")
 
     monkeypatch.setattr(Path, "symlink_to", cannot)
-    directory = hub.pull("tiny")
+    directory = fetch.pull("tiny")
     assert content(directory) == MODEL
     assert not any(path.is_symlink() for path in directory.iterdir())
-    assert hub.cached("tiny") == directory
+    assert cache.cached("tiny") == directory
     (directory / "config.json").unlink()
     server.requests.clear()
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
     assert not server.fetched("model.safetensors")
 
 
@@ -351,7 +350,7 @@ def test_a_system_without_symbolic_links(server: Hub, monkeypatch: pytest.Monkey
 
 def test_a_cut_download_goes_on_where_it_stopped(server: Hub) -> None:
     server.cuts["model.safetensors"] = [100_000, 0, 50_000]
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
     ranges = [request.headers.get("range") for request in server.requests if request.cdn]
     assert ranges == [None, "bytes=100000-", "bytes=100000-", "bytes=150000-"]
     assert sum(request.n_sent for request in server.fetched("model.safetensors")) == len(WEIGHTS)
@@ -364,8 +363,8 @@ def test_what_arrived_before_it_was_given_up_is_kept(server: Hub) -> None:
     assert n_asked == 1 + download._TRIES - 1
     server.cuts.clear()
     server.requests.clear()
-    told: list[hub.Progress] = []
-    assert content(hub.pull("tiny", on_progress=told.append)) == MODEL
+    told: list[fetch.Progress] = []
+    assert content(fetch.pull("tiny", on_progress=told.append)) == MODEL
     assert [request.n_sent for request in server.fetched("model.safetensors")] == [len(WEIGHTS) - 100_000]
     assert not any(server.fetched(name) for name in SMALL)
     assert told[-1].n_here == told[-1].n_all
@@ -374,7 +373,7 @@ def test_what_arrived_before_it_was_given_up_is_kept(server: Hub) -> None:
 def test_a_server_that_knows_no_ranges_sends_all_again(server: Hub) -> None:
     server.ranges = False
     server.cuts["model.safetensors"] = [100_000]
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
     assert [request.n_sent for request in server.fetched("model.safetensors")] == [100_000, len(WEIGHTS)]
 
 
@@ -383,7 +382,7 @@ def test_a_model_interrupted_between_its_files_is_not_whole(server: Hub, name: s
     server.refused[name] = (500, "")
     refuse(PeerError, f"{name} of openai/whisper-tiny", "it answered 500")
     del server.refused[name]
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
 
 
 def environment(server: Hub, home: Path, **more: str) -> dict[str, str]:
@@ -392,7 +391,7 @@ def environment(server: Hub, home: Path, **more: str) -> dict[str, str]:
 
 
 def start_pull(env: dict[str, str]) -> subprocess.Popen[str]:
-    code = "from streamer.whisper import hub; print(hub.pull('tiny'))"
+    code = "from streamer.whisper.hub import fetch; print(fetch.pull('tiny'))"
     return subprocess.Popen(
         [sys.executable, "-c", code], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8"
     )
@@ -442,7 +441,7 @@ def test_two_programs_at_once_fetch_it_once(server: Hub) -> None:
     told: list[str] = []
     pulls = [
         threading.Thread(
-            target=lambda: found.append(hub.pull("tiny", on_progress=lambda progress: told.append(progress.doing)))
+            target=lambda: found.append(fetch.pull("tiny", on_progress=lambda progress: told.append(progress.doing)))
         )
         for _ in range(2)
     ]
@@ -477,7 +476,7 @@ def test_content_that_is_not_what_was_promised(server: Hub, name: str, kind: str
     assert not list(cache.rglob("*.incomplete"))
     assert name not in [path.name for path in cache.rglob("*") if path.is_file()]
     server.wrong.clear()
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
 
 
 def test_a_damaged_beginning_is_found_out(server: Hub) -> None:
@@ -487,7 +486,7 @@ def test_a_damaged_beginning_is_found_out(server: Hub) -> None:
     damage(partial)
     server.cuts.clear()
     refuse(ModelError, "not what was promised")
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
 
 
 # Refusals
@@ -573,7 +572,7 @@ def test_a_list_with_hostile_names(server: Hub, name: str) -> None:
 
 
 def test_no_network_says_what_is_here(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub.pull("tiny")
+    fetch.pull("tiny")
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # and does not listen
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
@@ -584,7 +583,7 @@ def test_no_network_says_what_is_here(server: Hub, monkeypatch: pytest.MonkeyPat
             "on this machine: nano.en, openai/whisper-tiny;",
             name="base",
         )
-        assert content(hub.pull("tiny")) == MODEL
+        assert content(fetch.pull("tiny")) == MODEL
     monkeypatch.setattr(constants, "ENDPOINT", "http://someone:password@nowhere.invalid")
     assert "password" not in refuse(PeerError, "cannot be fetched from http://nowhere.invalid (", name="base")
 
@@ -618,7 +617,7 @@ def test_a_disk_that_becomes_full(server: Hub, monkeypatch: pytest.MonkeyPatch) 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
         refuse(StreamerError, "cannot be kept in", "No space left on device", "make room", "HF_HOME")
-    assert content(hub.pull("tiny")) == MODEL
+    assert content(fetch.pull("tiny")) == MODEL
 
 
 def test_a_cache_that_cannot_be_made(server: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -644,5 +643,5 @@ def test_a_damaged_record_counts_as_none(server: Hub, record: bytes) -> None:
     folder = Path(constants.HF_HUB_CACHE) / "models--openai--whisper-tiny" / ".streamer"
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "model.json").write_bytes(record)
-    assert hub.cached("tiny") is None
-    assert hub.downloaded() == []
+    assert cache.cached("tiny") is None
+    assert cache.downloaded() == []

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import ModelError
-from streamer.whisper import hub
+from streamer.whisper.hub import cache, fetch
 from streamer.whisper.locate import find_model, find_or_pull
 from tests.whisper.support import NANO
 
@@ -19,8 +19,8 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return Path("pulled")
 
-    monkeypatch.setattr(hub, "pull", pull)
-    monkeypatch.setattr(hub, "cached", lambda name: None)
+    monkeypatch.setattr(fetch, "pull", pull)
+    monkeypatch.setattr(cache, "cached", lambda name: None)
     return names
 
 
@@ -55,7 +55,7 @@ def test_what_is_not_here_is_fetched(asked: list[str]) -> None:
 
 
 def test_what_was_downloaded_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
-    monkeypatch.setattr(hub, "cached", lambda name: Path("here") if name == "base.en" else None)
+    monkeypatch.setattr(cache, "cached", lambda name: Path("here") if name == "base.en" else None)
     assert find_or_pull("base.en", lambda progress: None) == Path("here")
     assert asked == []
 

@@ -22,8 +22,8 @@ from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import build_cross_kv, build_decoder, build_encoder, fix_sizes
 from streamer.whisper.graphs.compress import compress
 from streamer.whisper.graphs.ports import GraphId
-from streamer.whisper.weights import Checkpoint, expected_shapes
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
+from streamer.whisper.weights.openai import openai_name
 from tests.whisper.sizes import (
     BYTES,
     SIZES,

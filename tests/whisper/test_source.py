@@ -22,7 +22,8 @@ from streamer.whisper.device.masks import CONVENTIONS, MaskConvention
 from streamer.whisper.graphs import saved
 from streamer.whisper.model import WhisperModel, load_model, verify_model
 from streamer.whisper.source import read_model
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO, ROOT, SAMPLE, SPEECH, Untyped, read, write_openai
 from tests.whisper.triple import BROKEN, write_triple
 from tests.whisper.weights.ggml_writer import write_ggml

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
 from streamer.whisper.device.masks import MaskConvention
-from streamer.whisper.weights import Checkpoint
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 LARGE = 65504.0  # the largest number of float16, which exports use for "hidden"
 

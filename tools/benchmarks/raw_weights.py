@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, expected_shapes
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from tools.benchmarks.peers import ggml
 from tools.benchmarks.peers.environment import TORCH, Environment, run
 from tools.benchmarks.peers.weights import CONVERTER, N_STANDARD, ranks, standard_nano, write_huggingface

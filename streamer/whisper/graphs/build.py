@@ -19,7 +19,7 @@ from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.ports import Ports, Shape, dtype_of, ports
-from streamer.whisper.weights import Checkpoint
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
 
@@ -105,10 +105,9 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
     build = _Builder(weights, ports("decoder", dims, len(alignment_heads)))
     ids, positions, mask = (build.inputs[name] for name in ("input_ids", "position_ids", "attention_mask"))
 
-    embedding = build.weight("decoder.embed_tokens.weight")
     zero = ops.constant(np.int64(0))
     x = ops.add(
-        ops.gather(embedding, ids, zero),
+        ops.gather(build.weight("decoder.embed_tokens.weight"), ids, zero),
         ops.gather(build.weight("decoder.embed_positions.weight"), positions, zero),
     )
     visible = ops.unsqueeze(mask, build.integers([0, 1]))
@@ -143,7 +142,7 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
         x = build.feed_forward(x, prefix)
 
     x = build.layer_norm(x, "decoder.layer_norm")
-    outputs["logits"] = ops.matmul(x, embedding, False, True)
+    outputs["logits"] = ops.matmul(x, build.weight("proj_out.weight", "decoder.embed_tokens.weight"), False, True)
     if alignment_heads:
         outputs["cross_attention"] = ops.concat([aligned[layer, head] for layer, head in alignment_heads], 1)
     return build.model(outputs, "whisper_decoder")
@@ -192,7 +191,9 @@ class _Builder:
             results.append(result)
         return ov.Model(results, list(self.inputs.values()), name)
 
-    def weight(self, name: str) -> ov.Node:
+    def weight(self, *names: str) -> ov.Node:
+        """Return the first of these weights that the model has."""
+        name = next(name for name in names if name in self._names)
         if name not in self._constants:
             self._constants[name] = self.constant(self._weights[name])
         return self._constants[name]

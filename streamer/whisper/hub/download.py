@@ -86,8 +86,8 @@ def _fetch_all(
 ) -> None:
     """Fetch what is missing, again and again while more arrives."""
     n_failures = 0
-    while not partial.exists() or _size(partial) < file.n_bytes:
-        here = _size(partial)
+    while not partial.exists() or size_of(partial) < file.n_bytes:
+        here = size_of(partial)
         try:
             _fetch_rest(client, url, file, partial, on_bytes)
             break
@@ -99,7 +99,7 @@ def _fetch_all(
             if refusal.status is not None and refusal.status < 500 and refusal.status != 429:
                 raise
             error = refusal
-        n_failures = 1 if _size(partial) > here else n_failures + 1
+        n_failures = 1 if size_of(partial) > here else n_failures + 1
         if n_failures == _TRIES:
             raise error
         time.sleep(_PAUSE_S * n_failures)
@@ -109,7 +109,7 @@ def _fetch_rest(
     client: httpx.Client, url: str, file: RemoteFile, partial: Path, on_bytes: Callable[[int], None]
 ) -> None:
     """Ask for what is missing once, and keep what arrives."""
-    here = _size(partial)
+    here = size_of(partial)
     headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={here}-"} if here else {})}
     with client.stream("GET", url, headers=headers) as response:
         if response.status_code == 416:  # there is less than was promised, and all of that is here
@@ -129,7 +129,8 @@ def _fetch_rest(
             os.fsync(output.fileno())
 
 
-def _size(path: Path) -> int:
+def size_of(path: Path) -> int:
+    """Return the length of a file in bytes, 0 where there is none."""
     return path.stat().st_size if path.is_file() else 0
 
 

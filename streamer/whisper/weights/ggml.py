@@ -8,8 +8,7 @@ import os
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,10 +19,12 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, LazyTensors, check_shapes, expected_shapes
+from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.openai import openai_name
+from streamer.whisper.weights.tensors import read_elements
 
+NAME = "ggml"
 MAGIC = b"lmgg"  # 0x67676d6c, "ggml" in a number
 
 # The header's numbers, in the order of the file; then comes the type of the tensors.
@@ -69,6 +70,11 @@ _MAX_NAME_BYTES = 128  # the longest tensor's has 41
 _CONVOLUTION_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
 
 
+def matches(path: Path) -> bool:
+    """Tell whether a path is such a file. Raises OSError where it cannot be read."""
+    return first_bytes(path) == MAGIC
+
+
 def load(path: Path) -> Checkpoint:
     """Load a checkpoint; quantized tensors become float32.
 
@@ -76,33 +82,26 @@ def load(path: Path) -> Checkpoint:
     """
     with _open(path) as file:
         dims, version = _read_header(file)
-        for _ in _read_words(file, dims):
-            pass
+        vocabulary = tuple(_read_words(file, dims))
         tensors = _read_tensors(file, dims, version)
-    check_shapes(dims, {name: tensor.shape for name, tensor in tensors.items()}, str(path), "its header")
-    readers = {name: partial(_read, path, tensor) for name, tensor in tensors.items()}
-    return Checkpoint(dims, LazyTensors(readers, str(path)))
-
-
-def read_vocabulary(path: Path) -> list[bytes]:
-    """Read the text of each token from 0 on; Whisper's special tokens, which follow, are not in the file.
-
-    Raises ModelError as `load` does.
-    """
-    with _open(path) as file:
-        dims, _ = _read_header(file)
-        return list(_read_words(file, dims))
+    return replace(as_checkpoint(dims, tensors, str(path), "its header"), vocabulary=vocabulary)
 
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
     """Where a tensor lies in the file."""
 
+    path: Path
     name: str
     shape: tuple[int, ...]
     layout: np.dtype[Any]  # of a number, or of a block of them
     count: int  # numbers or blocks
     offset_bytes: int
+
+    def read(self) -> FloatArray:
+        data = read_elements(self.path, self.layout, self.count, self.offset_bytes)
+        values: FloatArray = dequantize(data) if self.layout.names else data
+        return values.reshape(self.shape)
 
 
 class _File:
@@ -220,7 +219,7 @@ def _read_tensor_header(file: _File, version: int) -> _Tensor:
     offset_bytes = file.skip(count * layout.itemsize, f"the tensor {name!r:.60}")
     if name in _CONVOLUTION_BIASES and shape[1:] == (1,):
         shape = shape[:1]
-    return _Tensor(name, shape, layout, count, offset_bytes)
+    return _Tensor(file.path, name, shape, layout, count, offset_bytes)
 
 
 def _find_layout(path: Path, name: str, type_number: int, version: int) -> np.dtype[Any]:
@@ -237,14 +236,3 @@ def _find_layout(path: Path, name: str, type_number: int, version: int) -> np.dt
             " again with a newer whisper.cpp"
         )
     return layout
-
-
-def _read(path: Path, tensor: _Tensor) -> FloatArray:
-    try:
-        data = np.fromfile(path, dtype=tensor.layout, count=tensor.count, offset=tensor.offset_bytes)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): it was there before; fetch it again") from None
-    if len(data) < tensor.count:
-        raise _truncated(path, f"the tensor {tensor.name}")
-    values: FloatArray = dequantize(data) if tensor.layout.names else data
-    return values.reshape(tensor.shape)

@@ -4,17 +4,25 @@ A file in shards has an index beside it, `model.safetensors.index.json`, whose `
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
-from streamer.whisper.weights import Checkpoint, safetensors_file, torchfile
-from streamer.whisper.weights.tensors import StoredTensor, as_checkpoint
+from streamer.whisper.weights import safetensors, torch
+from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint
+
+NAME = "Hugging Face"
 
 # A file's name that cannot lead out of the directory, on any system.
 _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
+
+
+def matches(path: Path) -> bool:
+    """Tell whether a path is a directory in this layout, whole or not."""
+    return (path / "config.json").exists()
 
 
 def load(directory: Path) -> Checkpoint:
@@ -34,15 +42,36 @@ def load(directory: Path) -> Checkpoint:
             f"{config_path} has model_type {config.get('model_type')!r:.60}: expected 'whisper'; choose a Whisper model"
         )
     dims = ModelDimensions.from_huggingface(config, config_path)
+    tied = read_tied(config, config_path)
     where, tensors = _find_tensors(directory)
-    return as_checkpoint(dims, {name.removeprefix("model."): tensor for name, tensor in tensors.items()}, str(where))
+    found = {name.removeprefix("model."): tensor for name, tensor in tensors.items()}
+    return replace(as_checkpoint(dims, found, str(where), tied=tied), config=config)
 
 
-def _find_tensors(directory: Path) -> tuple[Path, dict[str, StoredTensor]]:
+def read_tied(config: Mapping[str, object], path: Path) -> bool:
+    """Tell whether the logits are made with the embedding, and not with weights of their own (`proj_out`).
+
+    transformers reads `scale_embedding` too and computes the same whatever it says, and so do we.
+
+    Raises ModelError where the config asks for another activation than that of all Whispers.
+    """
+    activation = config.get("activation_function", "gelu")
+    if activation != "gelu":
+        raise ModelError(
+            f"{path} has activation_function {activation!r:.60}: expected 'gelu', which the graphs compute; choose"
+            " another model"
+        )
+    tied = config.get("tie_word_embeddings", True)
+    if not isinstance(tied, bool):
+        raise ModelError(f"{path} has tie_word_embeddings {tied!r:.60}: expected true or false; fetch it again")
+    return tied
+
+
+def _find_tensors(directory: Path) -> tuple[Path, Mapping[str, object]]:
     """Return the file that says which tensors there are, and the tensors."""
-    readers: dict[str, Callable[[Path], dict[str, StoredTensor]]] = {
-        "model.safetensors": safetensors_file.read_header,
-        "pytorch_model.bin": lambda path: torchfile.tensors_of(torchfile.read(path)),
+    readers: dict[str, Callable[[Path], Mapping[str, object]]] = {
+        "model.safetensors": safetensors.read_header,
+        "pytorch_model.bin": torch.read,
     }
     for file, read in readers.items():
         path, index = directory / file, directory / f"{file}.index.json"
@@ -56,7 +85,7 @@ def _find_tensors(directory: Path) -> tuple[Path, dict[str, StoredTensor]]:
     )
 
 
-def _read_shards(index: Path, read: Callable[[Path], dict[str, StoredTensor]]) -> dict[str, StoredTensor]:
+def _read_shards(index: Path, read: Callable[[Path], Mapping[str, object]]) -> dict[str, object]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise ModelError(f"{index} lacks weight_map: expected the shard of each tensor; fetch it again")

@@ -6,8 +6,7 @@ mlx-audio puts the same tensors beside a `config.json` of Hugging Face.
 """
 
 import math
-from dataclasses import replace
-from functools import partial
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,22 +15,16 @@ from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
-from streamer.whisper.weights import (
-    Checkpoint,
-    LazyTensors,
-    check_shapes,
-    expected_shapes,
-    npz,
-    safetensors_file,
-)
+from streamer.whisper.weights import huggingface, npz, safetensors
+from streamer.whisper.weights.checkpoint import Checkpoint, Tensor, as_checkpoint, expected_shapes
 from streamer.whisper.weights.mlx_groups import GroupedMatrix
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.openai import openai_name
 from streamer.whisper.weights.tensors import StoredTensor, row_strides
+
+NAME = "MLX"
 
 # In the order in which they are looked for.
 _WEIGHTS = ("model.safetensors", "weights.safetensors", "weights.npz")
-
-_FLOAT_TYPES = ("F16", "BF16", "F32")
 
 _ENCODER_POSITIONS = "encoder.embed_positions.weight"
 
@@ -39,13 +32,13 @@ _ENCODER_POSITIONS = "encoder.embed_positions.weight"
 _MAX_TIMESCALE = 10_000
 
 
-def is_mlx(directory: Path) -> bool:
+def matches(directory: Path) -> bool:
     """Tell a directory of MLX's from one of Hugging Face's. Never raises; a broken file is found when it is loaded."""
     try:
         if "n_mels" in read_json(directory / "config.json"):
             return True
         path = _find_weights(directory)
-        return path.name != _WEIGHTS[0] or any(".mlp1." in name for name in safetensors_file.read_header(path))
+        return path.name != _WEIGHTS[0] or any(".mlp1." in name for name in safetensors.read_header(path))
     except (ModelError, OSError):
         return False
 
@@ -57,26 +50,24 @@ def load(directory: Path) -> Checkpoint:
     """
     config_path = directory / "config.json"
     config = read_json(config_path)
-    read_dims = ModelDimensions.from_openai if "n_mels" in config else ModelDimensions.from_huggingface
-    dims = read_dims(config, config_path)
+    if "n_mels" in config:
+        dims, tied = ModelDimensions.from_openai(config, config_path), True
+    else:
+        dims = ModelDimensions.from_huggingface(config, config_path)
+        tied = huggingface.read_tied(config, config_path)
 
     path = _find_weights(directory)
-    stored = (npz if path.suffix == ".npz" else safetensors_file).read_header(path)
-    tensors: dict[str, StoredTensor | GroupedMatrix] = {}
-    for name, shape in expected_shapes(dims).items():
-        tensor = _find_tensor(stored, _mlx_name(name), shape)
-        if tensor is not None:
-            tensors[name] = tensor
-    shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    readers = {name: tensor.read for name, tensor in tensors.items()}
+    stored = (npz if path.suffix == ".npz" else safetensors).read_header(path)
+    tensors = {
+        name: _find_tensor(stored, _mlx_name(name), shape) for name, shape in expected_shapes(dims, tied=tied).items()
+    }
     # Older files, and those of others, may have them.
-    if _ENCODER_POSITIONS not in tensors and dims.n_audio_state >= 4 and dims.n_audio_state % 2 == 0:
-        shapes[_ENCODER_POSITIONS] = (dims.n_audio_ctx, dims.n_audio_state)
+    if tensors[_ENCODER_POSITIONS] is None and dims.n_audio_state >= 4 and dims.n_audio_state % 2 == 0:
         # In the type of the others, as MLX's own program computes with them.
-        half = "encoder.conv1.bias" in tensors and tensors["encoder.conv1.bias"].read().dtype == np.float16
-        readers[_ENCODER_POSITIONS] = partial(_sinusoids, dims.n_audio_ctx, dims.n_audio_state, half=half)
-    check_shapes(dims, shapes, str(path))
-    return Checkpoint(dims, LazyTensors(readers, str(path)))
+        bias = tensors["encoder.conv1.bias"]
+        half = isinstance(bias, StoredTensor) and bias.dtype == "F16"
+        tensors[_ENCODER_POSITIONS] = _Sinusoids((dims.n_audio_ctx, dims.n_audio_state), half=half)
+    return as_checkpoint(dims, tensors, str(path), tied=tied)
 
 
 def _find_weights(directory: Path) -> Path:
@@ -90,9 +81,7 @@ def _mlx_name(name: str) -> str:
     return openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2.")
 
 
-def _find_tensor(
-    stored: dict[str, StoredTensor], name: str, shape: tuple[int, ...]
-) -> StoredTensor | GroupedMatrix | None:
+def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, ...]) -> Tensor | None:
     tensor = stored.get(name)
     if tensor is None:
         return None
@@ -108,11 +97,6 @@ def _find_tensor(
         matrix = GroupedMatrix(tensor, scales, biases, (shape[0], shape[1]))
         matrix.check(name)
         return matrix
-    if tensor.dtype not in _FLOAT_TYPES:
-        raise ModelError(
-            f"{tensor.path} has {name} of type {tensor.dtype!r:.30}: expected float16, bfloat16 or float32;"
-            " convert the model again"
-        )
     if len(shape) == 3 and len(tensor.shape) == 3:
         strides = tensor.strides or row_strides(tensor.shape)
         tensor = replace(
@@ -123,13 +107,20 @@ def _find_tensor(
     return tensor
 
 
-def _sinusoids(n_positions: int, width: int, *, half: bool) -> FloatArray:
-    """Return the encoder's positions, shape (n_positions, width): sines of falling frequency, then cosines.
+@dataclass(frozen=True, slots=True)
+class _Sinusoids:
+    """The encoder's positions, shape (n_positions, width): sines of falling frequency, then cosines.
 
     Source: `sinusoids` of openai-whisper, in float32 as there.
     """
-    step = np.float32(-math.log(_MAX_TIMESCALE) / (width // 2 - 1))
-    frequencies = np.exp(step * np.arange(width // 2, dtype=np.float32))
-    angles = np.arange(n_positions, dtype=np.float32)[:, np.newaxis] * frequencies
-    positions: FloatArray = np.concatenate((np.sin(angles), np.cos(angles)), axis=1)
-    return positions.astype(np.float16) if half else positions
+
+    shape: tuple[int, int]
+    half: bool
+
+    def read(self) -> FloatArray:
+        n_positions, width = self.shape
+        step = np.float32(-math.log(_MAX_TIMESCALE) / (width // 2 - 1))
+        frequencies = np.exp(step * np.arange(width // 2, dtype=np.float32))
+        angles = np.arange(n_positions, dtype=np.float32)[:, np.newaxis] * frequencies
+        positions: FloatArray = np.concatenate((np.sin(angles), np.cos(angles)), axis=1)
+        return positions.astype(np.float16) if self.half else positions

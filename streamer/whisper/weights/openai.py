@@ -1,12 +1,51 @@
-"""openai-whisper's checkpoints: a `.pt` of `dims` and `model_state_dict`."""
+"""openai-whisper's checkpoints, a `.pt` of `dims` and `model_state_dict`, and its names of tensors."""
 
 from pathlib import Path
 
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, expected_shapes, torchfile
-from streamer.whisper.weights.names import openai_name
-from streamer.whisper.weights.tensors import as_checkpoint
+from streamer.whisper.weights import torch
+from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
+
+NAME = "openai-whisper"
+
+# Between two dots of a tensor's name: Hugging Face's and openai-whisper's.
+_PARTS = {
+    "encoder_attn_layer_norm": "cross_attn_ln",
+    "self_attn_layer_norm": "attn_ln",
+    "final_layer_norm": "mlp_ln",
+    "encoder_attn": "cross_attn",
+    "self_attn": "attn",
+    "q_proj": "query",
+    "k_proj": "key",
+    "v_proj": "value",
+    "out_proj": "out",
+    "layers": "blocks",
+    "fc1": "mlp.0",
+    "fc2": "mlp.2",
+}
+
+_WHOLE = {
+    "encoder.embed_positions.weight": "encoder.positional_embedding",
+    "encoder.layer_norm.weight": "encoder.ln_post.weight",
+    "encoder.layer_norm.bias": "encoder.ln_post.bias",
+    "decoder.embed_positions.weight": "decoder.positional_embedding",
+    "decoder.embed_tokens.weight": "decoder.token_embedding.weight",
+    "decoder.layer_norm.weight": "decoder.ln.weight",
+    "decoder.layer_norm.bias": "decoder.ln.bias",
+}
+
+
+def openai_name(name: str) -> str:
+    """Return openai-whisper's name of a tensor, which ggml and MLX files use too, given Hugging Face's."""
+    if name in _WHOLE:
+        return _WHOLE[name]
+    return ".".join(_PARTS.get(part, part) for part in name.split("."))
+
+
+def matches(path: Path) -> bool:
+    """Tell whether a path is a file of PyTorch's. Raises OSError where it cannot be read."""
+    return first_bytes(path).startswith((b"PK\x03\x04", b"\x80"))  # the second before PyTorch 1.6
 
 
 def load(path: Path) -> Checkpoint:
@@ -14,7 +53,7 @@ def load(path: Path) -> Checkpoint:
 
     Raises ModelError where the file is missing, truncated, not openai-whisper's, or holds more than data.
     """
-    saved = torchfile.read(path)
+    saved = torch.read(path)
     dims, state = saved.get("dims"), saved.get("model_state_dict")
     if not isinstance(dims, dict) or not isinstance(state, dict):
         raise ModelError(
@@ -25,6 +64,5 @@ def load(path: Path) -> Checkpoint:
     dimensions = ModelDimensions.from_openai(
         {name: value for name, value in dims.items() if isinstance(value, int | float | str)}, path
     )
-    tensors = torchfile.tensors_of(state)
-    found = {name: tensors[openai_name(name)] for name in expected_shapes(dimensions) if openai_name(name) in tensors}
-    return as_checkpoint(dimensions, found, str(path), described_by="its dims")
+    found = {name: state.get(openai_name(name)) for name in expected_shapes(dimensions)}
+    return as_checkpoint(dimensions, found, str(path), "its dims")

@@ -1,20 +1,27 @@
-"""Tensors that lie in a file as they are, and the checkpoint that is read from them one by one."""
+"""Tensors that lie in a file as they are, read one by one."""
 
-from collections.abc import Mapping
+import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
+from numpy.typing import DTypeLike, NDArray
 
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
-from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, LazyTensors, check_shapes, expected_shapes
 
-# How the types that a graph takes are read, under the names that safetensors gives them. NumPy has no bfloat16.
-_READ_AS = {"F16": "<f2", "BF16": "<u2", "F32": "<f4"}
+# Bytes of an element of each type, under the names that safetensors gives them.
+ITEM_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8"), 1),
+    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
+    **dict.fromkeys(("U32", "I32", "F32"), 4),
+    **dict.fromkeys(("U64", "I64", "F64"), 8),
+}
+
+# How the types that a graph takes are read. NumPy has no bfloat16.
+READ_AS = {"F16": "<f2", "BF16": "<u2", "F32": "<f4"}
 
 # What a shape may be: a Whisper's tensors have up to three dimensions, and no file has 2^48 elements.
 _MAX_RANK = 8
@@ -43,16 +50,9 @@ class StoredTensor:
 
         Raises ModelError where the file has changed since it was opened.
         """
-        element = np.dtype(_READ_AS[self.dtype])
         strides = self.strides or row_strides(self.shape)
-        count = 1 + last_element(self.shape, strides)
-        try:
-            values = np.fromfile(self.path, element, count, offset=self.start)
-        except OSError as error:
-            raise ModelError(f"{self.path} cannot be read ({error.strerror}): expected a file that stays") from None
-        if values.size < count:
-            raise ModelError(f"{self.path} became shorter while it was read: expected a file that stays; try again")
-        values = as_strided(values, self.shape, [stride * element.itemsize for stride in strides])
+        values = read_elements(self.path, READ_AS[self.dtype], spread(self.shape, strides), self.start)
+        values = as_strided(values, self.shape, [stride * values.itemsize for stride in strides])
         if self.dtype != "BF16":
             return np.ascontiguousarray(values)
         halves = np.zeros((*self.shape, 2), "<u2")
@@ -60,22 +60,15 @@ class StoredTensor:
         return halves.view("<f4")[..., 0]
 
 
-def as_checkpoint(
-    dims: ModelDimensions, found: Mapping[str, StoredTensor], where: str, described_by: str = "config.json"
-) -> Checkpoint:
-    """Return the checkpoint of these dimensions. No tensor is read, and tensors that Whisper does not have are ignored.
-
-    `where` and `described_by` are those of `check_shapes`. Raises ModelError where one is missing, of another shape, or
-    of a type that is no float of 16 or 32 bits.
-    """
-    expected = {name: found[name] for name in expected_shapes(dims) if name in found}
-    for name, tensor in expected.items():
-        if tensor.dtype not in _READ_AS:
-            raise ModelError(
-                f"{tensor.path} has {name} of type {tensor.dtype!r:.20}: expected F16, BF16 or F32; convert the model"
-            )
-    check_shapes(dims, {name: tensor.shape for name, tensor in expected.items()}, where, described_by)
-    return Checkpoint(dims, LazyTensors({name: tensor.read for name, tensor in expected.items()}, where))
+def read_elements(path: Path, dtype: DTypeLike, count: int, start: int) -> NDArray[Any]:
+    """Read `count` elements from the byte `start` of a file; raise ModelError where they are there no longer."""
+    try:
+        values = np.fromfile(path, dtype, count, offset=start)
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that stays") from None
+    if len(values) < count:
+        raise ModelError(f"{path} became shorter while it was read: expected a file that stays; try again")
+    return values
 
 
 def is_shape(value: object) -> TypeGuard[list[int] | tuple[int, ...]]:
@@ -89,14 +82,9 @@ def is_shape(value: object) -> TypeGuard[list[int] | tuple[int, ...]]:
 
 def row_strides(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the distances, in elements, of a tensor whose elements follow each other in the order of rows."""
-    strides: list[int] = []
-    stride = 1
-    for length in reversed(shape):
-        strides.insert(0, stride)
-        stride *= length
-    return tuple(strides)
+    return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
-def last_element(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Return the distance, in elements, from the first element to the last."""
-    return sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+def spread(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
+    """Return the number of elements from the first of a tensor to its last, others between them included."""
+    return 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))

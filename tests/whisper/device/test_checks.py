@@ -20,7 +20,8 @@ from streamer.whisper.device.runtime import DecoderRuntime, Runtime
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.model import WhisperModel
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO, Untyped, start_runtime
 
 SOT = 513

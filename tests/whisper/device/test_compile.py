@@ -21,7 +21,8 @@ from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder
 from streamer.whisper.graphs.compress import compress
 from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO
 
 HEADS = [(1, 0)]

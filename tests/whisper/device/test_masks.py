@@ -12,7 +12,8 @@ from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO, random_checkpoint
 from tests.whisper.triple import BROKEN, TripleDecoder, build_decoder
 

@@ -19,7 +19,8 @@ from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.graphs.ports import BLOCK_TOKENS
 from streamer.whisper.model import WhisperModel, load_model
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import (
     NANO,
     SAMPLE,

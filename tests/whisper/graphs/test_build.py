@@ -4,18 +4,24 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import openvino as ov
 import pytest
+import torch
+import transformers
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
+from streamer.whisper.graphs.compress import compress
 from streamer.whisper.graphs.ports import ports
-from streamer.whisper.weights import Checkpoint, LazyTensors
-from tests.whisper.support import random_checkpoint
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
+from tests.whisper.support import Untyped, random_checkpoint, tensor
 
 DIMS = ModelDimensions(
     n_mels=8,
@@ -75,6 +81,56 @@ def run(model: ov.Model, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str,
     request = compiled.create_infer_request()
     request.infer(dict(inputs))
     return {port.any_name: request.get_tensor(port).data.copy() for port in compiled.outputs}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("tied", [True, False])
+def test_the_logits_equal_transformers_whatever_they_are_made_with(
+    tmp_path: Path, tied: bool, scaled: bool, dtype: str
+) -> None:
+    """With the embedding or with weights of their own; `scale_embedding` changes nothing there either."""
+    names: dict[str, Any] = {
+        "d_model": 16,
+        "vocab_size": 40,
+        "num_mel_bins": 8,
+        "max_target_positions": 32,
+        "pad_token_id": 0,
+    }
+    sizes = {"layers": 1, "attention_heads": 2, "ffn_dim": 64}
+    names |= {f"{part}_{key}": value for part in ("encoder", "decoder") for key, value in sizes.items()}
+    config = transformers.WhisperConfig(**names, tie_word_embeddings=tied, scale_embedding=scaled)
+    untyped: Untyped = transformers.WhisperForConditionalGeneration
+    torch.manual_seed(0)
+    reference = untyped(config).eval().to(getattr(torch, dtype))
+    for weight in reference.parameters():
+        torch.nn.init.normal_(weight, std=0.3)
+    reference.save_pretrained(tmp_path)
+    assert (reference.proj_out.weight is reference.model.decoder.embed_tokens.weight) == tied
+
+    checkpoint = huggingface.load(tmp_path)
+    assert (checkpoint.dims.n_vocab, checkpoint.dims.n_text_layer) == (40, 1)
+    mel = np.random.default_rng(0).standard_normal((1, 8, 3000), np.float32)
+    ids = np.array([[3, 1, 4, 1, 5]])
+    with torch.no_grad():
+        expected = reference.float()(tensor(mel), decoder_input_ids=tensor(ids)).logits.numpy()
+
+    hidden = run(graphs.build_encoder(checkpoint.dims, checkpoint.tensors), {"input_features": mel})
+    states = {"encoder_hidden_states": hidden["last_hidden_state"]}
+    cross = run(graphs.build_cross_kv(checkpoint.dims, checkpoint.tensors), states)
+    decoder = graphs.build_decoder(checkpoint.dims, checkpoint.tensors, [])
+    n_tokens, slots = ids.shape[1], checkpoint.dims.cache_size
+    mask = np.zeros((n_tokens, slots + n_tokens), np.float32)
+    mask[:, slots:] = np.tri(n_tokens)
+    cache = np.zeros((1, 2, slots, 8), np.float32)
+    inputs = {"input_ids": ids, "position_ids": np.arange(n_tokens), "attention_mask": mask}
+    inputs |= {f"past_key_values.0.decoder.{kind}": cache for kind in ("key", "value")}
+    inputs |= {name.replace("present", "past"): values for name, values in cross.items()}
+    np.testing.assert_allclose(run(decoder, inputs)["logits"], expected, rtol=0, atol=1e-4)
+    # Tied weights are held once.
+    assert sum(values.shape == (40, 16) for values in constants(decoder)) == (1 if tied else 2)
+    compressed = run(compress(decoder, "int8"), inputs)["logits"]
+    np.testing.assert_allclose(compressed, expected, rtol=0, atol=0.05 * np.abs(expected).max())
 
 
 def types(model: ov.Model) -> Counter[str]:

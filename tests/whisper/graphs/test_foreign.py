@@ -21,7 +21,8 @@ from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, fin
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import foreign
 from streamer.whisper.graphs.foreign import is_triple, load_triple
-from streamer.whisper.weights import Checkpoint, huggingface
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO, SAMPLE, Untyped, load_reference, read, tensor
 from tests.whisper.triple import TripleDecoder, build_decoder, decoder_name, write_triple
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from streamer.errors import ModelError
-from streamer.whisper.weights import Checkpoint, expected_shapes
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 
 Load = Callable[[Path], Checkpoint]
 

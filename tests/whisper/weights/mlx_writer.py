@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors.numpy import save_file
 
-from streamer.whisper.weights import Checkpoint
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.checkpoint import Checkpoint
+from streamer.whisper.weights.openai import openai_name
 
 
 def write_mlx(

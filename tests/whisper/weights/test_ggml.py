@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, expected_shapes, ggml, huggingface
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights import ggml, huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
+from streamer.whisper.weights.openai import openai_name
 from tests.whisper.support import NANO, random_checkpoint
 from tests.whisper.weights.ggml_writer import (
     QUANTIZED,
@@ -100,7 +101,8 @@ def test_a_bias_of_a_convolution_may_be_a_vector(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("type_name", ["f16", "q8_0"])
 def test_the_vocabulary_is_read_as_it_is(tmp_path: Path, type_name: str) -> None:
-    assert ggml.read_vocabulary(write_ggml(tmp_path / "x.bin", TINY, WORDS, FILTERS, type_name)) == WORDS
+    path = write_ggml(tmp_path / "x.bin", TINY, WORDS, FILTERS, type_name)
+    assert list(ggml.load(path).vocabulary) == WORDS
 
 
 def test_opening_reads_no_tensor(path: Path) -> None:
@@ -118,8 +120,6 @@ def test_a_file_that_is_missing(tmp_path: Path) -> None:
     refuse(tmp_path / "ggml-none.bin", "is missing", "fetch it again")
     (tmp_path / "directory.bin").mkdir()
     refuse(tmp_path / "directory.bin", "is missing")
-    with pytest.raises(ModelError, match="is missing"):
-        ggml.read_vocabulary(tmp_path / "ggml-none.bin")
 
 
 @pytest.mark.parametrize("data", [b"GGUF" + b"\0" * 100, b"ggml" + b"\0" * 100, b"PK\3\4" * 30, b"\n" * 100])
@@ -145,8 +145,6 @@ def test_mel_filters_of_another_shape(path: Path, shape: tuple[int, int]) -> Non
 def test_a_vocabulary_of_another_size(path: Path, n_words: int) -> None:
     patch(path, WORDS_BEGIN, n_words)
     refuse(path, f"table of {n_words} tokens: expected 1 to 40")
-    with pytest.raises(ModelError, match="expected 1 to 40"):
-        ggml.read_vocabulary(path)
 
 
 @pytest.mark.parametrize("n_bytes", [-(2**31), -1, 1025, 2**31 - 1])
@@ -226,7 +224,7 @@ def test_a_file_that_is_cut_after_it_was_opened(path: Path) -> None:
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - 1)
     checkpoint.tensors["encoder.conv1.weight"]
-    with pytest.raises(ModelError, match="ends within the tensor"):
+    with pytest.raises(ModelError, match="became shorter while it was read"):
         checkpoint.tensors[last]
     path.unlink()
     with pytest.raises(ModelError, match="cannot be read"):
@@ -247,7 +245,6 @@ def outcome(path: Path) -> str:
     message = ""
     tracemalloc.start()
     try:
-        ggml.read_vocabulary(path)
         checkpoint = ggml.load(path)
         shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
         assert shapes == expected_shapes(checkpoint.dims)

@@ -15,8 +15,9 @@ from safetensors.numpy import save_file
 
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, expected_shapes, huggingface, mlx
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights import huggingface, mlx
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
+from streamer.whisper.weights.openai import openai_name
 from tests.whisper.support import NANO, TINY_CONFIG, random_checkpoint, write_tiny
 from tests.whisper.weights.mlx_writer import is_quantized, mlx_tensors, rounded, write_mlx
 
@@ -94,7 +95,7 @@ def test_only_some_matrices_may_be_quantized(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [4, 64, 384, 1280])
 def test_the_encoder_positions_are_those_of_openai(width: int) -> None:
     dims = ModelDimensions(2, 1500, width, 1, 1, 8, 32, width, 1, 1)
-    found = mlx._sinusoids(dims.n_audio_ctx, dims.n_audio_state, half=False)
+    found = mlx._Sinusoids((dims.n_audio_ctx, dims.n_audio_state), half=False).read()
     assert found.dtype == np.float32
     # Between the two, the last bit of an angle of up to 1500.
     expected = whisper.model.sinusoids(1500, width).numpy()
@@ -144,24 +145,24 @@ def test_a_config_of_hugging_face(tmp_path: Path) -> None:
     tiny = random_checkpoint(dims)
     write_mlx(tmp_path, tiny, file="model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps(TINY_CONFIG), encoding="utf-8")
-    assert mlx.is_mlx(tmp_path)
+    assert mlx.matches(tmp_path)
     checkpoint = mlx.load(tmp_path)
     assert checkpoint.dims == dims
     np.testing.assert_array_equal(checkpoint.tensors["encoder.conv1.weight"], tiny.tensors["encoder.conv1.weight"])
 
 
-def test_what_is_mlx(tmp_path: Path) -> None:
+def test_what_matches(tmp_path: Path) -> None:
     for file in FILES:
-        assert mlx.is_mlx(write_mlx(tmp_path / file, TINY, 4, file=file))
-    assert not mlx.is_mlx(write_tiny(tmp_path / "hf"))
-    assert not mlx.is_mlx(NANO)
-    assert not mlx.is_mlx(tmp_path)
-    assert not mlx.is_mlx(tmp_path / "none")
-    assert not mlx.is_mlx(tmp_path / "hf" / "config.json")
+        assert mlx.matches(write_mlx(tmp_path / file, TINY, 4, file=file))
+    assert not mlx.matches(write_tiny(tmp_path / "hf"))
+    assert not mlx.matches(NANO)
+    assert not mlx.matches(tmp_path)
+    assert not mlx.matches(tmp_path / "none")
+    assert not mlx.matches(tmp_path / "hf" / "config.json")
     (tmp_path / "hf" / "model.safetensors").write_bytes(b"garbage")
-    assert not mlx.is_mlx(tmp_path / "hf")
+    assert not mlx.matches(tmp_path / "hf")
     (tmp_path / "hf" / "config.json").write_bytes(b"\xff{")
-    assert not mlx.is_mlx(tmp_path / "hf")
+    assert not mlx.matches(tmp_path / "hf")
 
 
 def test_opening_reads_no_tensor(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_missing_tensors(tmp_path: Path) -> None:
     change(tmp_path, mlx_tensors(TINY, 4), decoder__token_embedding__biases=None)
     refuse(tmp_path, "decoder.token_embedding.weight with scales and without biases", "convert the model again")
     change(tmp_path, mlx_tensors(TINY, 4), decoder__token_embedding__scales=None)
-    refuse(tmp_path, "decoder.token_embedding.weight of type 'U32': expected float16")
+    refuse(tmp_path, "decoder.embed_tokens.weight of type 'U32': expected F16")
 
 
 def test_a_tensor_of_another_shape(tmp_path: Path) -> None:
@@ -220,7 +221,7 @@ def test_a_tensor_of_another_type(tmp_path: Path, dtype: str) -> None:
     write_mlx(tmp_path, TINY)
     tensors: dict[str, Any] = {**mlx_tensors(TINY), "decoder.ln.bias": np.zeros(64, dtype)}
     np.savez(tmp_path / "weights.npz", **tensors)
-    refuse(tmp_path, "decoder.ln.bias of type ", "expected float16, bfloat16 or float32")
+    refuse(tmp_path, "decoder.layer_norm.bias of type ", "expected F16, BF16 or F32")
 
 
 def test_a_width_without_sinusoids(tmp_path: Path) -> None:

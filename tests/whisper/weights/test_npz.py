@@ -100,7 +100,7 @@ def test_other_types_are_named_and_left_alone(tmp_path: Path) -> None:
 
 def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "x.npz", x=np.zeros(1 << 20))
-    refuse(tmp_path / "x.npz", "'x.npy' compressed or encrypted", "save it again with numpy.savez")
+    refuse(tmp_path / "x.npz", "'x.npy' is compressed or encrypted", "save it again with numpy.savez")
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 100, b"\0" * 1000, b"PK\x03\x04" + b"\0" * 500])
@@ -158,7 +158,7 @@ def test_an_array_twice(tmp_path: Path) -> None:
     with warnings.catch_warnings(), zipfile.ZipFile(tmp_path / "x.npz", "a") as archive:
         warnings.simplefilter("ignore")
         archive.writestr("x.npy", data)
-    refuse(tmp_path / "x.npz", "'x' twice")
+    refuse(tmp_path / "x.npz", "a member twice")
 
 
 @pytest.mark.parametrize("n_bytes", [2**31, 2**32 - 2])
@@ -177,8 +177,8 @@ def test_a_table_of_contents_of_gigabytes_is_not_read(path: Path) -> None:
         file.seek(0, io.SEEK_END)
         file.write(end[:12] + struct.pack("<II", 1 << 30, 0) + end[20:])
     tracemalloc.start()
-    refuse(path, "a table of contents of more than 1 MiB")
-    assert tracemalloc.get_traced_memory()[1] < 4 << 20
+    refuse(path, "a table of contents of more than 4 MiB")
+    assert tracemalloc.get_traced_memory()[1] < 5 << 20
     tracemalloc.stop()
 
 
@@ -196,7 +196,7 @@ def outcome(path: Path) -> str:
         tracemalloc.stop()
     assert "\n" not in message
     assert len(message) < 600
-    assert peak < 4 << 20
+    assert peak < 5 << 20
     return message
 
 

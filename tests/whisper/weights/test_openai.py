@@ -11,14 +11,22 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights import Checkpoint, expected_shapes, huggingface, openai
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights import huggingface, openai
+from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
+from streamer.whisper.weights.openai import openai_name
 from tests.whisper.support import NANO, Untyped, random_checkpoint, tensor, write_openai
 from tests.whisper.weights.checks import assert_tensors_equal, at_most, check_loads_or_refuses, refuse
 
 # As small as a Whisper can be: its encoder positions are fixed.
 DIMS = ModelDimensions(2, 1500, 4, 2, 1, 8, 32, 4, 2, 1)
 TINY = random_checkpoint(DIMS)
+
+
+def test_every_tensor_of_openai_whisper_has_its_name() -> None:
+    dims = huggingface.load(NANO).dims
+    state = whisper.model.Whisper(whisper.model.ModelDimensions(**asdict(dims))).state_dict()
+    ours = {openai_name(name): shape for name, shape in expected_shapes(dims).items()}
+    assert ours == {name: tuple(value.shape) for name, value in state.items()}
 
 
 @pytest.fixture

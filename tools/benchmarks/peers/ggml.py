@@ -12,9 +12,9 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.audio.mel import mel_filters
-from streamer.whisper.weights import Checkpoint
+from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.ggml import DIMENSIONS
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights.openai import openai_name
 
 MAGIC = 0x67676D6C  # "ggml"
 _F32, _F16, _Q8_0 = 0, 1, 8

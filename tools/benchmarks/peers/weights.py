@@ -24,8 +24,9 @@ from safetensors.numpy import save_file
 from streamer.arrays import FloatArray
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.vocabulary import BYTE_CHARACTERS
-from streamer.whisper.weights import Checkpoint, huggingface
-from streamer.whisper.weights.names import openai_name
+from streamer.whisper.weights import huggingface
+from streamer.whisper.weights.checkpoint import Checkpoint
+from streamer.whisper.weights.openai import openai_name
 from tools.benchmarks.peers import ggml
 from tools.benchmarks.peers.environment import TORCH, Environment, run
 

@@ -11,9 +11,10 @@ import whisper
 import whisper.tokenizer
 
 from streamer.whisper.tokens import vocabulary
-from streamer.whisper.weights import Checkpoint, huggingface
 from streamer.whisper.weights import ggml as our_ggml
+from streamer.whisper.weights import huggingface
 from streamer.whisper.weights import openai as our_openai
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.standard import openai_whisper
 from tools.benchmarks.peers import ggml, weights
 from tools.benchmarks.peers.weights import EMBEDDING, N_STANDARD, NANO, UNUSED_LOGIT
@@ -66,7 +67,7 @@ def test_our_readers_find_the_same_weights_in_every_file(checkpoint: Checkpoint,
         assert set(found.tensors) == set(checkpoint.tensors)
         for name in (EMBEDDING, "encoder.conv1.bias", "encoder.conv1.weight", "decoder.layers.1.fc2.weight"):
             np.testing.assert_allclose(found.tensors[name], checkpoint.tensors[name], rtol=tolerance, atol=tolerance)
-    assert our_ggml.read_vocabulary(tmp_path / "ggml.bin") == weights.ranks()
+    assert list(our_ggml.load(tmp_path / "ggml.bin").vocabulary) == weights.ranks()
 
     tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "huggingface" / "tokenizer.json"))
     assert tokenizer.get_vocab_size() == N_STANDARD

@@ -10,20 +10,12 @@ import os
 from pathlib import Path
 
 from streamer.errors import ModelError
-from streamer.whisper.weights.tensors import StoredTensor, is_shape
+from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape
 
 # Longest table that is read: that of large-v3 has 150 kB.
 _MAX_HEADER_BYTES = 4 << 20
 
 _LENGTH_BYTES = 8
-
-# Bytes of an element. Tensors of other types may be in the file, but not be read.
-_ITEM_BYTES = {
-    **dict.fromkeys(("BOOL", "U8", "I8"), 1),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
-    **dict.fromkeys(("U32", "I32", "F32"), 4),
-    **dict.fromkeys(("U64", "I64", "F64"), 8),
-}
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -72,7 +64,7 @@ def _entry(name: str, value: object) -> tuple[str, str, tuple[int, ...], int, in
     if not isinstance(dtype, str) or not is_shape(shape) or not is_shape(offsets) or len(offsets) != 2:
         raise ValueError(f"a wrong entry for {name!r:.60}")
     begin, end = offsets
-    item_bytes = _ITEM_BYTES.get(dtype)
+    item_bytes = ITEM_BYTES.get(dtype)  # none of a type that no model has
     if begin > end or (item_bytes and end - begin != item_bytes * math.prod(shape)):
         raise ValueError(f"a wrong number of bytes for {name!r:.60}")
     return name, dtype, tuple(shape), begin, end

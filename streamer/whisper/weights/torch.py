@@ -2,47 +2,41 @@
 
 The pickle is a program for a stack machine, and is not run by `pickle`: the machine here knows the operations that
 `torch.save` writes, and calls nothing. Where the program asks for a call, only those that put a tensor together from
-its storage are understood. So a file can neither run anything, nor take more memory than in proportion to its length.
+its storage are understood. So a file can neither run anything, nor take more memory than in proportion to its length:
+Python's unpickler makes room for what nine bytes announce, before it looks whether that is there.
 
 Source: `pickletools` of Python's library describes the operations, `torch/serialization.py` and `torch/_utils.py` of
 PyTorch what they mean.
 """
 
-import io
 import math
 import pickletools
-import struct
-import zipfile
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from streamer.errors import ModelError
-from streamer.whisper.weights.tensors import StoredTensor, is_shape, last_element
+from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape, spread
+from streamer.whisper.weights.zipped import Archive, UnfitError, open_file
 
 # That of large-v3 has 200 kB and 46 thousand operations; with an optimizer's state it is three times as much.
 _MAX_PICKLE_BYTES = 4 << 20
 _MAX_OPERATIONS = 1 << 19
-
-# The archive's table of contents of large-v3 has 130 kB.
-_MAX_DIRECTORY_BYTES = 4 << 20
 
 # A tensor may be a view of a larger one, and two may share a storage, both within reason.
 _MAX_SPREAD = 16
 _MAX_SHARING = 4
 
 _STORAGE_TYPES = {
-    "torch.HalfStorage": ("F16", 2),
-    "torch.BFloat16Storage": ("BF16", 2),
-    "torch.FloatStorage": ("F32", 4),
-    "torch.DoubleStorage": ("F64", 8),
-    "torch.BoolStorage": ("BOOL", 1),
-    "torch.ByteStorage": ("U8", 1),
-    "torch.CharStorage": ("I8", 1),
-    "torch.ShortStorage": ("I16", 2),
-    "torch.IntStorage": ("I32", 4),
-    "torch.LongStorage": ("I64", 8),
+    "torch.HalfStorage": "F16",
+    "torch.BFloat16Storage": "BF16",
+    "torch.FloatStorage": "F32",
+    "torch.DoubleStorage": "F64",
+    "torch.BoolStorage": "BOOL",
+    "torch.ByteStorage": "U8",
+    "torch.CharStorage": "I8",
+    "torch.ShortStorage": "I16",
+    "torch.IntStorage": "I32",
+    "torch.LongStorage": "I64",
 }
 _ORDERED_DICT = "collections.OrderedDict"
 _TENSOR = "torch._utils._rebuild_tensor_v2"
@@ -51,93 +45,20 @@ _GLOBALS = frozenset((*_STORAGE_TYPES, _ORDERED_DICT, _TENSOR, _PARAMETER))
 
 T = TypeVar("T")
 
-_LOCAL_HEADER = struct.Struct("<4s22xHH")  # of a member of the archive: signature, lengths of name and extra field
-_ENCRYPTED = 1
-
 
 def read(path: Path) -> dict[str, Any]:
     """Return the dictionary that was saved: numbers, texts, lists, dictionaries by name, and where its tensors are.
 
     Raises ModelError where the file is truncated, of the format before PyTorch 1.6, or holds anything else.
     """
-    try:
-        with _File(path) as file:
-            head = file.read(512)
-            if head.startswith(b"\x80") or head[257:262] == b"ustar":
-                raise _UnfitError("its format is that of PyTorch before 1.6")
-            with zipfile.ZipFile(file) as archive:
-                saved = _Machine(_Archive(path, file, archive.infolist())).run()
+    with open_file(path, "torch.save") as file:
+        head = file.read(512)
+        if head.startswith(b"\x80") or head[257:262] == b"ustar":
+            raise UnfitError("its format is that of PyTorch before 1.6")
+        saved = _Machine(path, Archive(file)).run()
         if not isinstance(saved, dict):
-            raise _UnfitError(f"it holds a {type(saved).__name__.strip('_')}, not a dictionary")
-    except _UnfitError as error:
-        raise ModelError(
-            f"{path} is not taken ({error}): expected tensors, numbers and texts alone; save it again with torch.save"
-        ) from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OverflowError, struct.error) as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(
-            f"{path} cannot be read ({reason:.120}): it is truncated or no file of torch.save; fetch it again"
-        ) from None
+            raise UnfitError(f"it holds a {type(saved).__name__.strip('_')}, not a dictionary")
     return saved
-
-
-def tensors_of(saved: Mapping[str, object]) -> dict[str, StoredTensor]:
-    """Return those entries that are tensors."""
-    return {name: value for name, value in saved.items() if isinstance(value, StoredTensor)}
-
-
-class _UnfitError(Exception):
-    """A whole file with something in it that is not read. The text is the reason."""
-
-
-class _File(io.FileIO):
-    """A file for `zipfile`, which reads and seeks as the file says."""
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        if whence == io.SEEK_SET and offset < 0:
-            raise ValueError("a part before the beginning of the file")
-        return super().seek(offset, whence)
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > _MAX_DIRECTORY_BYTES:
-            raise ValueError(f"a table of contents of more than {_MAX_DIRECTORY_BYTES >> 20} MiB")
-        return super().read(size) or b""
-
-
-class _Archive:
-    """The members of an archive, all of them in one folder whose name is of no interest."""
-
-    def __init__(self, path: Path, file: _File, members: list[zipfile.ZipInfo]) -> None:
-        self.path = path
-        self._file = file
-        self._n_bytes = file.seek(0, io.SEEK_END)
-        self._members = {info.filename.partition("/")[2]: info for info in members}
-        if "byteorder" in self._members and self.read("byteorder") != b"little":
-            raise _UnfitError("its byte order is not little-endian")
-
-    def read(self, name: str) -> bytes:
-        """Return a small member."""
-        start, n_bytes = self.find(name)
-        if n_bytes > _MAX_PICKLE_BYTES:
-            raise _UnfitError(f"{name} has more than {_MAX_PICKLE_BYTES >> 20} MiB")
-        self._file.seek(start)
-        return self._file.read(n_bytes)
-
-    def find(self, name: str) -> tuple[int, int]:
-        """Return first byte and length of a member, which lies in the file as it is."""
-        info = self._members.get(name)
-        if info is None:
-            raise ValueError(f"no {name!r:.60} in the archive")
-        if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _ENCRYPTED:
-            raise _UnfitError(f"{name!r:.60} is compressed or encrypted")
-        self._file.seek(info.header_offset)
-        signature, *lengths = _LOCAL_HEADER.unpack(self._file.read(_LOCAL_HEADER.size))
-        start = info.header_offset + _LOCAL_HEADER.size + sum(lengths)
-        if signature != b"PK\x03\x04" or start + info.file_size > self._n_bytes:
-            raise ValueError(f"{name!r:.60} is not where the archive says")
-        return start, info.file_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +73,6 @@ class _Storage:
     """Elements that tensors are made of."""
 
     dtype: str
-    item_bytes: int
     start: int
     count: int
     # Elements of the tensors made of it so far.
@@ -162,8 +82,13 @@ class _Storage:
 class _Machine:
     """Runs the program of an archive's pickle. On its stack are plain data, and instances of the classes above."""
 
-    def __init__(self, archive: _Archive) -> None:
+    def __init__(self, path: Path, archive: Archive) -> None:
+        self._path = path
         self._archive = archive
+        # Of the archive's members, all of them in one; its name is of no interest.
+        self._folder = next(iter(archive.names), "").partition("/")[0]
+        if f"{self._folder}/byteorder" in archive.names and self._read("byteorder") != b"little":
+            raise UnfitError("its byte order is not little-endian")
         self._storages: dict[str, _Storage] = {}
         self._stack: list[Any] = []
         # Lengths of the stack at the marks.
@@ -173,13 +98,20 @@ class _Machine:
     def run(self) -> object:
         """Return what was pickled."""
         try:
-            for n, (operation, argument, _) in enumerate(pickletools.genops(self._archive.read("data.pkl"))):
+            for n, (operation, argument, _) in enumerate(pickletools.genops(self._read("data.pkl"))):
                 if n == _MAX_OPERATIONS:
-                    raise _UnfitError(f"its pickle has more than {_MAX_OPERATIONS} operations")
+                    raise UnfitError(f"its pickle has more than {_MAX_OPERATIONS} operations")
                 self._step(operation.name, argument)
             return self._stack.pop()
         except (IndexError, KeyError):
             raise ValueError("the pickle takes from where nothing is") from None
+
+    def _read(self, name: str) -> bytes:
+        """Return a small member."""
+        start, n_bytes = self._archive.find(f"{self._folder}/{name}")
+        if n_bytes > _MAX_PICKLE_BYTES:
+            raise UnfitError(f"{name} has more than {_MAX_PICKLE_BYTES >> 20} MiB")
+        return self._archive.read(start, n_bytes)
 
     def _step(self, operation: str, argument: Any) -> None:  # noqa: ANN401 - as `pickletools` decodes it
         stack, memo = self._stack, self._memo
@@ -233,7 +165,7 @@ class _Machine:
                 function, arguments = self._take(2)
                 stack.append(self._call(self._expect(function, _Global).name, self._expect(arguments, tuple)))
             case _:
-                raise _UnfitError(f"it has the operation {operation}")
+                raise UnfitError(f"it has the operation {operation}")
 
     def _take(self, count: int) -> list[Any]:
         if len(self._stack) < count:
@@ -260,18 +192,18 @@ class _Machine:
     @staticmethod
     def _global(name: str) -> _Global:
         if name not in _GLOBALS:
-            raise _UnfitError(f"it asks for {name!r:.60}")
+            raise UnfitError(f"it asks for {name!r:.60}")
         return _Global(name)
 
     def _storage(self, key: object) -> _Storage:
         match key:
             case ("storage", _Global(kind), str(name), str(), int(count)) if kind in _STORAGE_TYPES:
-                dtype, item_bytes = _STORAGE_TYPES[kind]
+                dtype = _STORAGE_TYPES[kind]
             case _:
                 raise ValueError("the pickle names a storage in another way")
         if name not in self._storages:
-            start, n_bytes = self._archive.find(f"data/{name}")
-            self._storages[name] = _Storage(dtype, item_bytes, start, n_bytes // item_bytes)
+            start, n_bytes = self._archive.find(f"{self._folder}/data/{name}")
+            self._storages[name] = _Storage(dtype, start, n_bytes // ITEM_BYTES[dtype])
         storage = self._storages[name]
         if storage.dtype != dtype or storage.count < count:
             raise ValueError(f"data/{name:.60} is shorter than the pickle says")
@@ -284,7 +216,7 @@ class _Machine:
             return self._expect(arguments[0], StoredTensor)
         if function == _TENSOR and len(arguments) == 6:  # a seventh would say that the elements are to be changed
             return self._tensor(arguments)
-        raise _UnfitError(f"it calls {function}")
+        raise UnfitError(f"it calls {function}")
 
     def _tensor(self, arguments: tuple[Any, ...]) -> StoredTensor:
         storage = self._expect(arguments[0], _Storage)
@@ -295,14 +227,13 @@ class _Machine:
         count = math.prod(shape)
         storage.used += count
         if count:
-            spread = 1 + last_element(shape, strides)
-            if offset + spread > storage.count:
+            n_spread = spread(shape, strides)
+            if offset + n_spread > storage.count:
                 raise ValueError("the pickle has a tensor that its storage does not hold")
-            if spread > _MAX_SPREAD * count or storage.used > _MAX_SHARING * storage.count:
-                raise _UnfitError("a tensor is spread over its storage, or repeats it")
-        return StoredTensor(
-            self._archive.path, storage.dtype, shape, storage.start + offset * storage.item_bytes, strides
-        )
+            if n_spread > _MAX_SPREAD * count or storage.used > _MAX_SHARING * storage.count:
+                raise UnfitError("a tensor is spread over its storage, or repeats it")
+        start = storage.start + offset * ITEM_BYTES[storage.dtype]
+        return StoredTensor(self._path, storage.dtype, shape, start, strides)
 
     @staticmethod
     def _expect(value: object, kind: type[T]) -> T:

@@ -15,7 +15,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from streamer.errors import ModelError
-from streamer.whisper.weights import torchfile
+from streamer.whisper.weights import torch as torch_file
+from streamer.whisper.weights.tensors import StoredTensor
 from tests.whisper.weights.checks import at_most, check_message
 from tests.whisper.weights.torch_writer import change_archive, write_archive
 
@@ -32,7 +33,7 @@ def path(tmp_path: Path) -> Path:
 def refuse(path: Path, *parts: str) -> None:
     """Check that reading fails with one line that holds all of these, in little memory."""
     with at_most(100 << 20), pytest.raises(ModelError) as caught:
-        torchfile.read(path)
+        torch_file.read(path)
     message = check_message(caught.value)
     for part in (str(path), *parts):
         assert part in message
@@ -84,7 +85,7 @@ def test_tensors_of_all_kinds_are_where_torch_finds_them(tmp_path: Path) -> None
         "parameter": torch.nn.Parameter(base),
     }
     torch.save(tensors, tmp_path / "all.pt")
-    found = torchfile.tensors_of(torchfile.read(tmp_path / "all.pt"))
+    found = torch_file.read(tmp_path / "all.pt")
     assert list(found) == list(tensors)
     for name, expected in tensors.items():
         array = found[name].read().reshape(expected.shape)
@@ -97,12 +98,12 @@ def test_tensors_of_all_kinds_are_where_torch_finds_them(tmp_path: Path) -> None
 def test_numbers_texts_and_lists(tmp_path: Path) -> None:
     content = {"a": [1, 2**40, -5, 0.5, None, True, False, "é"], "b": {"c": (1, (2, 3), (4, 5, 6, 7), ())}, "d": []}
     torch.save(content, tmp_path / "plain.pt")
-    assert torchfile.read(tmp_path / "plain.pt") == content
+    assert torch_file.read(tmp_path / "plain.pt") == content
 
 
 def test_entries_that_are_not_named_are_left_out(tmp_path: Path) -> None:
     torch.save({"a": {0: 1, "b": 2, (3,): 4}}, tmp_path / "mixed.pt")
-    assert torchfile.read(tmp_path / "mixed.pt") == {"a": {"b": 2}}
+    assert torch_file.read(tmp_path / "mixed.pt") == {"a": {"b": 2}}
 
 
 @pytest.mark.parametrize("value", [[1], torch.ones(2), "text", None, 3])
@@ -189,7 +190,7 @@ def test_a_pickle_that_is_no_program(tmp_path: Path, value: bytes) -> None:
     for data in (b"\x80\x02" + value + b".", b"\x80\x02" + value, value, program(value)):
         path = write_archive(tmp_path / "broken.pt", data)
         try:
-            assert isinstance(torchfile.read(path), dict)
+            assert isinstance(torch_file.read(path), dict)
         except ModelError as error:
             check_message(error)
 
@@ -219,7 +220,7 @@ TWO_BY_TWO = (storage(), number(0), numbers(2, 2), numbers(2, 1))
 
 def test_a_tensor_by_hand(tmp_path: Path) -> None:
     path = write(tmp_path / "hand.pt", tensor(*TWO_BY_TWO), {"0": struct.pack("<4e", 1, 2, 3, 4)})
-    assert torchfile.tensors_of(torchfile.read(path))["a"].read().tolist() == [[1, 2], [3, 4]]
+    assert torch_file.read(path)["a"].read().tolist() == [[1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize(
@@ -290,12 +291,12 @@ def test_another_byte_order(path: Path, order: bytes) -> None:
 
 
 def test_an_archive_of_an_older_torch_has_no_byte_order(path: Path) -> None:
-    assert set(torchfile.read(change_archive(path, {"byteorder": None}))) == {"a", "b"}
+    assert set(torch_file.read(change_archive(path, {"byteorder": None}))) == {"a", "b"}
 
 
 @pytest.mark.parametrize("member", ["data.pkl", "data/0", "data/1"])
 def test_a_missing_member(path: Path, member: str) -> None:
-    refuse(change_archive(path, {member: None}), f"no {member!r} in the archive")
+    refuse(change_archive(path, {member: None}), f"/{member}' in the archive")
 
 
 def test_a_storage_shorter_than_its_tensor(path: Path) -> None:
@@ -319,7 +320,7 @@ def test_members_outside_of_the_folder_are_never_written(path: Path) -> None:
         archive.writestr("/outside", b"3")
         archive.writestr("C:\\outside", b"4")
     before = sorted(changed.parent.parent.rglob("*"))
-    assert set(torchfile.read(changed)) == {"a", "b"}
+    assert set(torch_file.read(changed)) == {"a", "b"}
     assert sorted(changed.parent.parent.rglob("*")) == before
 
 
@@ -333,7 +334,7 @@ def test_an_archive_whose_end_lies(tmp_path: Path, offset: int, value: int) -> N
     data[place : place + size] = value.to_bytes(4, "little")[:size]
     path.write_bytes(data)
     try:
-        assert torchfile.read(path) == {"a": None}
+        assert torch_file.read(path) == {"a": None}
     except ModelError as error:
         check_message(error)
 
@@ -365,7 +366,7 @@ def test_a_memo_at_the_end_of_all_numbers_costs_nothing(tmp_path: Path) -> None:
     """Python's own unpickler makes room for all places before it."""
     path = write(tmp_path / "memo.pt", b"Nr\xff\xff\xff\xff")
     with at_most(1 << 20):
-        assert torchfile.read(path) == {"a": None}
+        assert torch_file.read(path) == {"a": None}
 
 
 def test_lists_in_each_other_are_not_written_out(tmp_path: Path) -> None:
@@ -374,7 +375,7 @@ def test_lists_in_each_other_are_not_written_out(tmp_path: Path) -> None:
     value = b"(]q\x00" + doubled + b"t"
     path = write(tmp_path / "bomb.pt", value)
     with at_most(1 << 20):
-        assert set(torchfile.read(path)) == {"a"}
+        assert set(torch_file.read(path)) == {"a"}
     refuse(write_archive(tmp_path / "bomb.pt", b"\x80\x02" + value + b"."), "it holds a tuple")
 
 
@@ -395,9 +396,9 @@ def test_any_program_ends_in_data_or_in_one_line(tmp_path: Path, operations: lis
     for data in (b"\x80\x02" + b"".join(operations) + b".", program(b"".join(operations))):
         path = write_archive(tmp_path / "any.pt", data, {"0": bytes(8)})
         try:
-            saved: dict[str, Any] = torchfile.read(path)
+            saved: dict[str, Any] = torch_file.read(path)
         except ModelError as error:
             check_message(error)
             continue
-        for found in torchfile.tensors_of(saved).values():
-            assert 0 in found.shape or found.read().shape == found.shape
+        for found in saved.values():
+            assert not isinstance(found, StoredTensor) or 0 in found.shape or found.read().shape == found.shape

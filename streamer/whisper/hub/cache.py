@@ -1,0 +1,188 @@
+"""The Hub's usual cache, where other programs find models too: which of them are here, whole and right.
+
+A model counts as here when all files that its loader needs are in the cache and each was once held against the digest
+that the hub promised; a record beside the snapshot says so. Such a model is used without asking anybody. Layout of the
+cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import constants
+
+from streamer.errors import ModelError
+from streamer.whisper.hub.files import choose
+from streamer.whisper.hub.published import ALIASES, PUBLISHED
+
+# Without these a snapshot that another program left may be half of one.
+_SURE_SIGNS = {"config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json"}
+
+_WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
+_NAME = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:/(?P<file>(?:{_WORD}/){{0,8}}{_WORD}\.(?:bin|pt)))?")
+_FILE_NAME = re.compile(rf"(?:{_WORD}/){{0,8}}{_WORD}")
+COMMIT = re.compile(r"[0-9a-f]{40}")
+DIGEST = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+
+_RECORDS = ".streamer"
+
+# Largest record that is read: there are a few dozen files in a model.
+_MAX_RECORD_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Downloaded:
+    """A model from the hub that is here."""
+
+    # As `pull` takes it: owner/repo or owner/repo/file.
+    name: str
+
+    path: Path
+    n_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A model in a repository, or one file of it."""
+
+    repository: str
+    file: str | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.repository}/{self.file}" if self.file else self.repository
+
+    @property
+    def folder(self) -> Path:
+        """Where the cache keeps the repository."""
+        return Path(constants.HF_HUB_CACHE) / f"models--{self.repository.replace('/', '--')}"
+
+    @property
+    def record(self) -> Path:
+        """The file that says that all is here and was right when it came."""
+        return self.folder / _RECORDS / f"{(self.file or 'model').replace('/', '--')}.json"
+
+    def at(self, snapshot: Path) -> Path:
+        return snapshot / self.file if self.file else snapshot
+
+
+def repository(name: str) -> str | None:
+    """Return the repository that a name means, a short one (`base.en`), `owner/repo` or `owner/repo/file.bin`.
+
+    None where it cannot be a name on the hub.
+    """
+    wanted = parse(name)
+    return wanted.repository if wanted else None
+
+
+def cached(name: str) -> Path | None:
+    """Return the directory of a model (or the one file) where it is here, whole and once found right; asks nobody."""
+    wanted = parse(name)
+    return find(wanted) if wanted else None
+
+
+def downloaded() -> list[Downloaded]:
+    """Return the models from the hub that are here, by name."""
+    found = []
+    for record in Path(constants.HF_HUB_CACHE).glob(f"models--*--*/{_RECORDS}/*.json"):
+        owner, _, name = record.parent.parent.name.removeprefix("models--").partition("--")
+        file = None if record.name == "model.json" else record.name.removesuffix(".json").replace("--", "/")
+        wanted = parse(f"{owner}/{name}/{file}" if file else f"{owner}/{name}")
+        path = find(wanted) if wanted else None
+        if wanted and path:
+            found.append(Downloaded(wanted.name, path, sum(_read_record(wanted.record)[1].values())))
+    return sorted(found, key=lambda model: model.name)
+
+
+def parse(name: str) -> Wanted | None:
+    """Return what a name means; None where it cannot be one on the hub."""
+    name = ALIASES.get(name, name)
+    if name in PUBLISHED:
+        return Wanted(PUBLISHED[name].repository)
+    match = _NAME.fullmatch(name)
+    # As the hub has it; `--` stands for the slash in the cache.
+    if match is None or len(match["repository"]) > 96 or match["repository"].endswith(".git"):
+        return None
+    if "--" in name or ".." in name:
+        return None
+    return Wanted(match["repository"], match["file"])
+
+
+def find(wanted: Wanted) -> Path | None:
+    """Return where a model is whose record says that it is here and whole, as `cached`."""
+    try:
+        commit, sizes = _read_record(wanted.record)
+        snapshot = wanted.folder / "snapshots" / commit
+        whole = all((snapshot / name).stat().st_size == n_bytes for name, n_bytes in sizes.items())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return wanted.at(snapshot) if whole else None
+
+
+def _read_record(path: Path) -> tuple[str, dict[str, int]]:
+    """Return the commit and the sizes of the files. Raises OSError or ValueError where there is no record."""
+    with path.open("rb") as file:
+        data = json.loads(file.read(_MAX_RECORD_BYTES))
+    commit, sizes = (data.get("commit"), data.get("files")) if isinstance(data, dict) else (None, None)
+    if not isinstance(commit, str) or not COMMIT.fullmatch(commit) or not isinstance(sizes, dict) or not sizes:
+        raise ValueError("not a record")
+    for name, n_bytes in sizes.items():
+        if not _FILE_NAME.fullmatch(name) or not isinstance(n_bytes, int):
+            raise ValueError("not a record")
+    return commit, sizes
+
+
+def adopt(wanted: Wanted) -> Path | None:
+    """Take what another program fetched, if it is whole and right.
+
+    The cache names content by its digest, so that nobody need be asked.
+    """
+    from streamer.whisper.hub.download import has_digest
+
+    if wanted.file:
+        return None
+    try:
+        commit = (wanted.folder / "refs" / "main").read_text(encoding="utf-8").strip()
+        if not COMMIT.fullmatch(commit):
+            return None
+        snapshot = wanted.folder / "snapshots" / commit
+        names = choose([path.name for path in snapshot.iterdir()], wanted.repository)
+        if not _SURE_SIGNS.issubset(names):
+            return None
+        for name in names:
+            digest = (snapshot / name).readlink().name
+            if not DIGEST.fullmatch(digest) or not has_digest(snapshot / name, digest):
+                return None
+        sizes = {name: (snapshot / name).stat().st_size for name in names}
+    except (OSError, ValueError, ModelError):
+        return None
+    with suppress(OSError):  # a cache that may only be read serves as well
+        write_record(wanted, commit, sizes)
+    return snapshot
+
+
+def write_record(wanted: Wanted, commit: str, sizes: Mapping[str, int]) -> None:
+    """Write down that these files of a version, with their sizes, are here and were right."""
+    write(wanted.record, json.dumps({"commit": commit, "files": sizes}, indent=1))
+
+
+def write(path: Path, text: str) -> None:
+    """Write a small file at one stroke."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    written = path.with_name(f"{path.name}.{os.getpid()}")
+    written.write_text(text, encoding="utf-8")
+    written.replace(path)
+
+
+def link(blob: Path, path: Path) -> None:
+    """Show a blob in a snapshot, as a symbolic link where the system has them."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    try:
+        path.symlink_to(os.path.relpath(blob, path.parent))
+    except OSError:
+        blob.replace(path)

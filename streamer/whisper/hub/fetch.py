@@ -1,0 +1,251 @@
+"""Models from the Hugging Face Hub, fetched into its usual cache.
+
+`huggingface_hub` gives the list of files, the user's token, the lock, and what the environment says (HF_HOME,
+HF_ENDPOINT, HF_HUB_OFFLINE, ...); why the transfer is our own stands in `download`.
+"""
+
+import difflib
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote, urlsplit
+
+from huggingface_hub import constants
+
+from streamer import __version__
+from streamer.errors import ModelError, PeerError, StreamerError
+from streamer.whisper.hub.cache import COMMIT, DIGEST, Wanted, adopt, downloaded, find, link, parse, write, write_record
+from streamer.whisper.hub.files import choose, some_of
+from streamer.whisper.hub.published import SHORT_NAMES
+from streamer.whisper.shipped import shipped
+
+if TYPE_CHECKING:
+    from streamer.whisper.hub.download import RemoteFile
+
+_PARTIAL = ".streamer.incomplete"
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far the fetching of a model is."""
+
+    # What is being done, in a few words; mostly the name of a file.
+    doing: str
+
+    # Bytes of the model that are here, and in all; 0 of 0 while that is not known.
+    n_here: int = 0
+    n_all: int = 0
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def pull(name: str, *, on_progress: OnProgress = lambda progress: None) -> Path:
+    """Fetch a model unless it is here, and return its directory (of `owner/repo/file.bin`: the file).
+
+    Raises ModelError where there is no such model, it may not be had, or it is not what was promised; PeerError where
+    the hub cannot be reached (what has arrived is kept, the next call goes on from there); StreamerError where there is
+    no room for it.
+    """
+    wanted = parse(name)
+    if wanted is None:
+        near = difflib.get_close_matches(name, SHORT_NAMES, 1)
+        raise ModelError(
+            f"there is no model {name!r:.100}{f' (did you mean {near[0]}?)' if near else ''}: expected one of"
+            f" {', '.join(SHORT_NAMES)}, or OWNER/REPO on the hub"
+        )
+    return _pull(wanted, on_progress)
+
+
+def fetch_tokenizer(repository: str) -> Path:
+    """Fetch the `tokenizer.json` of a repository unless it is here. Raises as `pull` does."""
+    whole = find(Wanted(repository))
+    if whole and (whole / "tokenizer.json").is_file():
+        return whole / "tokenizer.json"
+    return _pull(Wanted(repository, "tokenizer.json"), lambda progress: None)
+
+
+def _pull(wanted: Wanted, on_progress: OnProgress) -> Path:
+    if found := find(wanted) or adopt(wanted):
+        return found
+    if constants.HF_HUB_OFFLINE:
+        raise PeerError(
+            f"{wanted.name} is not here, and HF_HUB_OFFLINE is set, so that {_endpoint()} was not asked; on this"
+            f" machine: {_what_is_here()}; use one of these, or unset HF_HUB_OFFLINE"
+        )
+    commit, files = _list_files(wanted)
+    try:
+        with ExitStack() as stack:
+            _lock(wanted, stack, on_progress)
+            # Another program may have fetched it while this one waited.
+            return find(wanted) or _fetch(wanted, commit, files, on_progress)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        raise StreamerError(
+            f"{wanted.name} cannot be kept in {constants.HF_HUB_CACHE} ({reason}): make room there and see that you may"
+            " write there, or choose another place with HF_HOME"
+        ) from None
+
+
+def _lock(wanted: Wanted, stack: ExitStack, on_progress: OnProgress) -> None:
+    """Hold the repository until the stack ends, so that two programs do not write to one file."""
+    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
+
+    path = Path(constants.HF_HUB_CACHE) / ".locks" / wanted.folder.name / "streamer.lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        stack.enter_context(WeakFileLock(path, timeout=1))
+    except TimeoutError:
+        on_progress(Progress("waiting for another program that fetches it"))
+        stack.enter_context(WeakFileLock(path))
+
+
+def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progress: OnProgress) -> Path:
+    """Fetch what is missing, check all, and write the record."""
+    import httpx
+    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
+
+    from streamer.whisper.hub.download import DamagedError, DownloadError, download, size_of
+
+    snapshot, blobs = wanted.folder / "snapshots" / commit, wanted.folder / "blobs"
+    for folder in (snapshot, blobs):
+        folder.mkdir(parents=True, exist_ok=True)
+    n_all = sum(file.n_bytes for file in files)
+    missing: list[RemoteFile] = []
+    n_here = 0
+    for file in files:
+        if (blobs / file.digest).is_file() or (snapshot / file.name).is_file():
+            on_progress(Progress(f"checking {file.name}", n_here, n_all))
+        if _is_here(file, blobs, snapshot):
+            n_here += file.n_bytes
+        else:
+            missing.append(file)
+    _check_room(wanted, sum(file.n_bytes - size_of(_partial(blobs, file)) for file in missing))
+
+    headers = build_hf_headers(library_name="streamer", library_version=__version__)
+    timeout = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
+    with httpx.Client(headers=headers, timeout=timeout, follow_redirects=True) as client:
+        for file in missing:
+
+            def on_bytes(n_bytes: int, name: str = file.name, before: int = n_here) -> None:
+                on_progress(Progress(name, before + n_bytes, n_all))
+
+            url = f"{constants.ENDPOINT}/{wanted.repository}/resolve/{commit}/{quote(file.name)}"
+            try:
+                download(client, url, file, blobs / file.digest, _partial(blobs, file), on_bytes)
+            except DownloadError as error:
+                raise _refusal(wanted, file.name, error.status, error.reason) from None
+            except DamagedError:
+                raise ModelError(
+                    f"{file.name} of {wanted.repository} from {_endpoint()} is not what was promised (its digest is"
+                    f" not {file.digest:.12}...): it was damaged on the way and has been deleted; pull it again"
+                ) from None
+            link(blobs / file.digest, snapshot / file.name)
+            n_here += file.n_bytes
+    write(wanted.folder / "refs" / "main", commit)
+    write_record(wanted, commit, {file.name: file.n_bytes for file in files})
+    for left in blobs.glob(f"*{_PARTIAL}"):  # of an older version of the model
+        left.unlink(missing_ok=True)
+    return wanted.at(snapshot)
+
+
+def _list_files(wanted: Wanted) -> tuple[str, list["RemoteFile"]]:
+    """Ask the hub for the newest version of a model, and choose the files to fetch."""
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
+
+    from streamer.whisper.hub.download import RemoteFile, reason_of
+
+    # In this process alone: else the library tells the hub what else is installed and running here.
+    constants.HF_HUB_DISABLE_TELEMETRY = True
+    # What goes wrong is said below, in one line.
+    logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
+    api = HfApi(endpoint=constants.ENDPOINT, library_name="streamer", library_version=__version__)
+    try:
+        info = api.model_info(
+            wanted.repository, revision="main", files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
+        )
+        commit = str(info.sha)
+        siblings = {sibling.rfilename: sibling for sibling in info.siblings or []}
+    except HfHubHTTPError as error:
+        status = 403 if isinstance(error, GatedRepoError) else getattr(error.response, "status_code", None)
+        raise _refusal(wanted, None, status, f"it answered {status}") from None
+    except Exception as error:  # noqa: BLE001 - its HTTP library was requests, then httpx, then httpx2
+        raise _refusal(wanted, None, None, reason_of(error)) from None
+
+    if not COMMIT.fullmatch(commit):
+        raise _refusal(wanted, None, None, f"it names the version {commit!r:.60}, which is no commit")
+    if wanted.file and wanted.file not in siblings:
+        raise ModelError(
+            f"{wanted.repository} on {_endpoint()} has no {wanted.file}: it has {some_of(siblings)}; check the name"
+        )
+    files = []
+    for name in [wanted.file] if wanted.file else choose(siblings, wanted.repository):
+        sibling = siblings[name]
+        digest, n_bytes = (sibling.lfs.sha256, sibling.lfs.size) if sibling.lfs else (sibling.blob_id, sibling.size)
+        if not isinstance(digest, str) or not DIGEST.fullmatch(digest) or not isinstance(n_bytes, int) or n_bytes < 0:
+            raise _refusal(wanted, None, None, f"it promises no size and digest of {name}, by which to check it")
+        files.append(RemoteFile(name, n_bytes, digest))
+    return commit, files
+
+
+def _is_here(file: "RemoteFile", blobs: Path, snapshot: Path) -> bool:
+    """Whether a file lies in the cache already; one that is not what it should be is deleted."""
+    blob, path = blobs / file.digest, snapshot / file.name
+    for place in (blob, path):  # without symbolic links, the content is in the snapshot
+        if not place.is_file():
+            continue
+        if file.is_at(place):
+            if place == blob:
+                link(blob, path)
+            return True
+        place.unlink()
+    return False
+
+
+def _partial(blobs: Path, file: "RemoteFile") -> Path:
+    return blobs / f"{file.digest}{_PARTIAL}"
+
+
+def _check_room(wanted: Wanted, n_bytes: int) -> None:
+    free = shutil.disk_usage(wanted.folder).free
+    if free < n_bytes:
+        raise StreamerError(
+            f"{wanted.name} needs {n_bytes / 1e6:.0f} MB more in {constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB"
+            " are free: make room, or choose another place with HF_HOME"
+        )
+
+
+def _refusal(wanted: Wanted, file: str | None, status: int | None, reason: str) -> StreamerError:
+    """Return the error of a hub that gave no list of files, or not the one file."""
+    if status == 403 or (status == 401 and file):
+        return ModelError(
+            f"{wanted.name} on {_endpoint()} is only for those whom its owner admits (it answered {status}): accept the"
+            f" licence on {_endpoint()}/{wanted.repository} and set HF_TOKEN to a token of yours"
+        )
+    if status in (401, 404):
+        what = f"{file} of {wanted.repository}" if file else wanted.repository
+        return ModelError(
+            f"there is no {what} on {_endpoint()} (it answered {status}): check the name; a private model wants"
+            " HF_TOKEN, and one that is set may be wrong"
+        )
+    part = f"{file} of {wanted.repository}" if file else wanted.name
+    kept = "; what has arrived is kept" if file else ""
+    return PeerError(
+        f"{part} cannot be fetched from {_endpoint()} ({reason}){kept}; on this machine: {_what_is_here()}; use"
+        " one of these, or see to the network (HF_ENDPOINT names another hub) and try again"
+    )
+
+
+def _endpoint() -> str:
+    """The hub's address, without the password that may be in it."""
+    parts = urlsplit(constants.ENDPOINT)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _what_is_here() -> str:
+    return ", ".join([*shipped(), *(model.name for model in downloaded())]) or "no models"
