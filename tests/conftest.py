@@ -116,6 +116,12 @@ def model() -> "WhisperModel":
     return load_model(str(SAMPLE.parent), DeviceSettings("CPU"))
 
 
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    with _as_it_was():
+        yield
+
+
 @pytest.fixture
 def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
     """Run a command to its end as `tests.daemon.command` does, but in this process, which saves starting another."""

@@ -120,9 +120,9 @@ def test_a_device_that_fails_again_is_given_up_for_the_next(
 ) -> None:
     restart = model.restart
     compilation = restart.__self__._compilation  # type: ignore[attr-defined]
-    for stage, plan in compilation._plans.items():
+    for stage, plan in compilation.plans.items():
         # The only device that there surely is, twice.
-        compilation._plans[stage] = type(plan)(stage, ("CPU", "CPU"), plan.properties)
+        compilation.plans[stage] = type(plan)(stage, ("CPU", "CPU"), plan.properties)
     break_device(model, "encoder", 0)
     assert text(model, mel) == expected
     assert compilation._failed == {"encoder": 0, "cross_kv": 0, "decoder": 0}

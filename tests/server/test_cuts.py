@@ -1,6 +1,7 @@
-"""A thousand cut connections: nothing is lost, nothing doubled, neither audio nor events."""
+"""Connections that are cut at any moment: nothing is lost, nothing doubled, neither audio nor events."""
 
 import asyncio
+import os
 import random
 
 import numpy as np
@@ -13,8 +14,9 @@ from streamer.events import End, Error, Event, Final, Ready, Resumed
 from tests.server.engine import SAMPLES_A_FINAL, FakeRunner, OneStream, open_stream
 from tests.server.support import Running, next_event, serving, within
 
-SEED = 1
-N_CUTS = 1000
+SEED = int(os.environ.get("CUTS_SEED", "1"))
+# A thousand, over other seeds, once in a while: CUTS=1000 CUTS_SEED=2 make tests ARGS=tests/server/test_cuts.py
+N_CUTS = int(os.environ.get("CUTS", "200"))
 N_CUTS_AFTER_FINISH = 100  # of them
 
 
@@ -120,7 +122,7 @@ class Client:
                     self._left_open.pop(0).transport.abort()
 
 
-async def test_a_thousand_cuts_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cuts_at_any_moment_lose_and_double_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
     monkeypatch.setattr("streamer.server.ws.CLOSE_TIMEOUT_S", 0.5)  # of those that were left open
     runner = FakeRunner(capacity_samples=2000, seed=SEED)
@@ -130,7 +132,7 @@ async def test_a_thousand_cuts_lose_and_double_nothing(monkeypatch: pytest.Monke
         client = Client(running, SEED)
         await client.run()
     assert client.n_samples is not None
-    assert client.n_samples > 100_000
+    assert client.n_samples > 80 * N_CUTS
     assert np.array_equal(runner.heard(), audio(0, client.n_samples))
     assert runner.commands == [("end", client.n_samples)]
 
