@@ -1,1 +1,1 @@
-"""Commands that show and prepare things: models, devices. Each takes what it needs and returns its exit code."""
+"""What each command does and prints: a file a command."""
