@@ -38,6 +38,7 @@ class Session:
 
     def __init__(self, settings: SessionSettings, *, start: int = 0, numbers: Iterator[int] | None = None) -> None:
         """Begin to hear at a position, with numbers for the stretches of speech."""
+        self._settings = settings
         self._numbers = itertools.count(1) if numbers is None else numbers
         self._gate = SpeechGate(settings.gate, start=start)
         self._passes = Passes(settings, self._numbers, start=start)
@@ -60,7 +61,6 @@ class Session:
         self._heard_s = 0.0
         # Whether the audio has ended.
         self._ended = False
-        self.change(settings)
 
     def change(self, settings: SessionSettings) -> None:
         """Go on with other settings."""
@@ -68,7 +68,6 @@ class Session:
         self._gate.change(settings.gate)
         self._passes.change(settings)
         self._transcript.change(settings)
-        self._stall_s = max(STALL_S, settings.gate.min_silence_s)
 
     @property
     def ended(self) -> bool:
@@ -107,11 +106,6 @@ class Session:
         stretch = self._passes.current
         return stretch is not None and not stretch.open
 
-    @property
-    def cost_samples(self) -> int:
-        """What the last pass cost, in samples of real time."""
-        return self._passes.cost
-
     def advance(self, end: int, probability: float, now_s: float) -> list[Event]:
         """Hear audio from where the last call ended to `end`, which is speech as probably as that."""
         self._heard_s = now_s
@@ -122,7 +116,8 @@ class Session:
 
     def tick(self, now_s: float) -> list[Event]:
         """Time has passed, and all audio that came was heard: where none comes any more, speech has ended."""
-        return self.flush() if self._gate.open and now_s - self._heard_s >= self._stall_s else []
+        stall_s = max(STALL_S, self._settings.gate.min_silence_s)
+        return self.flush() if self._gate.open and now_s - self._heard_s >= stall_s else []
 
     def finish(self, end: int) -> list[Event]:
         """The audio ends at `end`: what is being said is over."""

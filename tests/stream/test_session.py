@@ -292,7 +292,7 @@ def test_windows_grow_by_the_pace_and_no_faster_than_they_cost() -> None:
     first = window_at(session, 1.5, now_s=10.0)
     assert (first.start, first.end) == (0, first.end)
     take(session, first, [], now_s=13.0)
-    assert session.cost_samples == 3 * SAMPLE_RATE
+    assert session._passes.cost == 3 * SAMPLE_RATE
     hear(session, first.end / SAMPLE_RATE + 2.9)
     assert session.next_window(13.0) is None
     second = window_at(session, first.end / SAMPLE_RATE + 3.1, now_s=14.0)
