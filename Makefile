@@ -36,7 +36,7 @@ run: $(VENV)/.portaudio ## Start the daemon on the microphone; more flags in ARG
 	@$(BIN)/streamer run --config config.yaml --fallback models/nano.en/sample.flac $(ARGS)
 
 quick: WHICH := -m 'not slow'
-quick: style types tests ## An answer in two minutes: all but the tests marked slow
+quick: style types tests ## A first answer: all but the tests marked slow
 
 test: style types tests ## Everything that must pass
 

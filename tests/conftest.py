@@ -64,9 +64,11 @@ SLOW = (
     "whisper/device/test_checks.py",
     "whisper/device/test_compile.py",
     "whisper/graphs/test_foreign.py",
+    "whisper/tokens/test_published.py",
     "whisper/test_hostile.py",
     "whisper/test_parity.py",
     "whisper/test_sizes.py",
+    "whisper/test_source.py",
     "whisper/test_windows.py",
 )
 _SLOW_PATHS = {Path(__file__).parent / name for name in SLOW}
