@@ -199,6 +199,7 @@ class SessionRunner:
 
     def end(self) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
+        # Without the lock: it stores one number, which listening looks at without the lock, too.
         self._outage.wait_no_longer()
         self._command("end", self._end)
 
