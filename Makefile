@@ -24,6 +24,9 @@ system_packages = \
 		false; \
 	fi
 
+# Some environments forbid it; here many processes start, and each would compile all of the modules again.
+export PYTHONDONTWRITEBYTECODE :=
+
 .DEFAULT_GOAL := help
 .PHONY: help run quick test style types tests bench documents hooks clean
 
@@ -33,6 +36,7 @@ help: ## Say what there is
 	@echo "Another Python: make run PYTHON=/opt/python3.12/bin/python3. How a change is made: CONTRIBUTING.md."
 
 run: $(VENV)/.portaudio ## Start the daemon on the microphone; more flags in ARGS='--port 9000'
+	@echo "The program is $(BIN)/streamer; source $(BIN)/activate puts it on the PATH of a terminal."
 	@$(BIN)/streamer run --config config.yaml --fallback models/nano.en/sample.flac $(ARGS)
 
 quick: WHICH := -m 'not slow'
@@ -48,7 +52,7 @@ types: $(VENV)/.test ## Static types
 	$(BIN)/mypy
 
 tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='tests/audio -k mel'
-	$(BIN)/pytest --numprocesses logical --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
+	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
 
 bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
@@ -94,7 +98,12 @@ $(VENV)/.bench: $(VENV)/.created pyproject.toml
 	@touch $(VENV)/.run $@
 
 $(VENV)/.test: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --editable '.[test]'
+	@# Not compiled: of torch and transformers most modules are never imported.
+	$(BIN)/python -m pip install --no-compile --editable '.[test]'
+	@# Its client alone is wanted: what it depends on is large, and it brings a package named tests.
+	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/whisper-live 'whisper-live==0.10.*'
+	@# For the axe-core in it; its driver of browsers is not used.
+	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/axe 'axe-playwright-python==0.1.*'
 	@touch $(VENV)/.run $@
 
 # Without PortAudio there is no microphone, but everything else: a failure here is told and stops nothing.

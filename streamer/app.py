@@ -2,37 +2,60 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
+import os
 import secrets
 import signal
+import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prometheus_client import CollectorRegistry
 from rich.console import Console
 
-from streamer import __version__
-from streamer.audio.sources import FileReplay, Microphone, Source, SourceCallbacks, StdinPcm, standard_input
-from streamer.commands.loading import load
-from streamer.errors import AudioDeviceError, StreamerError
+from streamer import __version__, descriptors, systemd
+from streamer.audio.sources import (
+    Address,
+    FileReplay,
+    Microphone,
+    Mixed,
+    Source,
+    SourceCallbacks,
+    StdinPcm,
+    SystemSound,
+    is_address,
+    standard_input,
+)
+from streamer.bench.compare_served import ServedComparison
+from streamer.commands.loading import device_settings, load
+from streamer.errors import AudioDeviceError, ConfigError, StreamerError
 from streamer.events import Error
 from streamer.live.captions import drawn_captions
 from streamer.live.clients import SESSION_NAME_BYTES, ClientStreams
 from streamer.live.decoder import make_engine
-from streamer.live.sessions import open_session, write_all
+from streamer.live.models import Models
+from streamer.live.recordings import Recordings
+from streamer.live.sessions import open_session, tell_error, write_all
+from streamer.log import set_levels
 from streamer.server.front import Server
-from streamer.server.metrics import register_engine
+from streamer.server.history import History, open_history
+from streamer.server.metrics import register_engine, register_history, register_outputs, register_process
 from streamer.settings.check import check_options, check_options_of_model
-from streamer.settings.table import Settings
+from streamer.settings.load import default_token_path
+from streamer.settings.table import SETTINGS, Settings
+from streamer.sinks.outputs import Outputs
+from streamer.sinks.subtitles import subtitle_options
 from streamer.sinks.terminal import TerminalSink
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.whisper.device.runtime import EncodedWindow
-from streamer.whisper.model import WhisperModel
+from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.shipped import limits
 
 logger = logging.getLogger(__name__)
 
@@ -40,32 +63,60 @@ logger = logging.getLogger(__name__)
 # How long a stop waits for what was said last to become final. A pass over 30 s takes a few seconds on a slow CPU.
 FLUSH_TIMEOUT_S = 30.0
 
-# The origin of the model that comes with the program.
-EMBEDDED_ORIGIN = "streamer/nano.en"
+# A turn of an engine's thread that takes longer than this will not end; a pass may take 27 s. While a model is started
+# again after its device failed, which is compiled anew, it may take longer.
+STUCK_S = 120.0
+STUCK_REVIVING_S = 900.0
 
-# A model for people's speech, by the name under which it can be fetched.
-FULL_SIZE_MODEL = "base.en"
+# Settings that SIGHUP can change while the daemon runs.
+RELOADABLE = (
+    *("server.token", "server.token_file", "server.origins", "server.proxies"),
+    *("server.max_streams", "server.max_subscribers", "server.resume_s"),
+    *("server.max_connections", "server.max_connections_per_address"),
+    *("server.header_timeout_s", "server.first_message_s", "server.idle_s"),
+    *("log.level", "log.access"),
+)
+
+# Captions hide a terminal's cursor, and who is ended at once cannot show it again.
+SHOW_CURSOR = b"\x1b[?25h"
 
 
-def run(settings: Settings, *, captions: bool) -> int:
+def run(settings: Settings, *, captions: bool, read_settings: Callable[[], Settings]) -> int:
     """Run the daemon until it is told to stop, or its input ends and `input.exit_at_end` is set.
 
-    With `captions` they are drawn on standard output. Returns the exit code. Raises StreamerError where it cannot
-    start.
+    With `captions` they are drawn on standard output. `read_settings` is called when SIGHUP asks for it. Returns the
+    exit code. Raises StreamerError where it cannot start.
     """
-    return asyncio.run(_Daemon(settings, captions=captions).run())
+    descriptors.raise_limit()
+    with open_history(settings.server) as history:
+        return asyncio.run(_Daemon(settings, history, captions=captions, read_settings=read_settings).run())
 
 
 class _Daemon:
     """One run of the daemon."""
 
-    def __init__(self, settings: Settings, *, captions: bool) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        history: History | None = None,
+        *,
+        captions: bool,
+        read_settings: Callable[[], Settings],
+    ) -> None:
         self._settings = settings
+        # What SIGHUP reads, and has read last.
+        self._read_settings = read_settings
+        self._reloaded = settings
+        # Where what is said is kept; None where it is not.
+        self._history = history
         self._captions = captions
         self._session = secrets.token_urlsafe(SESSION_NAME_BYTES)
         self._started = time.monotonic()
         # What /healthz says.
         self._status = "starting"
+        # What clients connect to, and what serves their streams; None before there are.
+        self._server: Server | None = None
+        self._streams: ClientStreams | None = None
         # Event log of the daemon's own input; None where it has none.
         self._log: EventLog | None = None
         self._source: Source | None = None
@@ -84,32 +135,52 @@ class _Daemon:
         self._failure: StreamerError | None = None
 
     async def run(self) -> int:
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(descriptors.LoopErrors())
+        with _signals(loop, self._stop.set, self._toggle_pause, self._reload):
+            return await self._run(loop)
+
+    async def _run(self, loop: asyncio.AbstractEventLoop) -> int:
         settings = self._settings
         check_options(settings, streaming=True)
-        loop = asyncio.get_running_loop()
         source = _make_source(settings)
+        if source is None and settings.outputs.to:
+            raise ConfigError(
+                "--to sends what the daemon itself hears, and --input is none: name an input, or drop --to"
+            )
+        outputs = Outputs(settings.outputs, subtitle_options(settings))
         if source is not None:
-            self._log = EventLog(self._session, settings.server.history_events)
+            keep = self._history.keeper(source=source.name) if self._history is not None else None
+            self._log = EventLog(self._session, settings.server.history_events, keep)
+            self._log.subscribe(outputs.handle)
         self._source = source
         registry = CollectorRegistry()
-        streams = ClientStreams(settings)
+        register_process(registry)
+        if self._history is not None:
+            register_history(registry, self._history)
+        register_outputs(registry, outputs)
+        streams = ClientStreams(settings, self._history)
+        recordings = Recordings(settings, Models(settings.model, lambda name: _load_beside(settings, name)))
         server = Server(
-            host=settings.server.host,
-            port=settings.server.port,
-            token=settings.server.token,
-            origins=settings.server.origins,
-            max_subscribers=settings.server.max_subscribers,
-            queue_events=settings.server.queue_events,
+            settings.server,
+            default_token_file=default_token_path(),
             feed=self._log,
             input_now=lambda: self._input,
             streams=streams,
+            recordings=recordings,
+            comparer=ServedComparison(recordings),
             health=self._health,
+            is_live=lambda: not self._stuck(),
             registry=registry,
+            history_file=self._history.file if self._history is not None else None,
         )
+        self._server, self._streams = server, streams
         url = await server.start()
+        watching = asyncio.create_task(self._feed_watchdog())
         try:
-            with _signals(loop, self._stop.set, self._toggle_pause), self._drawn():
-                if isinstance(source, Microphone) and not settings.input.fallback:
+            systemd.notify("STATUS=loading the model")
+            with self._drawn():
+                if isinstance(source, Address | Microphone | Mixed) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
                 n_beams = settings.decoding.beam_size
@@ -121,23 +192,25 @@ class _Daemon:
                 engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
                 register_engine(registry, engine)
                 engine.start()
-                live = self._start_input(engine, model, loop) if self._log is not None else None
                 streams.serve_with(engine, model)
-                self._status = "ok"
+                recordings.serve_with(model, lambda: engine.busy)
+                await server.serve_model(model.name, model.tokenizer.known_languages)
+                # Before the input begins: a short file may have ended at once, and would say so first.
                 logger.info("listening on %s", url)
-                if self._source is not None:
-                    logger.info("input: %s", self._source.name)
-                if isinstance(self._source, Microphone) and model.origin == EMBEDDED_ORIGIN:
-                    logger.warning(
-                        "nano.en is no model for people's everyday speech: --model %s fetches one that is,"
-                        " about 290 MB",
-                        FULL_SIZE_MODEL,
-                    )
+                live = self._start_input(engine, model, loop) if self._log is not None else None
+                self._status = "ok"
+                systemd.notify("READY=1", f"STATUS=listening on {url}")
                 await self._stop.wait()
                 self._status = "stopping"
+                systemd.notify("STOPPING=1", "STATUS=making final what was said last")
+                server.drain()
+                recordings.stop()
                 if live is not None:
                     await self._flush(live)
         finally:
+            watching.cancel()
+            recordings.stop()
+            await asyncio.to_thread(outputs.close)
             await server.stop()
             if self._engine is not None:
                 await asyncio.to_thread(self._engine.stop)
@@ -199,6 +272,7 @@ class _Daemon:
             kind=_kind(source),
             reserved=True,
             on_finished=finished,
+            label=source.labelled if isinstance(source, Mixed) else None,
         )
         engine.add(live)
         self._input = live
@@ -217,10 +291,11 @@ class _Daemon:
                 if source.realtime
                 else lambda samples: write_all(live, samples, self._source_stopped.is_set),
                 on_gap=live.write_gap,
-                on_error=lambda error: _tell_error(log, error),
+                on_error=lambda error: tell_error(log, error),
                 on_end=ended,
             )
 
+        logger.info("input: %s", source.name)
         try:
             source.start(callbacks(source))
         except AudioDeviceError as error:
@@ -245,6 +320,45 @@ class _Daemon:
             own.pause()
             logger.info("the input is paused; SIGUSR1 once more to go on")
 
+    def _reload(self) -> None:
+        """Read the settings again, and take over those that can change while the daemon runs."""
+        systemd.notify_reloading()
+        try:
+            settings = self._read_settings()
+            changed = [name for name in RELOADABLE if settings[name] != self._reloaded[name]]
+            late = [name for name in SETTINGS if name not in RELOADABLE and settings[name] != self._settings[name]]
+            # The address, for one, stays: rules must not be made for another.
+            new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
+            front = dataclasses.replace(self._settings.server, **new)
+            if self._server is not None and self._streams is not None:
+                self._server.reload(front)
+                self._streams.reload(front)
+            set_levels(settings.log)
+            self._reloaded = settings
+            logger.info("the settings were read again; changed: %s", ", ".join(changed) or "none")
+            if late:
+                logger.warning("these settings take effect at the next start: %s", ", ".join(late))
+        except StreamerError as error:
+            logger.warning("the settings stay as they were: %s", error)
+        if self._status == "ok":
+            systemd.notify("READY=1")
+
+    async def _feed_watchdog(self) -> None:
+        """Tell the service manager that all is well, where it wants to know, for as long as that is so."""
+        interval_s = systemd.watchdog_s()
+        while interval_s is not None:
+            if self._stuck():
+                logger.error("the engine is stuck: the service manager is told so by silence")
+            else:
+                systemd.notify("WATCHDOG=1")
+            await asyncio.sleep(interval_s)
+
+    def _stuck(self) -> bool:
+        """Whether a thread of the engine has died, or is at something that will not end."""
+        if self._engine is None or self._model is None:
+            return False
+        return self._engine.turn_s > (STUCK_REVIVING_S if self._model.reviving else STUCK_S)
+
     async def _flush(self, live: SessionRunner) -> None:
         """Stop listening and make final what was said."""
         assert self._log is not None
@@ -267,6 +381,7 @@ class _Daemon:
         return {
             "status": "failing" if failure and self._status == "ok" else self._status,
             **({"failure": failure} if failure else {}),
+            **({"notice": told} if model is not None and (told := limits(model.origin)) else {}),
             "version": __version__,
             "input": self._source.name if self._source is not None else "none",
             "model": model.name if model is not None else self._settings.model.name,
@@ -287,12 +402,22 @@ class _Daemon:
         return drawn_captions(self._log, TerminalSink(Console()), limit=self._settings.server.queue_events)
 
 
+def _load_beside(settings: Settings, name: str) -> WhisperModel:
+    """Load a model that a request asks for."""
+    model, n_beams = settings.model, settings.decoding.beam_size
+    return load_model(name, device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, weights="auto")
+
+
 def _make_source(settings: Settings) -> Source | None:
     match settings.input.source:
         case "none":
             return None
         case "mic":
             return Microphone(settings.input.microphone)
+        case "system":
+            return SystemSound()
+        case "mic+system":
+            return Mixed({"mic": Microphone(settings.input.microphone), "system": SystemSound()})
         case "-":
             return StdinPcm(
                 standard_input(),
@@ -300,46 +425,66 @@ def _make_source(settings: Settings) -> Source | None:
                 settings.input.stdin_sample_rate,
                 settings.input.stdin_channels,
             )
+        case url if is_address(url):
+            return Address(url, settings.input.speed)
         case path:
             return FileReplay(Path(path), settings.input.speed)
 
 
 @contextlib.contextmanager
-def _signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None], pause: Callable[[], None]) -> Iterator[None]:
+def _signals(
+    loop: asyncio.AbstractEventLoop,
+    stop: Callable[[], None],
+    pause: Callable[[], None],
+    reload: Callable[[], None],
+) -> Iterator[None]:
     """Let Ctrl-C and a request to terminate stop the daemon in order; a second one ends it at once.
 
-    SIGUSR1 (not on Windows) calls `pause`.
+    SIGUSR1 calls `pause` and SIGHUP `reload` (not on Windows). Where SIGHUP says that the daemon's terminal is gone, it
+    stops in order: nobody would know of a microphone that goes on listening.
     """
     stopping = [name for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
-    pausing = [name for name in ("SIGUSR1",) if hasattr(signal, name)]
-    previous = {name: signal.getsignal(getattr(signal, name)) for name in (*stopping, *pausing)}
+    others = [name for name in ("SIGUSR1", "SIGHUP") if hasattr(signal, name)]
+    previous = {name: signal.getsignal(getattr(signal, name)) for name in (*stopping, *others)}
+    terminals = [descriptor for descriptor in range(3) if os.isatty(descriptor)]
+    stopped = False
 
     def on_stop(number: int, _frame: object) -> None:
+        nonlocal stopped
+        stopped = True
+        for name in stopping:  # by the system, whatever the daemon waits for then
+            signal.signal(getattr(signal, name), signal.SIG_DFL)
         logger.info("stopping (%s); once more to stop at once", signal.Signals(number).name)
-        for name in stopping:
-            signal.signal(getattr(signal, name), previous[name])
         loop.call_soon_threadsafe(stop)
+        if os.name == "posix" and sys.stdout.isatty():
+            os.write(sys.stdout.fileno(), SHOW_CURSOR)
 
     def on_pause(_number: int, _frame: object) -> None:
         loop.call_soon_threadsafe(pause)
 
-    for name in stopping:
-        signal.signal(getattr(signal, name), on_stop)
-    for name in pausing:
-        signal.signal(getattr(signal, name), on_pause)
+    def on_hangup(number: int, frame: object) -> None:
+        if has_hung_up(terminals):
+            on_stop(number, frame)
+        else:
+            loop.call_soon_threadsafe(reload)
+
+    handlers = {**dict.fromkeys(stopping, on_stop), "SIGUSR1": on_pause, "SIGHUP": on_hangup}
+    for name in previous:
+        signal.signal(getattr(signal, name), handlers[name])
     try:
         yield
     finally:
         for name, handler in previous.items():
-            signal.signal(getattr(signal, name), handler)
+            if not (stopped and name in stopping):  # a second one still ends at once
+                signal.signal(getattr(signal, name), handler)
+
+
+def has_hung_up(terminals: Sequence[int]) -> bool:
+    """Whether one of these descriptors of terminals has no terminal any more."""
+    return not all(os.isatty(descriptor) for descriptor in terminals)
 
 
 def _kind(source: Source) -> AudioKind:
     if isinstance(source, FileReplay) and not source.realtime:
         return AudioKind.RECORDED
     return AudioKind.LIVE if source.realtime else AudioKind.EITHER
-
-
-def _tell_error(log: EventLog, error: StreamerError) -> None:
-    logger.warning("%s", error)
-    log.append(Error(code=error.code, message=str(error), fatal=False))

@@ -8,20 +8,21 @@ import contextlib
 import difflib
 import errno
 import io
-import logging
 import os
 import re
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from streamer import __version__
+from streamer import __version__, log
 from streamer.commands.terminal import end_on_sigterm, make_console, notice
-from streamer.errors import ConfigError, StreamerError
+from streamer.errors import ConfigError, StreamerError, UsageError
+from streamer.outside import escaped
 from streamer.settings.flags import add_decoding_flags, add_flags
-from streamer.settings.load import load_settings
+from streamer.settings.load import TOKEN_VARIABLE, load_settings
 from streamer.settings.table import SETTINGS, Settings
 
 TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv", "lrc")
@@ -38,10 +39,50 @@ _RUN_FLAGS = (
     "input.exit_at_end",
     "server.host",
     "server.port",
+    "server.tls",
     "server.token",
+    "server.token_file",
+    "server.history",
+    "outputs.to",
 )
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
-_MODEL_FLAGS = ("model.name", "model.tokenizer", "model.windows_s", *_DEVICE_FLAGS)
+_MODEL_FLAGS = (
+    "model.name",
+    "model.tokenizer",
+    "model.lora",
+    "model.weights",
+    "model.windows_s",
+    *_DEVICE_FLAGS,
+)
+
+# An example for the help of each command: the first that begins with its words.
+_EXAMPLES = (
+    "streamer run --model base.en",
+    "streamer transcribe talk.mp4 --model base.en -o talk.srt",
+    "streamer listen --format text",
+    "streamer chat --to http://127.0.0.1:11434/v1 --model llama3",
+    "streamer config init",
+    "streamer config show --model base.en",
+    "streamer config schema",
+    "streamer token new kitchen-display --scopes read",
+    "streamer token list",
+    "streamer token revoke kitchen-display",
+    "streamer models pull base.en",
+    "streamer models list",
+    "streamer models convert base.en --weights int8 -o models/base.en-int8",
+    "streamer models verify base.en --device NPU",
+    "streamer history export last -o talk.srt",
+    "streamer history list --limit 10",
+    "streamer history show last",
+    "streamer history search budget",
+    "streamer history delete --before 2026-05-31",
+    "streamer devices",
+    "streamer doctor --model base.en",
+    "streamer bench --model base.en",
+    "streamer compare talk.wav --models tiny.en,base.en",
+    "streamer docs models",
+    "streamer completion bash",
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,11 +106,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         reason = f"unexpected {type(error).__name__}: {error}"
         hint = "" if args.debug else "; run the command again with --debug for the traceback"
         return _failed(reason + hint, 1, debug=args.debug)
+    finally:
+        log.close()
     return exit_code
 
 
 def _parse(argv: Sequence[str]) -> argparse.Namespace:
-    args, unknown = _parser().parse_known_args(argv)
+    parser = make_parser()
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks what could come next, and reads no more than that
+        import argcomplete
+
+        argcomplete.autocomplete(parser)
+    # openai-whisper's flags have underscores.
+    dashed = [re.sub(r"^--\w+", lambda flag: flag[0].replace("_", "-"), argument) for argument in argv]
+    args, unknown = parser.parse_known_args(dashed)
     if unknown:
         command: _Parser = args.parser
         command.error(f"unrecognized argument: {unknown[0]}{_meant(unknown[0].partition('=')[0], command.flags())}")
@@ -77,7 +127,11 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser that says what was probably meant."""
+    """A parser that shows an example of its command, and says what was probably meant."""
+
+    def format_help(self) -> str:
+        examples = (example for example in _EXAMPLES if f"{example} ".startswith(f"{self.prog} "))
+        return f"{super().format_help()}\nexample: {next(examples, self.prog)}\n"
 
     def flags(self) -> list[str]:
         return [flag for action in self._actions for flag in action.option_strings if flag.startswith("--")]
@@ -102,7 +156,7 @@ class _Add(Protocol):
         """Add a command that `run` carries out; it returns the exit code."""
 
 
-def _parser() -> _Parser:
+def make_parser() -> _Parser:
     common = _Parser(add_help=False)
     # SUPPRESS: a flag before the command must not be undone by its absence after it.
     common.add_argument(
@@ -139,10 +193,22 @@ def _parser() -> _Parser:
     for name, summary, description, add_actions in (
         ("config", "show, write and describe the settings", "Shows, writes and describes the settings.", _add_config),
         (
+            "token",
+            "make, list and revoke the tokens of clients",
+            "Makes, lists and revokes the tokens that clients of the daemon show.",
+            _add_token,
+        ),
+        (
             "models",
             "list, fetch, convert and verify models",
             "Lists, fetches, converts and verifies Whisper models.",
             _add_models,
+        ),
+        (
+            "history",
+            "list, show, export, search and delete what was kept",
+            "Lists, shows, exports, searches and deletes what a daemon with --history has kept.",
+            _add_history,
         ),
     ):
         group = commands.add_parser(name, help=summary, description=description, allow_abbrev=False)
@@ -150,13 +216,39 @@ def _parser() -> _Parser:
     _add_devices(add)
     _add_doctor(add)
     _add_bench(add)
+    _add_compare(add)
+    _add_docs(add)
+    _add_completion(add)
     return parser
+
+
+def commands_of(parser: argparse.ArgumentParser) -> dict[str, str]:
+    """Return the commands with what each does, in their order."""
+    (actions,) = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    return {action.dest: action.help or "" for action in actions._get_subactions()}
+
+
+# What is said to who writes a token into a command.
+_FLAG_IS_SEEN = (
+    "--token goes away in the next version, since every user of this machine sees it in the list of processes: use"
+    " --token-file FILE or the environment variable {}"
+)
 
 
 def _settings(args: argparse.Namespace) -> Settings:
     """Load the settings and begin to log as they say."""
+    if getattr(args, "server.token", None):
+        notice(_FLAG_IS_SEEN.format("STREAMER_SERVER_TOKEN"))
+    token_comes = getattr(args, "server.token_file", None) == "-"
+    if token_comes:
+        from streamer.commands.token import read_token
+
+        setattr(args, "server.token", read_token("-"))
+        setattr(args, "server.token_file", None)
     settings = load_settings(args.config, os.environ, _overrides(args))
-    _configure_logging(settings.log.level)
+    if token_comes and settings.input.source == "-":
+        raise UsageError("standard input cannot be both token and audio: name a file with --token-file")
+    log.configure(settings.log)
     return settings
 
 
@@ -180,25 +272,50 @@ def _add_run(add: _Add) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until the daemon handles it
     settings = _settings(args)
+    if any(re.match("(zoom|youtube):[^@]", target) for target in getattr(args, "outputs.to") or ()):
+        notice(
+            "every user of this machine sees the address in --to: use --to zoom:@FILE, or STREAMER_OUTPUTS_ZOOM_URL and"
+            " --to zoom (youtube likewise)"
+        )
     from streamer import app
 
-    return app.run(settings, captions=not args.no_captions)
+    return app.run(
+        settings,
+        captions=not args.no_captions,
+        read_settings=lambda: load_settings(args.config, os.environ, _overrides(args)),
+    )
 
 
 def _add_transcribe(add: _Add) -> None:
     transcribe = add(
-        "transcribe", "files to text, without a server", "Transcribes audio files (wav, flac, ogg, mp3).", _transcribe
+        "transcribe",
+        "files to text, without a server",
+        "Transcribes audio and video files of any usual format, folders of them, and patterns.",
+        _transcribe,
     )
-    transcribe.add_argument("files", nargs="+", type=Path, metavar="FILE", help="audio file; - is standard input")
     transcribe.add_argument(
-        "--format", choices=TRANSCRIPT_FORMATS, default="text", help="what to write (default: %(default)s)"
+        "files", nargs="+", metavar="FILE", help="file, folder, or pattern such as 'talks/*.mp4'; - is standard input"
+    )
+    transcribe.add_argument(
+        "-f",
+        "--format",
+        "--output-format",
+        choices=(*TRANSCRIPT_FORMATS, "txt", "all"),
+        help="what to write; all: txt, vtt, srt, tsv and json (default: what --output ends with, else text)",
     )
     transcribe.add_argument(
         "--stream", action="store_true", help="through the streaming engine instead of the offline decoder"
     )
+    where = transcribe.add_mutually_exclusive_group()
+    where.add_argument(
+        "-o", "--output", metavar="FILE|DIR", help="where to write; DIR/ is made (default: standard output)"
+    )
+    where.add_argument("--output-dir", type=Path, metavar="DIR", help="the same, always a directory")
     transcribe.add_argument(
-        "-o", "--output", type=Path, metavar="FILE|DIR", help="where to write (default: standard output)"
+        "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
     add_flags(transcribe, *_MODEL_FLAGS)
     add_decoding_flags(transcribe, streaming=False)
@@ -208,7 +325,16 @@ def _transcribe(args: argparse.Namespace) -> int:
     settings = _settings(args)
     from streamer.commands.transcribe import transcribe_files
 
-    return transcribe_files(settings, args.files, format=args.format, streaming=args.stream, output=args.output)
+    return transcribe_files(
+        settings,
+        args.files,
+        format=args.format,
+        streaming=args.stream,
+        output=args.output,
+        folder=args.output_dir,
+        track=args.track,
+        offer=getattr(args, "model.name") is None,
+    )
 
 
 def _add_listen(add: _Add) -> None:
@@ -222,13 +348,14 @@ def _add_listen(add: _Add) -> None:
     listen.add_argument(
         "--format", choices=LISTEN_FORMATS, help="what to write (default: captions in a terminal, else text)"
     )
+    add_flags(listen, "output.subtitle_style")
 
 
 def _listen(args: argparse.Namespace) -> int:
     settings = _settings(args)
     from streamer.commands.listen import listen
 
-    return listen(settings, args.url, token=args.token, format=args.format)
+    return listen(settings, args.url, token=_shown_token(args), fingerprint=args.fingerprint, format=args.format)
 
 
 def _add_chat(add: _Add) -> None:
@@ -246,13 +373,106 @@ def _chat(args: argparse.Namespace) -> int:
     settings = _settings(args)
     from streamer.commands.chat import chat
 
-    return chat(settings, args.daemon, token=args.token)
+    return chat(settings, args.daemon, token=_shown_token(args), fingerprint=args.fingerprint)
 
 
 def _add_daemon_flags(parser: _Parser, name: str, nargs: str | None = None) -> None:
-    where = "the daemon, HOST:PORT or ws://... (default: the port of the settings, on this machine)"
+    where = (
+        "the daemon: HOST:PORT, ws://..., wss://... or unix://PATH (default: the port of the settings, on this machine)"
+    )
     parser.add_argument(name, nargs=nargs, metavar="URL", help=where)
-    parser.add_argument("--token", default="", metavar="T", help="what the daemon asks its clients for")
+    parser.add_argument(
+        "--token-file",
+        default="",
+        metavar="FILE",
+        help="holds what the daemon asks its clients for; - is standard input (default: STREAMER_TOKEN's value)",
+    )
+    parser.add_argument("--token", default="", metavar="T", help="the same, seen by all on this machine; goes away")
+    parser.add_argument(
+        "--fingerprint", default="", metavar="SHA256", help="certificate of the daemon, as it prints it at its start"
+    )
+
+
+def _shown_token(args: argparse.Namespace) -> str:
+    """Return the token that flags name; empty where none does."""
+    if args.token_file:
+        from streamer.commands.token import read_token
+
+        return read_token(args.token_file)
+    if args.token:
+        notice(_FLAG_IS_SEEN.format(TOKEN_VARIABLE))
+    return str(args.token)
+
+
+def _add_token(add: _Add) -> None:
+    new = add(
+        "new",
+        "make a token, and print it once",
+        "Makes a token and prints it, once: only its hash is kept. A running daemon takes it up by itself.",
+        _token_new,
+    )
+    new.add_argument("name", metavar="NAME", help="what it is called in lists and logs, such as kitchen-display")
+    new.add_argument(
+        "--scopes",
+        default="read,stream",
+        metavar="S",
+        help="what it is for: read (captions), stream (send audio), control (command the daemon)"
+        " (default: %(default)s)",
+    )
+    new.add_argument("--max-connections", type=_count, metavar="N", help="connections at once with it (default: any)")
+    new.add_argument("--max-streams", type=_count, metavar="N", help="streams at once with it (default: any)")
+    new.add_argument("--expires", type=_days, metavar="DAYS", help="days until it counts no more (default: never)")
+    add("list", "the tokens there are", "Lists the tokens there are, and what each may do.", _token_list)
+    revoke = add(
+        "revoke",
+        "take a token away",
+        "Takes a token away. A running daemon closes its connections.",
+        _token_revoke,
+    )
+    revoke.add_argument("name", metavar="NAME", help="the token's name")
+
+
+def _count(text: str) -> int:
+    """Read a number of things, of which there is one at least."""
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= 1_000_000:
+        raise argparse.ArgumentTypeError(f"{text!r:.40} is not a whole number from 1 to 1000000")
+    return int(text)
+
+
+def _days(text: str) -> float:
+    """Read a number of days."""
+    with contextlib.suppress(ValueError):
+        if 0 < (days := float(text)) <= 36_500:
+            return days
+    raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number of days up to 36500")
+
+
+def _token_new(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.token import new
+
+    return new(
+        settings,
+        args.name,
+        scopes=args.scopes,
+        max_connections=args.max_connections,
+        max_streams=args.max_streams,
+        expires_days=args.expires,
+    )
+
+
+def _token_list(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.token import list_tokens
+
+    return list_tokens(settings, make_console())
+
+
+def _token_revoke(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.token import revoke
+
+    return revoke(settings, args.name)
 
 
 def _add_config(add: _Add) -> None:
@@ -332,13 +552,10 @@ def _add_models(add: _Add) -> None:
         metavar="P",
         help="f32, f16, int8 or int4, or one a stage: encoder=f16,cross_kv=f16,decoder=int8 (default: %(default)s)",
     )
-    convert.add_argument("--encoder-only", action="store_true", help="save just the encoder, to serve it elsewhere")
     convert.add_argument("--force", action="store_true", help="replace DIR where it is there")
-    convert.add_argument(
-        "--find-heads", action="store_true", help="find the heads that words are timed by, on the shipped sample"
-    )
-    convert.add_argument("--no-report", action="store_true", help="do not measure the drift against float32")
-    add_flags(convert, "model.tokenizer")
+    # Taken for a while still, to no effect: there is no report, and encoder.xml of a whole model is the encoder alone.
+    convert.add_argument("--no-report", "--encoder-only", action="store_true", help=argparse.SUPPRESS)
+    add_flags(convert, "model.tokenizer", "model.lora")
     verify = add(
         "verify",
         "check a model on its devices, and say what was found",
@@ -374,10 +591,8 @@ def _models_convert(args: argparse.Namespace) -> int:
         args.output,
         weights=args.weights,
         tokenizer=settings.model.tokenizer,
-        encoder_only=args.encoder_only,
-        report=not args.no_report,
+        lora=settings.model.lora,
         force=args.force,
-        measure_heads=args.find_heads,
         console=make_console(),
     )
 
@@ -387,6 +602,81 @@ def _models_verify(args: argparse.Namespace) -> int:
     from streamer.commands.verify import verify
 
     return verify(settings.model, make_console())
+
+
+def _add_history(add: _Add) -> None:
+    session = "the beginning of a session's name, or last"
+    shown = add("list", "sessions that are kept", "Lists the newest sessions, the newest last.", _history_list)
+    show = add("show", "a session's text", "Prints a session's text, with times of its audio.", _history_show)
+    export = add(
+        "export",
+        "a session as text or subtitles",
+        "Writes a session as `transcribe` would have, in any of its formats.",
+        _history_export,
+    )
+    search = add(
+        "search",
+        "find words in all sessions",
+        "Prints the newest texts that have all WORDS; those within quotation marks follow each other."
+        " The exit code is 1 where there are none.",
+        _history_search,
+    )
+    delete = add(
+        "delete",
+        "delete a session, or what is old",
+        "Deletes a session, or all text from before a date, when that was confirmed.",
+        _history_delete,
+    )
+    export.add_argument(
+        "--format", choices=TRANSCRIPT_FORMATS, help="what to write (default: what --output ends with, else text)"
+    )
+    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    add_flags(export, "output.subtitle_style")
+    search.add_argument("words", nargs="+", metavar="WORDS", help='words, or "phrases"')
+    for parser in (show, export):
+        parser.add_argument("session", metavar="SESSION", help=session)
+    delete.add_argument("session", metavar="SESSION", nargs="?", help=session)
+    delete.add_argument("--before", metavar="DATE", help="delete what was said before, such as 2026-05-31")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    for parser in (shown, search):
+        parser.add_argument("--limit", type=_count, default=50, metavar="N", help="so many (default: %(default)s)")
+    for parser in (shown, show, export, search, delete):
+        add_flags(parser, "server.history")
+
+
+def _history_list(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.history import list_sessions
+
+    return list_sessions(settings, make_console(), limit=args.limit)
+
+
+def _history_show(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.history import show
+
+    return show(settings, args.session)
+
+
+def _history_export(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.history import export
+
+    return export(settings, args.session, format=args.format, output=args.output)
+
+
+def _history_search(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.history import search
+
+    return search(settings, " ".join(args.words), make_console(), limit=args.limit)
+
+
+def _history_delete(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.history import delete
+
+    return delete(settings, args.session, before=args.before, yes=args.yes)
 
 
 def _add_devices(add: _Add) -> None:
@@ -453,29 +743,92 @@ def _bench(args: argparse.Namespace) -> int:
     return bench(settings, args.files, json_path=args.json, console=make_console())
 
 
-class _StderrHandler(logging.Handler):
-    """Writes to what standard error is at that moment: while captions are drawn, rich puts itself in its place."""
+def _add_compare(add: _Add) -> None:
+    compare = add(
+        "compare",
+        "recordings through several models or settings, side by side",
+        "Transcribes recordings with several models or settings, each in a process of its own, and shows their errors"
+        " against a reference, else how far they disagree, word by word; their speed, their delays and their memory."
+        " The exit code is 1 where one of them could not transcribe everything.",
+        _compare,
+    )
+    compare.add_argument("files", nargs="+", type=Path, metavar="FILE", help="recording")
+    compare.add_argument(
+        "--models",
+        required=True,
+        action="append",
+        metavar="M,M",
+        help="models with commas between them, each with settings of its own where MODEL@SECTION.KEY=VALUE is written,"
+        " such as base.en,base.en@decoding.beam_size=5; in double quotes where a comma is in it",
+    )
+    compare.add_argument(
+        "--reference",
+        action="append",
+        type=Path,
+        metavar="FILE.txt",
+        help="what is said in the recording; again for each further one, in their order",
+    )
+    compare.add_argument(
+        "--stream", action="store_true", help="as live captions, at real-time pace: delays are measured"
+    )
+    compare.add_argument(
+        "--format", choices=("table", "json", "html"), default="table", help="what to write (default: %(default)s)"
+    )
+    compare.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    add_flags(compare, *_MODEL_FLAGS[1:])
+    add_decoding_flags(compare, streaming=False)
 
-    def emit(self, record: logging.LogRecord) -> None:
-        try:
-            print(self.format(record), file=sys.stderr, flush=True)  # noqa: T201
-        except Exception:  # noqa: BLE001 - logging must not stop what it tells of
-            self.handleError(record)
+
+def _compare(args: argparse.Namespace) -> int:
+    _settings(args)
+    from streamer.commands.compare import compare_models
+
+    end_on_sigterm()
+    return compare_models(
+        lambda settings: load_settings(args.config, os.environ, {**_overrides(args), **settings}),
+        args.files,
+        models=args.models,
+        references=args.reference or (),
+        streaming=args.stream,
+        format=args.format,
+        output=args.output,
+        console=make_console(),
+    )
 
 
-def _configure_logging(level: str) -> None:
-    handler = _StderrHandler()
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    # Others only when something is wrong: their debug lines hold headers, and so tokens and keys.
-    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
-    logging.getLogger("streamer").setLevel(level.upper())
+def _add_docs(add: _Add) -> None:
+    docs = add("docs", "read the documentation", "Prints a page of the documentation, or the list of pages.", _docs)
+    docs.add_argument("page", nargs="?", metavar="PAGE", help="such as models; without it, the list of pages")
+
+
+def _docs(args: argparse.Namespace) -> int:
+    from streamer.commands.docs import show_page
+
+    return show_page(args.page)
+
+
+def _add_completion(add: _Add) -> None:
+    completion = add(
+        "completion",
+        "let a shell complete commands and flags",
+        "Prints what a shell has to read at its start, in ~/.bashrc, ~/.zshrc, ~/.config/fish/config.fish or $PROFILE.",
+        _completion,
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish", "powershell"))
+
+
+def _completion(args: argparse.Namespace) -> int:
+    from argcomplete.shell_integration import shellcode
+
+    sys.stdout.write(shellcode(["streamer"], shell=args.shell))
+    return 0
 
 
 def _failed(message: str, exit_code: int, *, debug: bool) -> int:
-    if debug and sys.exc_info()[0] is not None:
-        traceback.print_exc()
-    line = " ".join(message.split())
     with contextlib.suppress(OSError):
+        if debug and sys.exc_info()[0] is not None:
+            log.say(escaped(traceback.format_exc().rstrip(), keep="\n"))
+        line = " ".join(message.split())
         # The name of somebody else's file may hold what a terminal would obey.
         notice(f"error: {''.join(char if char.isprintable() else '?' for char in line)}")
     return exit_code

@@ -5,6 +5,8 @@
     |   +-- ConfigError           a setting: unknown, of the wrong type, out of range
     |   +-- AudioFileError        an audio file that is missing, empty or not audio
     |   +-- ModelError            a model directory with a missing or mismatched part
+    |   |   +-- UnknownModelError   a model that is not here, or that requests may not name
+    |   +-- UploadError           the body of a request that cannot be taken
     |   +-- ProtocolError         a message that breaks the wire protocol
     |   |   +-- UnknownEventError   an event of a type that this version does not know
     |   +-- UnknownSessionError     a session that is not kept, or never was there
@@ -13,7 +15,11 @@
     +-- TruncatedAudioError       an audio file that ends before its header says
     +-- InferenceError            a device failed while it computed
     +-- BusyError                 no room for another session
+    +-- IdleError                 a client that sends nothing
+    +-- StoppingError             the daemon is about to stop
+    +-- HistoryError              the history cannot be read, or deleted from
     +-- PeerError                 another program (a daemon, a chat endpoint) cannot be reached or misbehaves
+        +-- RefusalError              it answers that it does not take what it was sent
 
 Each message is one line: the fact, what was expected, and what to do about it.
 """
@@ -54,6 +60,24 @@ class ModelError(UsageError):
     """A model directory with a missing or mismatched part."""
 
     code: ClassVar[str] = "model"
+
+
+class UnknownModelError(ModelError):
+    """A model that is not here, or that requests may not name."""
+
+    code: ClassVar[str] = "model_not_found"
+
+
+class UploadError(UsageError):
+    """The body of a request that cannot be taken: empty, too large, or no form."""
+
+    code: ClassVar[str] = "upload"
+
+    def __init__(self, message: str, status: int = 400) -> None:
+        super().__init__(message)
+
+        # Of the HTTP response.
+        self.status = status
 
 
 class ProtocolError(UsageError):
@@ -138,7 +162,29 @@ class BusyError(StreamerError):
     code: ClassVar[str] = "busy"
 
 
+class IdleError(StreamerError):
+    """A client that sends nothing, and holds a place."""
+
+    code: ClassVar[str] = "idle"
+
+
+class StoppingError(StreamerError):
+    """The daemon is about to stop."""
+
+    code: ClassVar[str] = "stopping"
+
+
+class HistoryError(StreamerError):
+    """The history cannot be read, or deleted from."""
+
+    code: ClassVar[str] = "history"
+
+
 class PeerError(StreamerError):
     """Another program cannot be reached or does not speak as expected."""
 
     code: ClassVar[str] = "peer"
+
+
+class RefusalError(PeerError):
+    """Another program answers that it does not take what it was sent."""

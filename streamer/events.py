@@ -146,7 +146,8 @@ class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
     # Mean log-probability of the tokens, 0 at best.
     avg_logprob: Number
 
-    # Which channel of a recording speaks, "0" or "1", "?" where it cannot be told; not written where it was not asked.
+    # Who speaks: of `mic+system`, "mic" or "system"; of a recording, which channel, "0" or "1", "?" where it cannot be
+    # told. Not written where it was not asked.
     speaker: str = ""
 
     # `translate` where the text is a translation beside the transcript; not written otherwise.
@@ -161,6 +162,12 @@ class Gap(Event, frozen=True, kw_only=True):
 
     # A GapReason, or one that a later daemon has.
     reason: str
+
+
+class Flushed(Event, frozen=True, kw_only=True):
+    """All that was said before `time`, where a `flush` stood in the audio, is told: it lies in finals and gaps."""
+
+    time: Number
 
 
 class Error(Event, frozen=True, kw_only=True):
@@ -198,6 +205,6 @@ def from_json(text: str | bytes) -> Event:
             return msgspec.json.decode(text, type=EVENT_TYPES[name])
     except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
         raise ProtocolError(
-            f"message is no event ({str(error)!r:.200}): expected one as docs/protocol.md says"
+            f"message is no event ({str(error)!r:.200}): expected one as `streamer docs protocol` says"
         ) from None
     raise UnknownEventError(f"event type {name!r:.60} is unknown: expected one of {', '.join(EVENT_TYPES)}")

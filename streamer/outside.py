@@ -16,6 +16,13 @@ def one_line(text: object) -> str:
     return " ".join(printable(str(text)).split())
 
 
+def escaped(text: str, keep: str = "") -> str:
+    """Return text whose control characters are written out, such as `\\x1b`, but for those to `keep`."""
+    return "".join(
+        char if char.isprintable() or char in keep else char.encode("unicode_escape").decode("ascii") for char in text
+    )
+
+
 def is_loopback(host: str) -> bool:
     """Whether only this machine can reach `host`; a name other than `localhost` counts as reachable."""
     name = host.lower().strip("[]")

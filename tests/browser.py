@@ -8,14 +8,18 @@ Where no Chromium is installed the test is skipped with that reason.
 """
 
 import asyncio
+import atexit
 import base64
 import contextlib
+import functools
 import itertools
 import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
+import time
 import urllib.request
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -28,6 +32,8 @@ from websockets.exceptions import ConnectionClosed
 START_TIMEOUT_S = 60.0  # for the browser to be there, on a busy machine
 WAIT_TIMEOUT_S = 30.0  # for something on a page to come true
 POLL_S = 0.05
+
+AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
 
 FLAGS = (
     "--headless",
@@ -116,6 +122,20 @@ class Page:
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=phone
         )
 
+    async def violations(self, selector: str = "html") -> list[str]:
+        """Return what axe-core finds wrong with a part of the page as it is now, one line each."""
+        if not AXE.is_file():
+            pytest.skip(f"needs {AXE}: see the Makefile")
+        if not await self.evaluate("'axe' in window"):
+            await self.command("Runtime.evaluate", expression=AXE.read_text(encoding="utf-8"))
+        found = await self.evaluate(
+            f"axe.run({json.dumps(selector)}, {{ resultTypes: ['violations'] }}).then(({{ violations }}) => violations)"
+        )
+        return [
+            f"{one['impact']}: {one['help']}: {', '.join(str(node['target'][0]) for node in one['nodes'])}"
+            for one in found
+        ]
+
     async def screenshot(self, path: Path) -> None:
         """Write what is seen as a PNG file."""
         answer = await self.command("Page.captureScreenshot", format="png")
@@ -163,63 +183,74 @@ class Page:
 async def browse(
     url: str = "about:blank", *, flags: Sequence[str] = (), width: int = 1280, height: int = 800
 ) -> AsyncIterator[Page]:
-    """Start a browser of its own, open `url` in it, and end it in the end."""
-    path = find_chromium()
-    with tempfile.TemporaryDirectory(prefix="streamer-browser-", ignore_cleanup_errors=True) as profile:
-        root = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
-        process = subprocess.Popen(
-            [
-                path,
-                *FLAGS,
-                *root,
-                f"--user-data-dir={profile}",
-                f"--window-size={width},{height}",
-                "--remote-debugging-port=0",
-                *flags,
-                "about:blank",
-            ],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            debugger = await _page_debugger(process, Path(profile))
-            async with connect(debugger, max_size=None, proxy=None, ping_interval=None) as connection:
-                page = Page(connection)
-                listening = asyncio.create_task(page.listen())
-                try:
-                    for domain in ("Page", "Runtime", "Log"):
-                        await page.command(f"{domain}.enable")
-                    await page.resize(width, height)
-                    if url != "about:blank":
-                        await page.goto(url)
-                    yield page
-                finally:
-                    listening.cancel()
-        finally:
-            process.terminate()
+    """Open a tab of a browser with these flags, and `url` in it; close the tab in the end.
+
+    Tabs share what is stored for an address: tests serve on ports of their own.
+    """
+    browser = await asyncio.to_thread(_browser, tuple(flags))
+    target = await asyncio.to_thread(_ask, browser, "PUT", "new?about:blank")
+    try:
+        async with connect(target["webSocketDebuggerUrl"], max_size=None, proxy=None, ping_interval=None) as connection:
+            page = Page(connection)
+            listening = asyncio.create_task(page.listen())
             try:
-                await asyncio.to_thread(process.wait, 10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+                for domain in ("Page", "Runtime", "Log"):
+                    await page.command(f"{domain}.enable")
+                await page.resize(width, height)
+                if url != "about:blank":
+                    await page.goto(url)
+                yield page
+            finally:
+                listening.cancel()
+    finally:
+        await asyncio.to_thread(_ask, browser, "GET", f"close/{target['id']}")
 
 
-async def _page_debugger(process: "subprocess.Popen[bytes]", profile: Path) -> str:
-    """Return the address of the first page's debugger once the browser has written down its port."""
-    deadline = asyncio.get_running_loop().time() + START_TIMEOUT_S
-    while asyncio.get_running_loop().time() < deadline:
+@functools.cache
+def _browser(flags: tuple[str, ...]) -> int:
+    """Start a browser that goes with this process, and return its debugger's port: to start one takes half a second."""
+    path = find_chromium()
+    profile = Path(tempfile.mkdtemp(prefix="streamer-browser-"))
+    root = ("--no-sandbox",) if hasattr(os, "geteuid") and os.geteuid() == 0 else ()
+    process = subprocess.Popen(
+        [
+            path,
+            *FLAGS,
+            *root,
+            f"--user-data-dir={profile}",
+            "--remote-debugging-port=0",
+            *flags,
+            "about:blank",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    atexit.register(_end, process, profile)
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline:
         assert process.poll() is None, f"Chromium ended with exit code {process.returncode} before it was ready"
         with contextlib.suppress(OSError, ValueError, IndexError):
             port = int((profile / "DevToolsActivePort").read_text(encoding="utf-8").splitlines()[0])
-            for target in await asyncio.to_thread(_targets, port):
-                if target["type"] == "page":
-                    return str(target["webSocketDebuggerUrl"])
-        await asyncio.sleep(POLL_S)
+            _ask(port, "GET", "version")
+            return port
+        time.sleep(POLL_S)
     raise AssertionError(f"Chromium was not ready after {START_TIMEOUT_S:.0f} s")
 
 
-def _targets(port: int) -> list[dict[str, Any]]:
+def _end(process: "subprocess.Popen[bytes]", profile: Path) -> None:
+    process.terminate()
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    shutil.rmtree(profile, ignore_errors=True)
+
+
+def _ask(port: int, method: str, what: str) -> dict[str, Any]:
+    """Ask a browser's debugger over HTTP."""
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}/json/list", timeout=10) as response:
-        targets: list[dict[str, Any]] = json.load(response)
-    return targets
+    request = urllib.request.Request(f"http://127.0.0.1:{port}/json/{what}", method=method)
+    with opener.open(request, timeout=START_TIMEOUT_S) as response:
+        body = response.read()
+    return dict(json.loads(body)) if body.startswith(b"{") else {}

@@ -34,13 +34,22 @@ hypothesis.settings.load_profile("untimed")
 
 # Files of which the tests take more than some seconds of a processor: all of their tests are marked slow.
 SLOW = (
+    "audio/sources/test_system.py",
     "audio/test_mel.py",
     "commands/test_bench.py",
+    "commands/test_compare.py",
     "commands/test_convert.py",
-    "commands/test_window_costs.py",
+    "commands/test_word_costs.py",
+    "live/test_recordings.py",
     "live/test_sessions.py",
+    "protocols/test_deepgram_client.py",
+    "protocols/test_openai_realtime_client.py",
+    "protocols/test_openai_rest_client.py",
+    "protocols/test_stock_clients.py",
     "server/test_cuts.py",
+    "server/test_overlay.py",
     "server/test_page.py",
+    "sinks/test_subtitle_styles.py",
     "sinks/test_subtitles_as_whisper.py",
     "sinks/test_subtitles_valid.py",
     "stream/test_fairness.py",
@@ -48,6 +57,9 @@ SLOW = (
     "stream/test_overload.py",
     "test_degenerate_audio.py",
     "test_failures.py",
+    "test_library.py",
+    "test_protocols_together.py",
+    "test_readme.py",
     "test_revival.py",
     "tools/benchmarks/peers/test_weights.py",
     "tools/benchmarks/test_results.py",
@@ -89,6 +101,11 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if _compiled in config.stash:
         config.stash[_compiled].cleanup()
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """One more than there are processors: many tests wait for audio at the pace of speech."""
+    return (os.cpu_count() or 1) + 1
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -146,14 +163,16 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 
 @contextmanager
 def _as_it_was() -> Iterator[None]:
-    """Undo what a command changes in its process: how it logs, and what SIGTERM does."""
+    """Undo what a command changes in its process: how it logs, and what signals do."""
     root, ours = logging.getLogger(), logging.getLogger("streamer")
     handlers, levels = root.handlers[:], (root.level, ours.level)
-    handler = signal.getsignal(signal.SIGTERM)
+    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    before = [signal.getsignal(number) for number in numbers]
     try:
         yield
     finally:
         root.handlers[:] = handlers
         root.setLevel(levels[0])
         ours.setLevel(levels[1])
-        signal.signal(signal.SIGTERM, handler)
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

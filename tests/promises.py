@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, Word
+from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 
 # Times are rounded to the millisecond, each by itself.
 ROUNDING_S = 0.0015
@@ -47,6 +47,8 @@ class Promises:
                     self._take_final(event)
                 case Gap():
                     self._take_gap(event)
+                case Flushed():
+                    self._take_flushed(event)
                 case Error():
                     assert event.code
                     assert event.message
@@ -115,6 +117,12 @@ class Promises:
             # What was shown is forgotten, or lost by a fault, and its segment's number not used again.
             self._leave_segment(event.end)
         self.told_until = event.end
+
+    def _take_flushed(self, event: Flushed) -> None:
+        before = [(start_s, end_s) for start_s, end_s in self.speech if start_s < event.time]
+        for start_s, end_s in before[-1:]:
+            assert end_s is not None, f"{event}: speech from {start_s} s on goes on"
+            assert self.told_until >= end_s - ROUNDING_S, f"{event}: all is told only up to {self.told_until} s"
 
     def _leave_segment(self, end_s: float) -> None:
         self.segment += 1

@@ -1,12 +1,14 @@
 """The commands as processes: what they print, where, and their exit codes."""
 
+import argparse
 import asyncio
 import contextlib
 import os
+import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,9 +17,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import streamer
-from streamer.cli import LISTEN_FORMATS, TRANSCRIPT_FORMATS, main
+from streamer.cli import LISTEN_FORMATS, TRANSCRIPT_FORMATS, _parse, main, make_parser
 from streamer.errors import InferenceError, ModelError
-from streamer.events import End, Error, Event, Final, Gap, Ready, Word
+from streamer.events import End, Error, Event, Final, Gap, Ready, Speech, Word
 from streamer.sinks.subtitles import FORMATS
 from tests.chat_endpoint import Reply, chat_endpoint, message, saying
 
@@ -101,10 +103,13 @@ def final(seq: int, text: str) -> Event:
 
 
 @contextlib.asynccontextmanager
-async def daemon(*connections: list[Event] | str) -> AsyncIterator[tuple[str, list[str]]]:
+async def daemon(
+    *connections: list[Event] | str, shown: list[str | None] | None = None
+) -> AsyncIterator[tuple[str, list[str]]]:
     """A daemon that publishes these events in its nth connection.
 
-    It closes with 1000 after `end`, vanishes without, and stays open after a connection "open".
+    It closes with 1000 after `end`, vanishes without, and stays open after a connection "open". What each connection
+    has for an Authorization header goes into `shown`.
     """
     paths: list[str] = []
     waiting = list(connections)
@@ -112,6 +117,8 @@ async def daemon(*connections: list[Event] | str) -> AsyncIterator[tuple[str, li
     async def publish(connection: ServerConnection) -> None:
         assert connection.request is not None
         paths.append(connection.request.path)
+        if shown is not None:
+            shown.append(connection.request.headers.get("Authorization"))
         script = waiting.pop(0)
         if isinstance(script, str):
             await connection.send(script)
@@ -128,6 +135,7 @@ async def daemon(*connections: list[Event] | str) -> AsyncIterator[tuple[str, li
         yield f"127.0.0.1:{next(iter(server.sockets)).getsockname()[1]}", paths
 
 
+SPEECH = Speech(state="start", time=0.0).stamped(1, "s")
 END = End().stamped(9, "s")
 STAY = Error(code="busy", message="stay open", fatal=False).stamped(8, "s")
 
@@ -147,6 +155,22 @@ def test_help_names_every_flag_and_needs_nothing_heavy(command: str) -> None:
     assert done.returncode == 0, done.stderr
     assert "--config FILE" in done.stdout
     assert "--debug" in done.stdout
+
+
+def test_each_help_ends_with_an_example_that_can_be_parsed() -> None:
+    def commands(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+        yield parser
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for command in action.choices.values():
+                    yield from commands(command)
+
+    for command in commands(make_parser()):
+        *_, before, example = command.format_help().splitlines()
+        assert (before, example[:9]) == ("", "example: ")
+        assert f"{example[9:]} ".startswith(f"{command.prog} ")
+        assert len(example) < 80
+        assert _parse(shlex.split(example)[2:]).run_command
 
 
 def test_defaults_are_shown() -> None:
@@ -322,11 +346,11 @@ async def test_listen_prints_finals_and_ends_with_the_daemon() -> None:
 async def test_listen_writes_the_other_formats() -> None:
     events = [READY, final(2, " One."), END]
     async with daemon(events, events, events, events) as (address, _):
-        assert (await outcome("listen", address, "--format", "srt")).stdout == (
+        assert (await outcome("listen", address, "--format", "srt", "--subtitle-style", "whisper")).stdout == (
             "1\n00:00:01,000 --> 00:00:01,500\nOne.\n\n"
         )
         assert (await outcome("listen", address, "--format", "vtt")).stdout == (
-            "WEBVTT\n\n00:00:01.000 --> 00:00:01.500\nOne.\n\n"
+            "WEBVTT\n\n00:00:01.000 --> 00:00:01.700\nOne.\n\n"
         )
         assert (await outcome("listen", address, "--format", "captions")).stdout == "One.\n"
         lines = (await outcome("listen", address, "--format", "jsonl")).stdout.splitlines()
@@ -344,14 +368,16 @@ async def test_listen_comes_back_where_it_was_and_says_so_once() -> None:
 
 async def test_listen_tells_of_gaps_and_errors_beside_the_text() -> None:
     trouble = [Gap(start=1.0, end=2.0, reason="overrun").stamped(2, "s")]
-    async with daemon([READY, *trouble, Error(code="x", message="a\nb", fatal=True).stamped(3, "s"), END]) as (
+    async with daemon(
+        [READY, *trouble, Error(code="x\x1b[2J", message="a\n\x9bb", fatal=True).stamped(3, "s"), END]
+    ) as (
         address,
         _,
     ):
         done = await outcome("listen", address)
     assert done.stdout == ""
     assert "WARNING 1.0 s to 2.0 s not heard: overrun" in done.stderr
-    assert "WARNING x: a b" in done.stderr
+    assert "WARNING x [2J: a b" in done.stderr
 
 
 async def test_listen_without_a_daemon_exits_1_and_says_how_to_start_one() -> None:
@@ -367,6 +393,48 @@ async def test_listen_asks_the_daemon_of_the_settings() -> None:
         port = address.rpartition(":")[2]
         environ = {"STREAMER_SERVER_PORT": port, "STREAMER_SERVER_HOST": "0.0.0.0"}
         assert (await outcome("listen", environ=environ)).exit_code == 0
+
+
+async def test_a_token_comes_from_a_file_or_the_environment_and_a_flag_is_warned_of(tmp_path: Path) -> None:
+    file = tmp_path / "token"
+    file.write_text("token-of-the-file\n", encoding="utf-8")
+    shown: list[str | None] = []
+    async with daemon(*5 * [[READY, END]], shown=shown) as (address, _):
+        environ = {"STREAMER_TOKEN": "token-of-environment", "STREAMER_SERVER_TOKEN": "token-of-our-own-daemon"}
+        assert await outcome("listen", address, "--token-file", str(file), environ=environ) == Outcome(0, "", "")
+        assert await outcome("listen", address, environ=environ) == Outcome(0, "", "")
+        del environ["STREAMER_TOKEN"]
+        assert await outcome("listen", address, environ=environ) == Outcome(0, "", "")  # not for any other daemon
+        for arguments in ((address, "--token", "of-a-flag"), (f"ws://{address}/?token=of-an-address",)):
+            said = await outcome("listen", *arguments)
+            assert said.exit_code == 0
+            (line,) = said.stderr.splitlines()
+            assert "--token-file FILE" in line
+            assert "of-a" not in line
+    known = ("token-of-the-file", "token-of-environment", None, "of-a-flag", "of-an-address")
+    assert shown == [token and f"Bearer {token}" for token in known]
+
+
+def test_a_token_that_is_too_short_or_not_there_is_one_line(tmp_path: Path) -> None:
+    run = ("run", "--port", "0", "--input", "none")
+    done = streamer_command(*run, environ={"STREAMER_SERVER_TOKEN": "hunter2"})
+    assert done.exit_code == 2
+    assert "16" in done.only_error()
+    assert "hunter2" not in done.stderr
+    done = streamer_command(*run, "--token-file", str(tmp_path))
+    assert done.exit_code == 2
+    assert "token file" in done.only_error()
+    done = streamer_command(*run[:-1], "-", "--token-file", "-")
+    assert done.exit_code == 2
+    assert "token file - holds no token" in done.only_error()
+
+
+def test_the_flag_that_shows_the_token_is_warned_of_and_masked() -> None:
+    done = streamer_command("config", "show", "--token", "a token in the arguments")
+    assert done.exit_code == 0
+    assert "STREAMER_SERVER_TOKEN" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert "in the arguments" not in done.stdout + done.stderr
 
 
 async def test_listen_ends_with_one_line_at_what_is_no_event() -> None:
@@ -418,17 +486,14 @@ async def test_a_reader_that_has_had_enough_is_no_error() -> None:
 
 async def test_chat_prints_the_conversation() -> None:
     async with (
-        chat_endpoint(saying("Hello", " there."), saying("Two\nlines.\x1b[2J")) as endpoint,
-        daemon([READY, final(2, " Hi."), final(3, " Who are you?"), END]) as (address, _),
+        chat_endpoint(saying("Hello", " there.", "\nTwo lines.\x1b[2J")) as endpoint,
+        daemon([READY, SPEECH, final(2, " Hi."), final(3, " Who are you?"), END]) as (address, _),
     ):
         done = await outcome("chat", "--to", endpoint.url, "--daemon", address, "--model", "m", "--system", "Be nice.")
     assert done.exit_code == 0, done.stderr
     assert done.stderr == ""
-    questions = endpoint.questions
-    assert " ".join(questions) == "Hi. Who are you?"
-    replies = ["Hello there.", "Two\nlines. [2J"]
-    turns = zip(questions, replies, strict=False)
-    assert done.stdout == "".join(f"you: {question}\nbot: {reply}\n" for question, reply in turns)
+    assert endpoint.questions == ["Hi. Who are you?"]
+    assert done.stdout == "you: Hi. Who are you?\nbot: Hello there.\nTwo lines. [2J\n"
     assert endpoint.bodies[0]["model"] == "m"
     assert endpoint.bodies[0]["messages"][0] == {"role": "system", "content": "Be nice."}
 

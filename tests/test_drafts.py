@@ -53,6 +53,6 @@ def test_a_draft_is_left_alone_where_it_had_to_be_checked_token_by_token(
     model: WhisperModel, encoded: EncodedWindow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = WhisperDecoder(model, DecodingSettings())
-    plain = decoder.decode(encoded, PLAIN)
     monkeypatch.setattr(DecoderRuntime, "block_tokens", 1)
+    plain = decoder.decode(encoded, PLAIN)
     assert decoder.decode(encoded, dataclasses.replace(PLAIN, draft=(300,) * 20)) == plain

@@ -14,7 +14,8 @@ import soundfile
 from websockets.asyncio.client import connect
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Resumed, Speech
+from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Resumed, Speech, from_json
+from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
 from tests.chat_endpoint import chat_endpoint, saying
 from tests.daemon import (
     SAMPLE,
@@ -36,6 +37,7 @@ from tests.daemon import (
     transcribe,
 )
 from tests.promises import check_promises, transcript
+from tests.sinks.stand_ins import WebStandIn
 from tests.wer import wer, words_of
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "audio"
@@ -47,6 +49,16 @@ BOTH_S = (0.0, pause_after(2))
 
 # How far streamed text may be from what is said there: nano.en gets about one word in six wrong.
 MAX_SAMPLE_WER = 0.4
+
+# Of the eleven words of the first sentence nano.en finds four hard, and hears them by where the passes fall.
+MAX_FIRST_WER = 0.6
+
+
+def check_first(text: str) -> None:
+    """Hold a text against the first sentence: from its beginning to its end."""
+    assert text.startswith("The Commission regards"), text
+    assert text.rstrip(".,").endswith("danger"), text
+    assert wer(sample_text(*FIRST_S), text) <= MAX_FIRST_WER
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +96,8 @@ def test_the_daemon_says_once_where_it_is_and_is_healthy(daemon: Daemon) -> None
     health = daemon.health()
     assert (health["status"], health["model"], health["input"]) == ("ok", "nano.en", "none")
     assert set(health["device"]) == {"encoder", "cross_kv", "decoder"}
+    assert health["notice"] == limits(EMBEDDED_ORIGIN)
+    assert daemon.stderr.count(health["notice"]) == 1
     assert "streamer_encodes_total" in daemon.get("/metrics")[1]
 
 
@@ -162,7 +176,7 @@ async def test_text_where_audio_belongs_is_told_and_nothing_is_lost(daemon: Daem
     assert "expected" in error.message
     assert received.close_code == 1000
     check_promises(received.events, duration_s=FIRST_S[1])
-    assert wer(sample_text(*FIRST_S), transcript(received.events)) <= MAX_SAMPLE_WER
+    check_first(transcript(received.events))
 
 
 async def test_a_first_message_that_is_not_understood_is_refused(daemon: Daemon) -> None:
@@ -194,7 +208,7 @@ async def test_frames_of_an_odd_number_of_bytes_are_joined(daemon: Daemon) -> No
     assert (error.code, error.fatal) == ("odd_bytes", False)
     assert received.close_code == 1000
     check_promises(received.events)
-    assert wer(sample_text(*FIRST_S), transcript(received.events)) <= MAX_SAMPLE_WER
+    check_first(transcript(received.events))
 
 
 @pytest.mark.slow
@@ -210,7 +224,7 @@ async def test_samples_that_are_no_numbers_are_silence(daemon: Daemon) -> None:
     (error,) = received.of(Error)
     assert (error.code, error.fatal) == ("bad_samples", False)
     check_promises(received.events)
-    assert wer(sample_text(*FIRST_S), transcript(received.events)) <= MAX_SAMPLE_WER
+    check_first(transcript(received.events))
 
 
 async def test_a_frame_that_announces_a_gigabyte_is_refused_before_it_comes(daemon: Daemon) -> None:
@@ -367,7 +381,12 @@ async def transcribe_when_free(daemon: Daemon, begin_s: float, end_s: float) -> 
 
 @pytest.mark.slow
 async def test_all_subscribers_of_a_file_get_every_final_also_over_a_broken_connection(excerpt: Path) -> None:
-    with running("--input", excerpt, "--speed", "3", "--exit-at-end", "--no-captions") as daemon:
+    posted = WebStandIn(lambda request: (204, b""))
+    flags = ("--speed", "3", "--exit-at-end", "--no-captions")
+    with (
+        posted,
+        running("--input", excerpt, *flags, "--to", f"webhook:http://127.0.0.1:{posted.port}/") as daemon,
+    ):
         address = daemon.address("/v1/captions?after=0")
         steady = asyncio.create_task(follow(address))
         async with connected(address) as (connection, before):
@@ -385,6 +404,8 @@ async def test_all_subscribers_of_a_file_get_every_final_also_over_a_broken_conn
     both = [*before.events, *after.events]
     check_promises(both, duration_s=BOTH_S[1])
     assert lasting(both) == lasting(received.events)
+    finals = [event for event in both if isinstance(event, Final) and event.text]
+    assert [from_json(request.body) for request in posted.requests] == finals
 
 
 def lasting(events: Sequence[Event]) -> list[Event]:
@@ -409,6 +430,7 @@ async def test_the_end_is_told_to_those_who_come_late(excerpt: Path) -> None:
 def test_a_file_is_captioned_on_standard_output(run_here: Callable[..., Outcome], excerpt: Path) -> None:
     outcome = run_here("run", "--port", "0", "--input", excerpt, "--speed", "0", "--exit-at-end")
     assert outcome.exit_code == 0, outcome.stderr
+    assert outcome.stderr.index("listening on") < outcome.stderr.index(": ended")
     assert wer(sample_text(*BOTH_S), outcome.stdout) <= MAX_SAMPLE_WER
 
 

@@ -11,6 +11,7 @@ from streamer.events import (
     Error,
     Event,
     Final,
+    Flushed,
     Gap,
     GapReason,
     Partial,
@@ -35,6 +36,7 @@ SAMPLES: tuple[Event, ...] = (
     Partial(**TEXT, stable=6),
     Final(**TEXT, language="en", no_speech_prob=0.02, avg_logprob=-0.25),
     *(Gap(start=3.0, end=4.5, reason=reason) for reason in get_args(GapReason)),
+    Flushed(time=4.5),
     Error(code="device", message='the device said "no"\nand left', fatal=True),
     End(),
 )

@@ -100,7 +100,7 @@ async def daemon_at_work() -> AsyncIterator[tuple[_Daemon, int]]:
         found.bind(("127.0.0.1", 0))
         port = found.getsockname()[1]
     settings = Settings(server=ServerSettings(port=port), input=InputSettings(source=str(SAMPLE)))
-    daemon = _Daemon(settings, captions=False)
+    daemon = _Daemon(settings, captions=False, read_settings=lambda: settings)
     running = asyncio.create_task(daemon.run())
     try:
         async with asyncio.timeout(START_S):
@@ -145,15 +145,14 @@ def of(events: Sequence[Event], type: type[Event]) -> list[Any]:
 
 
 LIVE = ("run", "--port", "0", "--exit-at-end", "--speed", "4", "--input")
-REPLAY = ("run", "--port", "0", "--exit-at-end", "--speed", "0", "--input")
 TRANSCRIBE = ("transcribe", "--stream")
 
 
 @pytest.mark.parametrize(
     ("faulty", "arguments"),
-    [("device", LIVE), ("device", REPLAY), ("device", TRANSCRIBE), ("detector", TRANSCRIBE)],
+    [("device", LIVE), ("device", TRANSCRIBE), ("detector", TRANSCRIBE)],
     indirect=["faulty"],
-    ids=["live", "replay", "transcribe", "detector"],
+    ids=["live", "transcribe", "detector"],
 )
 def test_what_fails_for_good_is_in_the_exit_code_and_one_line(
     faulty: Faulty, arguments: tuple[str, ...], sentence: Path, run_here: Callable[..., Outcome]

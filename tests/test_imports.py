@@ -30,8 +30,20 @@ def name_of(path: Path) -> str:
 
 # Rooms of `streamer/whisper`, each of which imports only those further down. Upwards from `weights` it is the way from
 # the bytes of files to words; `source` joins what lies on disk, `model` joins all.
-ROOMS = ["model", "locate", "source", "decode", "device", "graphs", "generation", "tokens", "weights", "hub"]
-ROOMS += ["cache", "check", "files", "heads", "shipped", "dims", "result"]
+ROOMS = [
+    "model",
+    "measured",
+    "locate",
+    "source",
+    "decode",
+    "device",
+    "graphs",
+    "generation",
+    "tokens",
+    "weights",
+    "hub",
+]
+ROOMS += ["cache", "check", "files", "heads", "shipped", "dims", "ir", "result"]
 
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 
@@ -96,9 +108,19 @@ def test_the_engine_loads_no_openvino() -> None:
 @pytest.mark.parametrize("package", ["streamer.server", "streamer.sinks"])
 def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
     loaded = within(loaded_by(below(package)), "streamer")
-    # The server serves the log of a session's events.
-    log = {"streamer.stream", "streamer.stream.eventlog"} if package == "streamer.server" else set()
+    # The server serves the log of a session's events, and writes transcripts as the sinks do.
+    log = {"streamer.stream", "streamer.stream.eventlog", "streamer.sinks", "streamer.sinks.base"}
+    served = {*below("streamer.sinks.subtitles", "streamer.protocols"), "streamer.audio.pcm"}
+    served |= {"streamer.arrays", "streamer.languages"}
+    served |= {f"streamer.audio.{name}" for name in ("containers", "encodings", "g711", "resample", "wav")}
+    log = (log | served) if package == "streamer.server" else set()
     assert [name for name in loaded if name not in EVENTS | SETTINGS | log and not within({name}, package)] == []
+
+
+def test_protocols_wait_for_nothing_and_know_no_server() -> None:
+    loaded = loaded_by(below("streamer.protocols"))
+    assert not within(loaded, "asyncio", "starlette", "uvicorn", "openvino", "streamer.server", "streamer.stream")
+    assert not within(loaded, "streamer.whisper", "streamer.live")
 
 
 def test_the_client_knows_events_only() -> None:

@@ -67,7 +67,7 @@ def break_device() -> Break:
 
     def break_(model: WhisperModel, stage: str, after: int) -> None:
         runtime = model.runtime
-        part: Untyped = runtime.decoder._now.step.stage if stage == "decoder" else getattr(runtime._encoder, stage)
+        part: Untyped = runtime.decoder._call(1).stage if stage == "decoder" else getattr(runtime._encoder, stage)
         runs = iter(range(10**9))
         infer = part.infer
 

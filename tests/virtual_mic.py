@@ -51,9 +51,14 @@ class VirtualMicrophone:
         self._pactl("unload-module", self._module)
         self._module = ""
 
-    def play(self, path: Path) -> subprocess.Popen[bytes]:
+    def plug_speakers(self) -> None:
+        """Plug in loudspeakers, as the default output; the microphone does not hear them."""
+        self._pactl("load-module", "module-null-sink", "sink_name=speakers", "sink_properties=device.description=Boxes")
+        self._pactl("set-default-sink", "speakers")
+
+    def play(self, path: Path, sink: str = "vmic") -> subprocess.Popen[bytes]:
         """Speak the recording at `path` into it, at real-time pace; the process ends with the recording."""
-        return subprocess.Popen(["paplay", "--device=vmic", str(path)], env=self.env)
+        return subprocess.Popen(["paplay", f"--device={sink}", str(path)], env=self.env)
 
     def is_ready(self) -> bool:
         """Say whether the sound server answers."""

@@ -4,12 +4,16 @@
     python tools/benchmark.py stream             delay, flicker, accuracy and cost at real-time pace
     python tools/benchmark.py hallucination      the same where nobody speaks
     python tools/benchmark.py report DIR         the figures of timelines that were kept, once more
+    python tools/benchmark.py sizes SIZE=FILE .. tables and a picture of what was streamed at several sizes
     python tools/benchmark.py simulate           the same in simulated time, to compare settings
     python tools/benchmark.py doubled            what is said once and told twice, at several paces, in simulated time
     python tools/benchmark.py sessions           how many clients are served in real time at once
     python tools/benchmark.py soak [--hours H]   memory and delay of a long session
     python tools/benchmark.py raw                speed of the offline decoder
+    python tools/benchmark.py memory             what each graph, its tensors and the daemon take in memory
+    python tools/benchmark.py files              time, words and memory of a long recording, beside other programs
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
+    python tools/benchmark.py protocols          the delay that each protocol adds to the native one's
 
 What is measured is the daemon as its clients see it: a process of its own, with audio at the pace at which it was
 spoken. Without a corpus the sample that comes with nano.en is played.
@@ -22,6 +26,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +37,7 @@ try:
     from rich.console import Console
 
     from streamer.errors import StreamerError, UsageError
-    from tools.benchmarks import corpus
+    from tools.benchmarks import corpus, model_files
     from tools.benchmarks.corpus import Recording
     from tools.benchmarks.peers.environment import default_folder
     from tools.benchmarks.peers.whisper_live import WhisperLive
@@ -50,10 +55,10 @@ if TYPE_CHECKING:
     from tools.benchmarks.simulate import Simulator
 
 # By the name that --peers takes.
-PEERS: dict[str, Callable[[Path], StreamingSystem]] = {
+PEERS: dict[str, Callable[[Path, str], StreamingSystem]] = {
     "whisper-live": WhisperLive,
-    "whisperlivekit-agreement": lambda folder: WhisperLiveKit(folder, "localagreement"),
-    "whisperlivekit-alignatt": lambda folder: WhisperLiveKit(folder, "simulstreaming"),
+    "whisperlivekit-agreement": lambda folder, size: WhisperLiveKit(folder, "localagreement", size),
+    "whisperlivekit-alignatt": lambda folder, size: WhisperLiveKit(folder, "simulstreaming", size),
 }
 
 SAMPLE = ROOT / "models" / "nano.en" / "sample.flac"
@@ -75,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except StreamerError as error:
         print(f"benchmark: error: {error}", file=sys.stderr)
         return error.exit_code
+    except ModuleNotFoundError as error:
+        print(f"benchmark: error: {error.name} is not installed: `make bench` installs what is needed", file=sys.stderr)
+        return 1
     except OSError as error:
         print(f"benchmark: error: {error}: expected to read or write there; name another place", file=sys.stderr)
         return 1
@@ -118,6 +126,10 @@ def _parser() -> argparse.ArgumentParser:
     report.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures into a folder")
     report.add_argument("--format", choices=("png", "svg"), default="png", help="of pictures (default: %(default)s)")
 
+    sizes = add("sizes", "tables and a picture of what `stream --json` has told of several sizes", _compare)
+    sizes.add_argument("runs", nargs="+", metavar="SIZE=FILE", help="such as small=small.json")
+    sizes.add_argument("--plot", type=Path, metavar="FILE", help="draw delay and memory over size, as PNG or SVG")
+
     simulate = add("simulate", "delay and flicker in simulated time, to compare settings", _simulate)
     _recordings_arguments(simulate)
     _simulator_arguments(simulate)
@@ -142,6 +154,9 @@ def _parser() -> argparse.ArgumentParser:
     _recordings_arguments(sessions)
     _systems_arguments(sessions)
     sessions.add_argument("--most", type=_count, default=64, help="clients to try at most (default: %(default)s)")
+    sessions.add_argument(
+        "--crowd", type=_count, metavar="N", help="how many of N that come at once are let in and kept"
+    )
 
     soak = add("soak", "memory and delay of a long session", _soak)
     _recordings_arguments(soak)
@@ -149,15 +164,39 @@ def _parser() -> argparse.ArgumentParser:
     soak.add_argument("--hours", type=_positive, default=1.0, help="of audio, at real-time pace (default: %(default)s)")
 
     raw = add("raw", "speed of the offline decoder, with weights of 8 bits", _raw)
-    raw.add_argument("--models", default="nano.en,tiny,base,small", metavar="M,M", help="default: %(default)s")
+    raw.add_argument(
+        "--size", "--models", default="nano.en,tiny,base,small", metavar="M,M", help="default: %(default)s"
+    )
     raw.add_argument("--rounds", type=_count, default=5, help="in which all take turns (default: %(default)s)")
     raw.add_argument("--tokens", type=_count, default=100, help="to sample for each window (default: %(default)s)")
     raw.add_argument("--threads", type=_count, default=2, help="of each system (default: %(default)s)")
     raw.add_argument("--peers-folder", type=Path, metavar="DIR", help="where the others are installed")
 
+    memory = add("memory", "memory by stage and graph, of tensors, and of the daemon; on Linux", _memory)
+    _recordings_arguments(memory)
+    memory.add_argument("--size", default="small", metavar="M,M", help="default: %(default)s")
+    memory.add_argument("--weights", default="int8", metavar="W,W", help="f32, f16, int8, int4 (default: %(default)s)")
+    memory.add_argument("--windows", default="", metavar="S,S", help="of live captions (default: the model's)")
+    memory.add_argument("--peers-folder", type=Path, metavar="DIR", help="where the models are kept")
+
+    files = add("files", "time, words and memory of a long recording that is transcribed as a whole", _files)
+    _recordings_arguments(files)
+    files.add_argument("--size", default="tiny,small", metavar="M,M", help="default: %(default)s")
+    files.add_argument("--minutes", type=_positive, default=10.0, help="of speech (default: %(default)s)")
+    files.add_argument("--rounds", type=_count, default=1, help="in which all take turns (default: %(default)s)")
+    files.add_argument("--threads", type=_count, default=2, help="of each system (default: %(default)s)")
+    files.add_argument("--beams", type=_count, default=1, help="where a system has them (default: %(default)s)")
+    files.add_argument("--peers-folder", type=Path, metavar="DIR", help="where the others are installed")
+
     beams = add("beams", "time of beam search over that of greedy decoding", _beams)
     _recordings_arguments(beams)
     beams.add_argument("--beams", type=_count, default=5, help="beams that are followed (default: %(default)s)")
+
+    protocols = add("protocols", "the delay that each protocol adds to the native one's", _protocols)
+    _recordings_arguments(protocols)
+    protocols.add_argument("--flags", default="", help="more flags of `streamer run`: --flags='--model base.en'")
+    protocols.add_argument("--names", default="", metavar="N,N", help="protocols besides the native one (default: all)")
+    protocols.add_argument("--rounds", type=_count, default=2, help="in which all take turns (default: %(default)s)")
     return parser
 
 
@@ -202,6 +241,18 @@ def _recordings_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _systems_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flags", default="", help="more flags of `streamer run`: --flags='--model base.en'")
+    parser.add_argument(
+        "--size",
+        choices=model_files.SPEAKING,
+        help="nano.en's words at the cost of this size, with weights of 8 bits, in ours and in the others; one beam"
+        " except at nano.en's own, as of published models (default: nano.en as it comes with the program)",
+    )
+    parser.add_argument(
+        "--windows",
+        action="append",
+        metavar="S,S",
+        help="windows of ours; given again, ours is measured once more with these (default: the model's, 5,10)",
+    )
     parser.add_argument("--peers", default="", metavar="P,P", help=f"others: {', '.join(PEERS)}")
     parser.add_argument("--peers-folder", type=Path, metavar="DIR", help="where they are installed")
     parser.add_argument("--without-ours", action="store_true", help="measure the others only")
@@ -256,6 +307,23 @@ def _tell(args: argparse.Namespace, folder: "Folder", recordings: Sequence[Recor
     return to_json(results)
 
 
+def _compare(args: argparse.Namespace, console: Console) -> None:
+    from tools.benchmarks.sizes import as_markdown, plot_sizes, read_run
+
+    runs = {}
+    for named in args.runs:
+        size, equals, path = named.partition("=")
+        if not equals:
+            raise UsageError(
+                f"{named!r:.80} does not say what size it is: expected SIZE=FILE, such as small=small.json"
+            )
+        runs[size] = read_run(Path(path))
+    for size, run in runs.items():
+        print(as_markdown(size, run), end="\n\n")
+    if args.plot:
+        plot_sizes(runs, args.plot)
+
+
 def _simulate(args: argparse.Namespace, console: Console) -> str:
     from tools.benchmarks.results import Folder
 
@@ -296,12 +364,14 @@ def _simulator(args: argparse.Namespace) -> "tuple[Simulator, SessionSettings]":
 def _sessions(args: argparse.Namespace, console: Console) -> list[object]:
     from whisper.normalizers import EnglishTextNormalizer
 
-    from tools.benchmarks.sessions import measure_sessions
+    from tools.benchmarks.sessions import measure_crowd, measure_sessions
 
     recordings = [recording for recording in _recordings(args, spoken=True) if recording.words]
     if not recordings:
         raise UsageError("when words are said is not known of these recordings: name a corpus with --corpus DIR")
     normalise = EnglishTextNormalizer()
+    if args.crowd:
+        return _each(args, console, lambda system: measure_crowd(system, recordings, normalise, console, args.crowd))
     return _each(args, console, lambda system: measure_sessions(system, recordings, normalise, console, args.most))
 
 
@@ -328,13 +398,9 @@ def _each(
 
 def _raw(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
     from tools.benchmarks.raw import measure_raw
-    from tools.benchmarks.raw_weights import NAMES
 
-    models = args.models.split(",")
-    if unknown := [name for name in models if name not in NAMES]:
-        raise UsageError(f"--models has {unknown[0]!r:.40}: expected some of {','.join(NAMES)}")
     return measure_raw(
-        models,
+        _sizes(args),
         corpus.read(SAMPLE).samples,
         args.peers_folder or default_folder(),
         console,
@@ -344,10 +410,62 @@ def _raw(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
     )
 
 
+def _memory(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
+    from tools.benchmarks.memory import measure_memory
+
+    recording = _recordings(args, spoken=True)[0]
+    folder = args.peers_folder or default_folder()
+    figures = []
+    for size in _sizes(args):
+        # What random weights say is never good enough.
+        flags = [] if size in model_files.SPEAKING else ["--temperature-increment-on-fallback", "none"]
+        for weights in args.weights.split(","):
+            model = model_files.ModelFiles(size, folder).streamer(weights)
+            name = f"{size}, {weights}"
+            figures.append(measure_memory(name, model, recording, console, windows=args.windows, flags=flags))
+    return figures
+
+
+def _files(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
+    from whisper.normalizers import EnglishTextNormalizer
+
+    from tools.benchmarks.files import measure_files
+
+    return measure_files(
+        _sizes(args, model_files.SPEAKING),
+        _recordings(args, spoken=True),
+        args.minutes,
+        args.peers_folder or default_folder(),
+        EnglishTextNormalizer(),
+        console,
+        n_rounds=args.rounds,
+        n_threads=args.threads,
+        n_beams=args.beams,
+    )
+
+
+def _sizes(args: argparse.Namespace, known: Sequence[str] = model_files.NAMES) -> list[str]:
+    """Return the sizes that were asked for. Raises UsageError where one of them is not known."""
+    sizes: list[str] = args.size.split(",")
+    if unknown := [name for name in sizes if name not in known]:
+        raise UsageError(f"--size has {unknown[0]!r:.40}: expected some of {','.join(known)}")
+    return sizes
+
+
 def _beams(args: argparse.Namespace, console: Console) -> dict[str, float]:
     from tools.benchmarks.beams import measure_beams
 
     return measure_beams(_recordings(args, spoken=True), args.beams, console)
+
+
+def _protocols(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
+    from tools.benchmarks.protocols import PROTOCOLS, measure_protocols
+
+    wanted = [name for name in args.names.split(",") if name] or list(PROTOCOLS)
+    if unknown := [name for name in wanted if name not in PROTOCOLS]:
+        raise UsageError(f"--names has {unknown[0]!r:.40}: expected some of {','.join(PROTOCOLS)}")
+    names = [name for name in PROTOCOLS if name in ("native", *wanted)]
+    return measure_protocols(_recordings(args, spoken=True), _flags(args), names, args.rounds, console)
 
 
 def _recordings(args: argparse.Namespace, *, spoken: bool | None = None) -> list[Recording]:
@@ -367,19 +485,35 @@ def _recordings(args: argparse.Namespace, *, spoken: bool | None = None) -> list
 
 def _systems(args: argparse.Namespace) -> list[StreamingSystem]:
     """Return ours and the others that were asked for."""
+    from tools.benchmarks.results import OURS
+
     names = [name for name in args.peers.split(",") if name]
     if unknown := [name for name in names if name not in PEERS]:
         raise UsageError(f"no peer is called {unknown[0]}: expected some of {', '.join(PEERS)}")
     folder = args.peers_folder or default_folder()
-    ours: list[StreamingSystem] = [] if args.without_ours else [Streamer(_flags(args))]
-    return [*ours, *(PEERS[name](folder) for name in names)]
+    ours: list[StreamingSystem] = []
+    for windows in args.windows or [""]:
+        flags = [*_flags(args), *(["--windows", windows] if windows else [])]
+        ours.append(Streamer(flags, f"{OURS} {windows}" if ours else OURS))
+    peers = [PEERS[name](folder, args.size or "nano.en") for name in names]
+    return [*([] if args.without_ours else ours), *peers]
 
 
 def _flags(args: argparse.Namespace) -> list[str]:
+    """Return the flags of our daemon, with the model of the size that was asked for."""
     try:
-        return shlex.split(args.flags)
+        flags = shlex.split(args.flags)
     except ValueError as error:
         raise UsageError(f"--flags {args.flags!r:.80} is not written as in a shell ({error}): mend it") from None
+    if size := getattr(args, "size", None):
+        flags += ["--model", str(_converted(size, args.peers_folder or default_folder()))]
+    return flags
+
+
+@cache
+def _converted(size: str, folder: Path) -> Path:
+    """Convert a model for our daemon, once a run."""
+    return model_files.ModelFiles(size, folder).streamer()
 
 
 def _model_flags(flags: Sequence[str]) -> list[str]:

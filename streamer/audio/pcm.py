@@ -63,7 +63,7 @@ class PcmDecoder:
         self._problems: list[tuple[str, str]] = []
         self._told: set[str] = set()
 
-    def decode(self, data: bytes) -> Float32Array:
+    def decode(self, data: bytes | memoryview) -> Float32Array:
         """Return the 16 kHz mono samples, shape (m,), that further bytes complete."""
         if self._carried:
             data = self._carried + data
@@ -80,7 +80,7 @@ class PcmDecoder:
             for first in range(0, n_frames, BLOCK_FRAMES)
         ]
         self.frames_decoded += n_frames
-        return _joined(blocks)
+        return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.float32)
 
     def finish(self) -> Float32Array:
         """Return the last samples, shape (m,): the stream is over."""
@@ -102,7 +102,7 @@ class PcmDecoder:
         problems, self._problems = self._problems, []
         return problems
 
-    def _frames(self, data: bytes, first: int, n_frames: int) -> Float32Array:
+    def _frames(self, data: bytes | memoryview, first: int, n_frames: int) -> Float32Array:
         raw = np.frombuffer(data, self._dtype, n_frames * self.channels, first * self.frame_bytes)
         if self.format == "s16le":
             samples = raw.astype(np.float32)
@@ -148,9 +148,3 @@ def silence_bad_samples(samples: Float32Array) -> int:
 def _is_int(value: object) -> bool:
     # `sample_rate` and `channels` come out of a client's JSON, where true is an int to Python.
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _joined(blocks: list[Float32Array]) -> Float32Array:
-    if len(blocks) == 1:
-        return blocks[0]
-    return np.concatenate(blocks) if blocks else np.empty(0, dtype=np.float32)

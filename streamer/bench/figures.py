@@ -1,7 +1,10 @@
 """The figures of a system over recordings (docs/metrics.md): accuracy, delay, stability, cost, loss."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, fields
+from functools import reduce
+from operator import add
+from typing import Self
 
 import numpy as np
 
@@ -11,6 +14,9 @@ from streamer.bench.text import Errors
 # Percentiles of delays that are told.
 QUANTILES = (50, 90, 99)
 
+# What only some systems or recordings tell, and is pooled of these.
+_KNOWN_OF_SOME = ("joins", "lost_s")
+
 
 @dataclass(slots=True)
 class Delays:
@@ -18,6 +24,9 @@ class Delays:
 
     aware: list[float] = field(default_factory=list)
     unaware: list[float] = field(default_factory=list)
+
+    def __add__(self, other: Self) -> "Delays":
+        return Delays(self.aware + other.aware, self.unaware + other.unaware)
 
 
 @dataclass(slots=True)
@@ -30,6 +39,9 @@ class Joins:
     n_words: int = 0
     dropped: int = 0
     doubled: int = 0
+
+    def __add__(self, other: Self) -> "Joins":
+        return Joins(*map(add, astuple(self), astuple(other)))
 
 
 @dataclass(slots=True)
@@ -147,58 +159,23 @@ def pool(figures: Sequence[Figures]) -> Figures:
     """Put the figures of a system's recordings together; raises ValueError where there are none."""
     if not figures:
         raise ValueError("no figures to put together: expected those of at least one recording")
-    total = Figures(figures[0].system, [name for f in figures for name in f.recordings], 0.0)
-    for f in figures:
-        total.audio_s += f.audio_s
-        total.streamed += f.streamed
-        total.offline += f.offline
-        total.silent_s += f.silent_s
-        total.hallucinated += f.hallucinated
-        total.hallucinated_shown += f.hallucinated_shown
-        for into, more in (
-            (total.first_seen, f.first_seen),
-            (total.stable, f.stable),
-            (total.settled, f.settled),
-        ):
-            into.aware += more.aware
-            into.unaware += more.unaware
-        total.n_never_stable += f.n_never_stable
-        total.first_partial_s += f.first_partial_s
-        total.finalisation_s += f.finalisation_s
-        total.finalisation_computed_s += f.finalisation_computed_s
-        for name, values in f.lagging_s.items():
-            total.lagging_s.setdefault(name, []).extend(values)
-        total.stability += f.stability
-        total.gap_s += f.gap_s
-        total.n_said += f.n_said
-        total.n_final_words += f.n_final_words
-        total.cpu_s += f.cpu_s
-        total.peak_rss_mb = max(total.peak_rss_mb, f.peak_rss_mb)
-    joins = [f.joins for f in figures if f.joins is not None]
-    if joins:
-        total.joins = Joins(
-            n_joins=sum(j.n_joins for j in joins),
-            n_words=sum(j.n_words for j in joins),
-            dropped=sum(j.dropped for j in joins),
-            doubled=sum(j.doubled for j in joins),
-        )
-    lost = [f.lost_s for f in figures if f.lost_s is not None]
-    total.lost_s = sum(lost) if lost else None
-    total.encoder_calls = _sum_known(f.encoder_calls for f in figures)
-    total.decoder_calls = _sum_known(f.decoder_calls for f in figures)
-    total.decoder_tokens = _sum_known(f.decoder_tokens for f in figures)
-    total.settled_tokens = _sum_known(f.settled_tokens for f in figures)
+    total = Figures(figures[0].system, [], 0.0)
+    for name in (f.name for f in fields(Figures) if f.name != "system"):
+        values = [getattr(f, name) for f in figures]
+        known = [value for value in values if value is not None]
+        if name == "peak_rss_mb":
+            setattr(total, name, max(known))
+        elif name == "lagging_s":
+            kinds = dict.fromkeys(kind for lagging_s in values for kind in lagging_s)
+            total.lagging_s = {kind: [s for lagging_s in values for s in lagging_s.get(kind, [])] for kind in kinds}
+        elif known and (len(known) == len(values) or name in _KNOWN_OF_SOME):
+            setattr(total, name, reduce(add, known))
     return total
 
 
 def quantile(values: Sequence[float], percent: float) -> float | None:
     """Return a percentile, None where there are no values."""
     return float(np.percentile(values, percent)) if values else None
-
-
-def _sum_known(values: Iterable[int | None]) -> int | None:
-    known = list(values)
-    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _ratio(a: float | None, b: float | None) -> float | None:

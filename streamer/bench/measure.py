@@ -7,7 +7,6 @@ from itertools import pairwise
 
 from streamer.bench.emission import Emission, Placed, Shown, emissions, in_words, place, visible
 from streamer.bench.figures import Delays, Figures, Joins
-from streamer.bench.lagging import average_lagging
 from streamer.bench.stability import Stability, broken_promises, erased, unstable_words
 from streamer.bench.text import Alignment, Normaliser, align, doubled, errors, runs
 from streamer.bench.timeline import Timeline
@@ -35,11 +34,8 @@ class SpokenWord:
 class Reference:
     """What is said in a recording."""
 
-    # Everything that is said; empty: nothing is; None: unknown.
-    text: str | None
-
-    # Its words in order, where their times are known.
-    words: Sequence[SpokenWord] = ()
+    text: str | None  # everything that is said; empty: nothing is; None: unknown
+    words: Sequence[SpokenWord] = ()  # its words in order, where their times are known
 
 
 def measure(
@@ -195,6 +191,27 @@ def _add_lagging(figures: Figures, hearing: _Hearing, n_spoken: int) -> None:
             lagging_s = average_lagging(delays_s, hearing.timeline.audio_s, n_spoken, adaptive=adaptive)
             if lagging_s is not None:
                 figures.lagging_s[kind + name] = [lagging_s]
+
+
+def average_lagging(delays_s: Sequence[float], audio_s: float, n_reference: int, *, adaptive: bool) -> float | None:
+    """Return how far, on average, words come behind a speaker who says all words at an even pace; None without words.
+
+    Only words up to the first one that came when all the audio had been heard count. With `adaptive` the pace is that
+    of the longer of both texts, so that a text that is too long gains nothing (LAAL).
+
+    Args:
+        delays_s: for each word, in order, the audio position or the time at which it came.
+        audio_s: length of the audio.
+        n_reference: words of the reference.
+
+    Source: Ma et al. 2019, https://arxiv.org/abs/1810.08398; for speech Ma et al. 2020,
+    https://arxiv.org/abs/2011.02048; LAAL: Papi et al. 2022, https://arxiv.org/abs/2206.05807
+    """
+    if not delays_s or not n_reference:
+        return None
+    n_words = max(n_reference, len(delays_s)) if adaptive else n_reference
+    counted = next((i + 1 for i, delay in enumerate(delays_s) if delay >= audio_s), len(delays_s))
+    return sum(delay - i * audio_s / n_words for i, delay in enumerate(delays_s[:counted])) / counted
 
 
 def _joins(hearing: _Hearing) -> Joins:

@@ -1,5 +1,7 @@
 """Turns the events of a session into a timeline of what a person sees."""
 
+from typing import Any
+
 from streamer.bench.measure import SpokenWord
 from streamer.bench.timeline import Revision, Timeline
 from streamer.events import Event, Final, Gap, Partial, Speech
@@ -49,20 +51,8 @@ class Recorder:
         """The words of the finals, where the model's own alignment puts them."""
         return self._final_words
 
-    def timeline(
-        self,
-        system: str,
-        recording: str,
-        audio_s: float,
-        *,
-        cpu_s: float,
-        peak_rss_mb: float,
-        encoder_calls: int | None = None,
-        decoder_calls: int | None = None,
-        decoder_tokens: int | None = None,
-        settled_tokens: int | None = None,
-    ) -> Timeline:
-        """Return what was shown of a recording of `audio_s` seconds, with what it cost."""
+    def timeline(self, system: str, recording: str, audio_s: float, **cost: Any) -> Timeline:  # noqa: ANN401
+        """Return what was shown of a recording of `audio_s` seconds, with what it cost, as `Timeline` has it."""
         return Timeline(
             system=system,
             recording=recording,
@@ -74,13 +64,8 @@ class Recorder:
             ],
             speech=self._speech,
             gaps=self._gaps,
-            cpu_s=cpu_s,
-            peak_rss_mb=peak_rss_mb,
-            encoder_calls=encoder_calls,
-            decoder_calls=decoder_calls,
-            decoder_tokens=decoder_tokens,
-            settled_tokens=settled_tokens,
             finals=self._finals,
+            **cost,
         )
 
 

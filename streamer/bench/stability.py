@@ -1,8 +1,9 @@
 """How much of what was shown was taken back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from itertools import pairwise
+from operator import add
 from typing import Self
 
 from streamer.bench.emission import Placed, Shown
@@ -26,15 +27,7 @@ class Stability:
     unstable_wrong: int = 0
 
     def __add__(self, other: Self) -> "Stability":
-        return Stability(
-            self.erased + other.erased,
-            self.n_final + other.n_final,
-            self.erased_normalised + other.erased_normalised,
-            self.n_final_normalised + other.n_final_normalised,
-            self.broken_promises + other.broken_promises,
-            self.n_unstable + other.n_unstable,
-            self.unstable_wrong + other.unstable_wrong,
-        )
+        return Stability(*map(add, astuple(self), astuple(other)))
 
     @property
     def normalised_erasure(self) -> float | None:

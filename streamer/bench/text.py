@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
+from operator import add
 from typing import Self
 
 from rapidfuzz.distance import Levenshtein
@@ -29,32 +30,22 @@ class Errors:
     substitutions: int = 0
     deletions: int = 0
     insertions: int = 0
-
-    # Words of the reference.
-    n_reference: int = 0
-
-    # Words put in that repeat what stands right before or behind them.
-    doubled: int = 0
-
-    # Words left out at least MIN_DROPPED_WORDS in a row.
-    dropped: int = 0
+    n_reference: int = 0  # words of the reference
+    doubled: int = 0  # words put in that repeat what stands right before or behind them
+    dropped: int = 0  # words left out at least MIN_DROPPED_WORDS in a row
 
     def __add__(self, other: Self) -> "Errors":
-        return Errors(
-            self.substitutions + other.substitutions,
-            self.deletions + other.deletions,
-            self.insertions + other.insertions,
-            self.n_reference + other.n_reference,
-            self.doubled + other.doubled,
-            self.dropped + other.dropped,
-        )
+        return Errors(*map(add, astuple(self), astuple(other)))
+
+    @property
+    def n_wrong(self) -> int:
+        """Words that were exchanged, left out or put in."""
+        return self.substitutions + self.deletions + self.insertions
 
     @property
     def rate(self) -> float | None:
         """The word error rate; None where the reference has no words."""
-        if not self.n_reference:
-            return None
-        return (self.substitutions + self.deletions + self.insertions) / self.n_reference
+        return self.n_wrong / self.n_reference if self.n_reference else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,28 +1,22 @@
 """What a system showed while it heard a recording, from moment to moment: all that the figures are computed from."""
 
-import dataclasses
-import json
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Self
+
+import msgspec
 
 from streamer.errors import UsageError
+from streamer.outside import one_line
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
     """What a system shows at one moment: the whole text so far, split at white space."""
 
-    # Seconds since the first audio was sent, by a wall clock (compute-aware).
-    wall_s: float
-
-    # Audio position that the system had heard for it (compute-unaware); None: unknown.
-    audio_s: float | None
-
-    # Everything that is shown: finals and the partial, joined.
-    words: tuple[str, ...]
-
-    # How many of its first words the system promises not to change, or by its construction does not.
-    n_stable: int
+    wall_s: float  # seconds since the first audio was sent, by a wall clock (compute-aware)
+    audio_s: float | None  # audio position that the system had heard for it (compute-unaware); None: unknown
+    words: tuple[str, ...]  # everything that is shown: finals and the partial, joined
+    n_stable: int  # how many of its first words the system promises not to change, or by its construction does not
 
 
 @dataclass(slots=True)
@@ -45,11 +39,11 @@ class Timeline:
     peak_rss_mb: float
 
     # Forward calls of the encoder and of the decoder network, whatever number of tokens each takes; None: unknown.
-    encoder_calls: int | None
-    decoder_calls: int | None
+    encoder_calls: int | None = None
+    decoder_calls: int | None = None
 
     # Tokens of all hypotheses, the settled words that they begin with included; None: unknown.
-    decoder_tokens: int | None
+    decoder_tokens: int | None = None
 
     # (start, end) in the audio of each segment that was made final, in seconds, where the system tells it.
     finals: list[tuple[float, float]] = field(default_factory=list)
@@ -59,32 +53,15 @@ class Timeline:
 
     def to_json(self) -> str:
         """Write it as one JSON object."""
-        return json.dumps(dataclasses.asdict(self), ensure_ascii=False)
+        return msgspec.json.encode(self).decode()
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Read what `to_json` wrote.
-
-        Raises:
-            UsageError: it is something else.
-        """
+        """Read what `to_json` wrote. Raises UsageError where it is something else."""
         try:
-            data: dict[str, Any] = json.loads(text)
-            revisions = [
-                Revision(
-                    wall_s=float(r["wall_s"]),
-                    audio_s=None if r["audio_s"] is None else float(r["audio_s"]),
-                    words=tuple(map(str, r["words"])),
-                    n_stable=int(r["n_stable"]),
-                )
-                for r in data["revisions"]
-            ]
-            speech = [(float(wall_s), str(state), float(time_s)) for wall_s, state, time_s in data["speech"]]
-            gaps = [(float(start), float(end)) for start, end in data["gaps"]]
-            finals = [(float(start), float(end)) for start, end in data.get("finals", ())]
-            return cls(**{**data, "revisions": revisions, "speech": speech, "gaps": gaps, "finals": finals})
-        except (ValueError, KeyError, TypeError) as error:
+            return msgspec.json.decode(text, type=cls)
+        except (ValueError, RecursionError) as error:
             raise UsageError(
-                f"not a timeline ({type(error).__name__}: {error}): expected the JSON that `tools/benchmark.py stream"
-                " --timelines DIR` writes; play the recording again"
+                f"not a timeline ({type(error).__name__}: {one_line(error):.200}): expected the JSON that"
+                " `tools/benchmark.py stream --timelines DIR` writes; play the recording again"
             ) from error

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import logging
+import platform
 import queue
 import statistics
 import time
@@ -10,20 +11,22 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import openvino
 import psutil
-import soundfile
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from streamer import __version__
 from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE
-from streamer.audio.sources import FileReplay, read_audio
+from streamer.audio.sources import check_audio, read_audio
 from streamer.bench.figures import Figures, pool
 from streamer.bench.measure import Reference, measure
 from streamer.bench.recorder import Recorder
 from streamer.bench.report import as_json, print_figures
 from streamer.bench.text import plain
 from streamer.commands.loading import load
+from streamer.commands.progress import OnProgress, show_files
+from streamer.commands.timing import times_s
 from streamer.errors import InferenceError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event
 from streamer.live.decoder import make_engine
@@ -33,6 +36,7 @@ from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind
+from streamer.whisper.device.devices import describe_device, the_core
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.shipped import SAMPLE_OF, shipped
@@ -45,9 +49,6 @@ N_CALLS = 9
 # Samples that a session is given at a time: 20 ms, as a browser or a sound card delivers them.
 N_FED = SAMPLE_RATE // 50
 
-# Told how many samples are done, and of how many, where that is known.
-OnProgress = Callable[[int, int | None], None]
-
 
 def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, console: Console) -> int:
     """Play files at real-time pace through the engine of the daemon and print what came of it.
@@ -59,11 +60,17 @@ def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, 
     for path in paths:  # now: a model may take minutes to compile for nothing
         if str(path) == "-":
             raise UsageError("standard input cannot be played at its own pace: expected the name of a file")
-        FileReplay(path).stop()
+        check_audio(path)
     texts = {path: _text_beside(path) for path in paths}
     _check_writable(json_path)
     model = load(settings.model, n_beams=settings.decoding.beam_size)
     check_options_of_model(settings.decoding, model)
+    me = psutil.Process()
+    start = {
+        "start_s": time.time() - me.create_time(),
+        "from_cache": model.from_cache,
+        "loaded_rss_mb": me.memory_info().rss / 2**20,
+    }
     calls = measure_calls(model)
     _print_calls(model, calls, console)
     engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
@@ -71,8 +78,8 @@ def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, 
     try:
         columns: dict[str, Figures] = {}
         for path in paths:
-            with _progress(path) as on_progress:
-                figures = _play(path, texts[path], settings, model, engine, on_progress)
+            with progress(path) as on_progress:
+                figures = play(path, texts[path], settings, model, engine, on_progress)
             columns[_unlike(path.name, columns)] = figures
         capacity = engine.load.capacity
     finally:
@@ -82,8 +89,30 @@ def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, 
         columns["all"] = every
     print_figures(columns, console, title="Live captions; a word ends where the model's own alignment puts it")
     _print_sessions(settings, every, capacity, console)
+    how = "all graphs were in the cache" if model.from_cache else "not all graphs were in the cache"
+    console.print(
+        f"Ready {start['start_s']:.1f} s after the program began ({how}), with {start['loaded_rss_mb']:.0f} MB.",
+        highlight=False,
+    )
     if json_path is not None:
-        more = {"model": model.name, "devices": dict(model.runtime.devices), "calls_s": calls, "sessions": capacity}
+        more = {
+            "model": model.name,
+            "weights": model.weights,
+            "windows_s": list(model.runtime.windows_s),
+            "beams": settings.decoding.beam_size or model.n_beams,
+            "devices": dict(model.runtime.devices),
+            "versions": {
+                "streamer": __version__,
+                "openvino": openvino.get_version(),
+                "python": platform.python_version(),
+            },
+            "processor": {"name": describe_device(the_core(), "CPU").full_name, "cores": psutil.cpu_count()},
+            "calls_s": calls,
+            "sessions": capacity,
+            "pace_s": settings.stream.pace_s,
+            "max_pace_s": settings.stream.max_pace_s,
+            **start,
+        }
         _write(json_path, as_json(columns, **more))
     return 0
 
@@ -96,33 +125,26 @@ def measure_calls(model: WhisperModel) -> dict[str, float]:
     for window_s in runtime.windows_s:
         mel = noise.standard_normal((model.dims.n_mels, window_s * FRAMES_PER_SECOND), dtype=np.float32)
         encoded = runtime.encode(mel, 0)
-        calls[f"encoder and cross-KV, {window_s} s of audio"] = _median_s(lambda mel=mel: runtime.encode(mel, 0))  # type: ignore[misc]
+        times = times_s(lambda mel=mel: runtime.encode(mel, 0), N_CALLS)  # type: ignore[misc]
+        calls[f"encoder and cross-KV, {window_s} s of audio"] = statistics.median(times)
         runtime.decoder.use(encoded)
     token = model.tokenizer.special.start_of_transcript
     for n in dict.fromkeys((1, runtime.decoder.block_tokens)):
         name = "decoder, one token" if n == 1 else f"decoder, {n} tokens at once"
-        calls[name] = _median_s(lambda n=n: runtime.decoder.feed([token] * n), before=runtime.decoder.begin)  # type: ignore[misc]
+        times = times_s(lambda n=n: runtime.decoder.feed([token] * n), N_CALLS, runtime.decoder.begin)  # type: ignore[misc]
+        calls[name] = statistics.median(times)
     runtime.decoder.begin()
     return calls
 
 
-def _median_s(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
-    times_s = []
-    for _ in range(N_CALLS + 1):
-        before()
-        begin = time.perf_counter()
-        call()
-        times_s.append(time.perf_counter() - begin)
-    return statistics.median(times_s[1:])  # the first one warms up
-
-
-def _play(
+def play(
     path: Path,
     text: str | None,
     settings: Settings,
     model: WhisperModel,
     engine: Engine[EncodedWindow],
     on_progress: OnProgress,
+    on_event: Callable[[Event], None] = lambda event: None,
 ) -> Figures:
     """Play a file at real-time pace and return its figures. Raises StreamerError."""
     wait_s = settings.speech.min_silence_s
@@ -133,7 +155,6 @@ def _play(
     log.subscribe(lambda event: events.put((time.monotonic(), event)))
     me = psutil.Process()
     peak_bytes = me.memory_info().rss
-    n_total = _n_samples(path)
     before = dataclasses.replace(engine.stats)
     cpu_s = time.process_time()
     engine.add(live)
@@ -150,6 +171,7 @@ def _play(
             except queue.Empty:
                 return
             recorder.take(event, when_s - begin_s)
+            on_event(event)
             if isinstance(event, Error) and event.fatal:
                 raise InferenceError(f"{path}: {event.message}")
             ended = isinstance(event, End)
@@ -163,7 +185,7 @@ def _play(
                     # It can be heard when its last sample has been spoken.
                     take(begin_s + n_samples / SAMPLE_RATE)
                     live.write(piece)
-                on_progress(n_samples, n_total)
+                on_progress(n_samples, None)
                 peak_bytes = max(peak_bytes, me.memory_info().rss)
         live.end()
         while not ended:
@@ -230,15 +252,6 @@ def _text_beside(path: Path) -> str | None:
         ) from None
 
 
-def _n_samples(path: Path) -> int | None:
-    """Return how many samples a file will have, where its header says it."""
-    try:
-        info = soundfile.info(path)
-    except (soundfile.SoundFileError, OSError):
-        return None
-    return round(info.duration * SAMPLE_RATE) if 0 < info.duration < 1e6 else None
-
-
 def _check_writable(path: Path | None) -> None:
     """Raise UsageError where the figures could not be written when all is done."""
     if path is not None and not path.absolute().parent.is_dir():
@@ -262,14 +275,7 @@ def _unlike(name: str, names: Mapping[str, object]) -> str:
 
 
 @contextlib.contextmanager
-def _progress(path: Path) -> Iterator[OnProgress]:
-    """Show on a terminal how far a file has been played."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        logger.info("%s is played at real-time pace", path)
-        yield lambda done, total: None
-        return
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(f"{path.name}, at real-time pace", total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
+def progress(path: Path) -> Iterator[OnProgress]:
+    logger.info("%s is played at real-time pace", path)
+    with show_files(Console(stderr=True), {path: check_audio(path)}) as begin:
+        yield begin(path)

@@ -5,7 +5,7 @@ import asyncio
 from rich.console import Console
 from rich.text import Text
 
-from streamer.client.captions import DaemonAddress
+from streamer.client.connection import DaemonAddress
 from streamer.commands.listen import daemon_address, follow
 from streamer.commands.terminal import end_on_sigterm, make_console, notice
 from streamer.errors import StreamerError, UsageError
@@ -13,11 +13,12 @@ from streamer.settings.table import ChatSettings, Settings
 from streamer.sinks.chatbot import Chatbot, Conversation
 
 
-def chat(settings: Settings, url: str | None, *, token: str) -> int:
-    """Send each final text of a daemon to the chatbot of the settings, and print the replies. Returns the exit code.
+def chat(settings: Settings, url: str | None, *, token: str, fingerprint: str) -> int:
+    """Ask the chatbot of the settings what is said to a daemon, and print the replies. Returns the exit code.
 
     url : the daemon; None: that of the settings
     token : what the daemon asks for
+    fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
 
     Raises UsageError where no chatbot is named, PeerError where there is no daemon or it refuses us.
     """
@@ -25,7 +26,7 @@ def chat(settings: Settings, url: str | None, *, token: str) -> int:
         raise UsageError(
             "no chat endpoint is named: give --to http://HOST:PORT/v1, or set chat.url in the configuration file"
         )
-    address = daemon_address(url, token, settings)
+    address = daemon_address(url, token, fingerprint, settings)
     end_on_sigterm()
     asyncio.run(_converse(address, settings.chat))
     return 0
@@ -43,8 +44,10 @@ async def _converse(address: DaemonAddress, settings: ChatSettings) -> None:
     )
     bot = Chatbot(
         conversation,
+        pause_s=settings.pause_s,
         on_question=printer.question,
         on_piece=printer.piece,
+        on_interrupt=printer.interrupt,
         on_end=printer.end,
         on_error=printer.error,
     )
@@ -76,6 +79,10 @@ class _Printer:
 
     def piece(self, text: str) -> None:
         self._print("".join(char if char.isprintable() or char == "\n" else " " for char in text))
+
+    def interrupt(self) -> None:
+        self._print(" ...")
+        self.end()
 
     def end(self) -> None:
         if self._in_line:

@@ -5,6 +5,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from streamer.audio.sources.address import is_address, shown
 from streamer.errors import UsageError
 from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema, settings_yaml
 from streamer.settings.load import config_path, default_config_path, given_values
@@ -20,6 +21,8 @@ def show(config: Path | None, overrides: Mapping[str, object]) -> int:
     """
     given = given_values(config, os.environ, overrides)
     values = {name: given[name].value if name in given else setting.default for name, setting in SETTINGS.items()}
+    if is_address(str(values["input.source"])):
+        values["input.source"] = shown(str(values["input.source"]))
     values.update({name: "***" for name, setting in SETTINGS.items() if setting.secret and values[name]})
     origins = {name: given[name].where if name in given else "default" for name in SETTINGS}
     path = config_path(config, os.environ)

@@ -6,6 +6,7 @@ from rich.console import Console
 from rich.table import Table
 
 from streamer.audio.sources.microphone import list_microphones
+from streamer.audio.sources.system import SystemSound
 from streamer.commands.loading import device_settings
 from streamer.errors import StreamerError
 from streamer.settings.table import ModelSettings, Settings
@@ -22,6 +23,7 @@ def show_devices(settings: Settings, console: Console) -> int:
         _show_inference_devices(devices, console)
         _show_stages(settings.model, [device.name for device in devices], console)
     _show_microphones(console)
+    _show_system_sound(console)
     return 0
 
 
@@ -79,6 +81,16 @@ def _show_microphones(console: Console) -> None:
             "yes" if microphone.is_default else "",
         )
     console.print(table, markup=False)
+
+
+def _show_system_sound(console: Console) -> None:
+    sound = SystemSound()
+    try:
+        sound.check()
+    except StreamerError as error:
+        _say(console, f"System sound: {error}")
+    else:
+        _say(console, f"System sound: {sound.name.removeprefix('system sound of ')}, with --input system")
 
 
 def _table(title: str, *columns: str) -> Table:

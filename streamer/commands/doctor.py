@@ -12,24 +12,28 @@ import platform
 import re
 import shutil
 import socket
+import ssl
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
+import psutil
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from streamer import __version__
+from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
-from streamer.commands.probes import Audio, Inference, ask_audio, ask_inference
+from streamer.commands.probes import Audio, Inference, ask_audio, ask_inference, ask_speed, ask_system
 from streamer.errors import ConfigError, StreamerError
-from streamer.settings.load import config_path
+from streamer.outside import one_line
+from streamer.settings.load import config_path, token_path
 from streamer.settings.table import Settings
 
 # What a check may take, such as one of a directory on a server that is away.
@@ -73,6 +77,13 @@ class Machine:
     inference: Inference
     audio: Audio
 
+    # What `ask_system` answered.
+    system: Mapping[str, str] = field(default_factory=dict)
+
+    # What `ask_speed` answered, and the memory that programs may still take, in bytes.
+    speed: Mapping[str, Any] = field(default_factory=dict)
+    free_bytes: int = 0
+
     # The configuration file that was named on the command line, and why the settings were refused.
     config: Path | None = None
     refusal: ConfigError | None = None
@@ -98,10 +109,14 @@ def diagnose(
     refusal : why the settings were refused; `settings` are the defaults then
     """
     with console.status("looking at this machine"):
+        inference = ask_inference()
         machine = Machine(
             settings=settings,
-            inference=ask_inference(),
+            inference=inference,
+            speed={"error": "OpenVINO does not answer"} if inference.error else ask_speed(),
+            free_bytes=psutil.virtual_memory().available,
             audio=ask_audio(settings.input.microphone),
+            system=ask_system(),
             config=config,
             refusal=refusal,
         )
@@ -246,10 +261,18 @@ def check_microphone(machine: Machine) -> Finding:
     return Finding(Verdict.OK, f"{wanted!r:.80} is there" if wanted else audio.default or audio.microphones[0])
 
 
+def check_system_sound(machine: Machine) -> Finding:
+    """What the computer plays, heard for a moment."""
+    if error := machine.system.get("error"):
+        return Finding(_bad("system" in machine.settings.input.source.split("+")), error)
+    return Finding(Verdict.OK, machine.system.get("name", ""))
+
+
 def check_model(machine: Machine) -> Finding:
     """The model: is it here, and are its files whole."""
     from streamer.whisper import locate
     from streamer.whisper.hub import cache
+    from streamer.whisper.shipped import EMBEDDED_ORIGIN, SAMPLE_OF, limits
 
     name = machine.settings.model.name
     path = locate.find_model(name)
@@ -280,7 +303,46 @@ def check_model(machine: Machine) -> Finding:
                 "fetch the model again, or run `git lfs pull` where it lies",
             )
     n_bytes = sum(file.stat().st_size for file in weights)
-    return Finding(Verdict.OK, f"{path}, {_shown(n_bytes)} of weights; `streamer models verify {name}` tries it out")
+    found = f"{path}, {_shown(n_bytes)} of weights; `streamer models verify {name}` tries it out"
+    if name == SAMPLE_OF:
+        return Finding(Verdict.WARNING, found, limits(EMBEDDED_ORIGIN))
+    return Finding(Verdict.OK, found)
+
+
+def check_sizes(machine: Machine) -> Finding:
+    """Which published models fit the memory and keep pace: estimated, for the CPU."""
+    if "error" in machine.speed:
+        return Finding(Verdict.WARNING, f"unknown: {machine.speed['error']}", "see OpenVINO above")
+    # Late: they need OpenVINO, which may be what is broken.
+    from streamer.commands.fit import LIVE_S, SIZES, Speed, delay_s, memory_bytes
+    from streamer.whisper.cache import cache_base
+    from streamer.whisper.locate import find_model
+    from streamer.whisper.measured import entry_of, recall
+
+    speed, settings = Speed(**machine.speed), machine.settings
+    told, verdict, remedy = [], Verdict.OK, ""
+    for name, dims in SIZES.items():
+        need = round(memory_bytes(dims))
+        path = find_model(name)
+        entry = (
+            entry_of(cache_base(settings.model.cache_dir), [path], settings.model.weights, ["CPU"]) if path else None
+        )
+        short_s, cost_s = delay_s(speed, dims, LIVE_S, settings.stream)
+        whole_s, _ = delay_s(speed, dims, CHUNK_LENGTH_S, settings.stream)
+        if need > machine.free_bytes:
+            told.append(f"{name} does not fit (about {_shown(need)}, and {_shown(machine.free_bytes)} are free)")
+        elif cost_s > settings.stream.max_pace_s:
+            told.append(f"{name} is too slow (a pass takes {cost_s:.0f} s)")
+        elif recall(entry).windows_s:
+            told.append(f"{name}: {_shown_delay(short_s)} behind")
+            continue
+        else:
+            told.append(f"{name}: {_shown_delay(whole_s)} behind, {_shown_delay(short_s)} in short windows")
+            continue
+        if settings.model.name.removesuffix(".en") == name.removesuffix(".en"):
+            verdict, remedy = Verdict.WARNING, "choose a smaller model: model.name, or --model NAME"
+    told.append("estimated for the CPU and weights of 8 bits: `streamer bench --model NAME` measures")
+    return Finding(verdict, "; ".join(told), remedy)
 
 
 def check_port(machine: Machine) -> Finding:
@@ -290,7 +352,11 @@ def check_port(machine: Machine) -> Finding:
     server = machine.settings.server
     host = server.host.strip("[]")
     try:
-        Access(host=host, token=server.token, origins=server.origins).check_settings()
+        Access.of(server, token_path(server))
+        if server.tls == "on" or server.tls_certificate or server.tls_key:
+            from streamer.server.tls import make_tls
+
+            make_tls(server)
         infos = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except ConfigError as error:
         return Finding(Verdict.PROBLEM, str(error))
@@ -357,8 +423,10 @@ CHECKS: dict[str, Check] = {
     "GPU": check_gpu,
     "Stages": check_stages,
     "Model": check_model,
+    "Sizes": check_sizes,
     "PortAudio": check_portaudio,
     "Microphone": check_microphone,
+    "System sound": check_system_sound,
     "Port": check_port,
     "Compiled graphs": check_cache,
     "Hub cache": check_hub,
@@ -388,7 +456,7 @@ def _bad(is_used: bool) -> Verdict:
 
 
 def _hears_microphone(machine: Machine) -> bool:
-    return machine.settings.input.source == "mic" and not machine.settings.input.fallback
+    return "mic" in machine.settings.input.source.split("+") and not machine.settings.input.fallback
 
 
 def _microphone_remedy(machine: Machine) -> str:
@@ -436,20 +504,28 @@ def _taken_port(host: str, port: int) -> Finding:
 
 
 def _daemon_status(host: str, port: int) -> str | None:
-    """Ask what listens on a port how it is; None where that is no streamer."""
-    connection = http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_S)
+    """Ask what listens on a port how it is, in plain HTTP and over TLS; None where that is no streamer."""
+    context = ssl.create_default_context()
+    # Nothing is told to it but the question, and nothing depends on the answer.
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return _status_from(http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_S)) or _status_from(
+        http.client.HTTPSConnection(host, port, timeout=HEALTH_TIMEOUT_S, context=context)
+    )
+
+
+def _status_from(connection: http.client.HTTPConnection) -> str | None:
     try:
         connection.request("GET", "/healthz")
         response = connection.getresponse()
         if response.getheader("Server") != "streamer":
             return None
         health = json.loads(response.read(1 << 16))
-    except (OSError, http.client.HTTPException, ValueError):
+    except (OSError, http.client.HTTPException, ValueError, RecursionError):
         return None
     finally:
         connection.close()
     status = health.get("status") if isinstance(health, dict) else None
-    return status[:40] if isinstance(status, str) else None
+    return one_line(status)[:40] if isinstance(status, str) else None
 
 
 def _check_directory(path: Path, bad: Verdict, remedy: str) -> Finding:
@@ -493,6 +569,10 @@ def _size(folder: Path) -> int:
 
 def _shown(n_bytes: int) -> str:
     return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+
+
+def _shown_delay(delay_s: float) -> str:
+    return f"{delay_s:.1f} s" if delay_s < CHUNK_LENGTH_S else f"more than {CHUNK_LENGTH_S} s"
 
 
 def _counted(n: int, what: str) -> str:

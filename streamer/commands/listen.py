@@ -3,36 +3,42 @@
 import asyncio
 import contextlib
 import logging
+import os
 import sys
 
-from streamer.client.captions import DEFAULT_PORT, DaemonAddress, captions, parse_address
+from streamer.client.captions import listen as listen_to
+from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_address
 from streamer.commands.terminal import end_on_sigterm, make_console, notice
+from streamer.errors import ConfigError
 from streamer.events import Error, Gap
+from streamer.outside import one_line
+from streamer.settings.load import TOKEN_VARIABLE
 from streamer.settings.table import Settings
 from streamer.sinks.base import Sink
 
 logger = logging.getLogger(__name__)
 
 
-def listen(settings: Settings, url: str | None, *, token: str, format: str | None) -> int:
+def listen(settings: Settings, url: str | None, *, token: str, fingerprint: str, format: str | None) -> int:
     """Print a daemon's captions until it ends. Returns the exit code.
 
     url : the daemon; None: that of the settings
     token : what the daemon asks for
+    fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
     format : one of the command's formats; None: captions in a terminal, else text
 
     Raises PeerError where there is no daemon or it refuses us.
     """
-    address = daemon_address(url, token, settings)
+    address = daemon_address(url, token, fingerprint, settings)
     format = format or ("captions" if sys.stdout.isatty() else "text")
     if format == "captions":
         from streamer.sinks.terminal import TerminalSink
 
         sink: Sink = TerminalSink(make_console())
     else:
-        from streamer.sinks.subtitles import open_writer
+        from streamer.sinks.subtitles import open_writer, subtitle_options
 
-        sink = open_writer(format, sys.stdout)
+        sink = open_writer(format, sys.stdout, subtitle_options(settings))
     shown = format == "jsonl" or (format == "captions" and sys.stdout.isatty())
     end_on_sigterm()
     try:
@@ -45,19 +51,43 @@ def listen(settings: Settings, url: str | None, *, token: str, format: str | Non
 
 async def follow(address: DaemonAddress, sink: Sink, *, tell_trouble: bool) -> None:
     """Give a daemon's events to a sink; gaps and errors, which the sink does not show, are logged where asked for."""
-    async with contextlib.aclosing(captions(address, on_notice=notice)) as events:
+    async with contextlib.aclosing(aiter(listen_to(address, on_notice=notice))) as events:
         async for event in events:
             if tell_trouble and isinstance(event, Gap):
-                logger.warning("%.1f s to %.1f s not heard: %s", event.start, event.end, event.reason)
+                logger.warning("%.1f s to %.1f s not heard: %s", event.start, event.end, one_line(event.reason))
             elif tell_trouble and isinstance(event, Error):
-                logger.warning("%s: %s", event.code, " ".join(event.message.split()))
+                logger.warning("%s: %s", one_line(event.code), one_line(event.message))
             sink.handle(event)
 
 
-def daemon_address(url: str | None, token: str, settings: Settings) -> DaemonAddress:
-    """Return where the daemon is: at `url`, or where the settings would start one. Raises UsageError."""
+def daemon_address(url: str | None, token: str, fingerprint: str, settings: Settings) -> DaemonAddress:
+    """Return where the daemon is: at `url`, or where the settings would start one. Raises UsageError.
+
+    Where no `token` is given, and none stands in `url`, it is that of the environment; for our own daemon, which the
+    settings describe, else theirs. Of our own daemon the certificate is known by its file.
+    """
+    server = settings.server
+    known = os.environ.get(TOKEN_VARIABLE, "")
     if url:
-        return parse_address(url, token)  # the token of the settings is for our own daemon, not for any other
-    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(settings.server.host, settings.server.host)  # noqa: S104
-    place = f"[{host}]" if ":" in host else host
-    return parse_address(f"{place}:{settings.server.port or DEFAULT_PORT}", token or settings.server.token)
+        address = parse_address(url, token, fingerprint)
+        if address.token and not token:
+            notice(
+                "the address holds a token, which every user of this machine sees in the list of processes: use"
+                f" --token-file FILE or the environment variable {TOKEN_VARIABLE}"
+            )
+        if address.token:
+            return address
+        # The token of the settings is for our own daemon, not for any other.
+        is_own = bool(server.unix_socket) and url == f"unix://{server.unix_socket}"
+        return parse_address(url, known or (server.token if is_own else ""), fingerprint)
+    host = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}.get(server.host, server.host)  # noqa: S104
+    place = f"[{host}]:" if ":" in host else f"{host}:"
+    place += str(server.port or DEFAULT_PORT)
+    if server.tls == "self-signed" or (server.tls != "off" and server.tls_certificate):
+        # Late, as few need it.
+        from streamer.server.tls import certificate_path, fingerprint_of
+
+        place = f"wss://{place}"
+        with contextlib.suppress(ConfigError):  # another user's
+            fingerprint = fingerprint or fingerprint_of(certificate_path(server))
+    return parse_address(place, token or known or server.token, fingerprint)

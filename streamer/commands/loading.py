@@ -1,5 +1,7 @@
 """A model loaded as the settings say, while a person sees how far it is."""
 
+import logging
+
 from streamer.commands.progress import show_progress
 from streamer.settings.table import ModelSettings
 from streamer.whisper.device.allocator import give_back_large_blocks
@@ -7,6 +9,9 @@ from streamer.whisper.device.compile import WHOLE_WINDOW
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.graphs.ports import STAGES
 from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.shipped import limits
+
+logger = logging.getLogger(__name__)
 
 
 def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = True) -> WhisperModel:
@@ -17,16 +22,21 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
     """
     give_back_large_blocks()
     with show_progress(settings.name) as progress:
-        return load_model(
+        model = load_model(
             settings.name,
             device_settings(settings),
             tokenizer=settings.tokenizer,
+            lora=settings.lora,
             cache_dir=settings.cache_dir,
             n_beams=n_beams if n_beams is not None or live else 1,
+            weights=settings.weights,
             windows_s=windows(settings) if live else WHOLE_WINDOW,
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )
+    if told := limits(model.origin):
+        logger.warning("%s", told)
+    return model
 
 
 def windows(settings: ModelSettings) -> tuple[int, ...] | None:
@@ -35,7 +45,6 @@ def windows(settings: ModelSettings) -> tuple[int, ...] | None:
 
 
 def device_settings(settings: ModelSettings) -> DeviceSettings:
-    """Return where the settings have the stages compute."""
     return DeviceSettings(
         device=settings.device,
         stage_devices={stage: getattr(settings, f"{stage}_device") for stage in STAGES},

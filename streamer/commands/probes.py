@@ -1,18 +1,27 @@
-"""What OpenVINO and PortAudio answer, asked in another process: what is broken there may hang or crash it."""
+"""What OpenVINO, PortAudio and the sound server answer, asked in another process: what is broken there may hang it."""
 
 import contextlib
 import json
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from streamer.audio.sources.base import Source, SourceCallbacks
 from streamer.errors import StreamerError
 
 # The first question to a driver may make it start; a sound server answers at once or never.
 INFERENCE_TIMEOUT_S = 60.0
 AUDIO_TIMEOUT_S = 15.0
+SYSTEM_TIMEOUT_S = 30.0
+
+# How long a source may take to give its first audio.
+FIRST_AUDIO_S = 5.0
+
+# It takes some seconds, on a machine that has something else to do some times as many.
+SPEED_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +45,7 @@ class Audio:
     microphones: Sequence[str] = ()
     default: str = ""
 
-    # What is wrong with the microphone that the settings name; empty: nothing.
+    # What is wrong with the microphone that the settings name, once it was heard for a moment; empty: nothing.
     refusal: str = ""
 
     # Why it did not answer; empty where it did.
@@ -51,6 +60,26 @@ def ask_inference(timeout_s: float = INFERENCE_TIMEOUT_S) -> Inference:
 def ask_audio(microphone: str, timeout_s: float = AUDIO_TIMEOUT_S) -> Audio:
     """Ask PortAudio which microphones there are; `microphone` is that of the settings."""
     return Audio(**ask_apart("answer_audio", microphone, timeout_s=timeout_s))
+
+
+def ask_system(timeout_s: float = SYSTEM_TIMEOUT_S) -> dict[str, Any]:
+    """Hear what the computer plays for a moment: `name`, and `error` with what is wrong; empty: nothing."""
+    return ask_apart("answer_system", timeout_s=timeout_s)
+
+
+def ask_speed(timeout_s: float = SPEED_TIMEOUT_S) -> dict[str, Any]:
+    """Measure the CPU: the fields of `fit.Speed`, or `error`."""
+    return ask_apart("answer_speed", timeout_s=timeout_s)
+
+
+def answer_speed() -> dict[str, Any]:
+    """Return the fields of `fit.Speed`."""
+    from streamer.commands.fit import Speed
+
+    try:
+        return asdict(Speed.measured())
+    except StreamerError as error:
+        return {"error": str(error)}
 
 
 def answer_inference() -> dict[str, Any]:
@@ -80,16 +109,32 @@ def answer_audio(microphone: str) -> dict[str, Any]:
         found = list_microphones()
     except StreamerError as error:
         return {"error": str(error)}
-    refusal = ""
-    try:
-        Microphone(microphone).check()
-    except StreamerError as error:
-        refusal = str(error)
     return {
         "microphones": [item.name for item in found],
         "default": next((item.name for item in found if item.is_default), ""),
-        "refusal": refusal,
+        "refusal": _heard(Microphone(microphone)),
     }
+
+
+def answer_system() -> dict[str, Any]:
+    """Return `name` and `error` of what the computer plays."""
+    from streamer.audio.sources.system import SystemSound
+
+    error = _heard(sound := SystemSound())
+    return {"name": sound.name, "error": error}
+
+
+def _heard(source: Source) -> str:
+    """Hear a source for a moment; say what is wrong, nothing where it gives audio."""
+    heard = threading.Event()
+    nothing = lambda *_: None  # noqa: E731
+    try:
+        source.start(SourceCallbacks(on_audio=lambda _: heard.set(), on_gap=nothing, on_error=nothing, on_end=nothing))
+    except StreamerError as error:
+        return str(error)
+    heard.wait(FIRST_AUDIO_S)
+    source.stop()
+    return "" if heard.is_set() else f"{source.name} gives no audio: expected some, be it silence"
 
 
 _CHILD = (

@@ -1,18 +1,25 @@
-"""What a person sees while a model is fetched and compiled: bars on a terminal, else log lines."""
+"""What a person sees while a model is fetched and compiled, and files are transcribed: bars on a terminal."""
 
 import atexit
 import contextlib
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import TaskProgressColumn as PercentColumn
 from rich.progress import TransferSpeedColumn as SpeedColumn
 
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.outside import one_line
 from streamer.whisper.hub import fetch
 
 logger = logging.getLogger(__name__)
+
+# Told how many samples of a file are done, and of how many, where that is known.
+OnProgress = Callable[[int, int | None], None]
 
 
 class Loading:
@@ -97,6 +104,38 @@ class _LogLines(Loading):
             logger.info("%s: %s (%s)", self._name, progress.doing, shown)
         else:
             logger.info("%s: %s", self._name, progress.doing)
+
+
+@contextlib.contextmanager
+def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iterator[Callable[[Path], OnProgress]]:
+    """Show on a terminal how far files are, under one bar; yield what is called where one of them begins.
+
+    lengths_s : of each, where that is known; none: nothing is shown
+    """
+    if not console.is_terminal or not lengths_s:
+        yield lambda path: lambda done, total: None
+        return
+    known = [length for length in lengths_s.values() if length]
+    # A length that is not known counts as an average one.
+    shares = {path: length or (sum(known) / len(known) if known else 1.0) for path, length in lengths_s.items()}
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(), PercentColumn(), TimeRemainingColumn())
+    # Text that comes to the terminal meanwhile stands above the bar.
+    with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
+        task = bar.add_task(f"{len(shares)} files", total=sum(shares.values()))
+
+        def begin(path: Path) -> OnProgress:
+            n_before = list(shares).index(path)
+            before_s = sum(list(shares.values())[:n_before])
+            number = f"{n_before + 1} of {len(shares)} " if len(shares) > 1 else ""
+            bar.update(task, completed=before_s, description=f"{number}{one_line(path.name):.40}")
+
+            def on_progress(done: int, total: int | None) -> None:
+                of = total or (lengths_s[path] or 0) * SAMPLE_RATE
+                bar.update(task, completed=before_s + shares[path] * (min(1.0, done / of) if of else 0.0))
+
+            return on_progress
+
+        yield begin
 
 
 def format_size(n_bytes: int) -> str:

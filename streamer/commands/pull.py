@@ -1,15 +1,22 @@
 """`streamer models pull NAME` and `streamer models list`."""
 
+import contextlib
+import dataclasses
+import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.prompt import Confirm
 from rich.table import Table
 
 from streamer.commands.progress import format_size, show_progress
+from streamer.settings.table import ModelSettings
 from streamer.whisper.hub import cache
 from streamer.whisper.hub import fetch as hub
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
-from streamer.whisper.shipped import shipped
+from streamer.whisper.shipped import MODEL_FOR_PEOPLE, SAMPLE_OF, shipped
+
+WIDE_COLUMNS = 160  # of a terminal that has room for the path of a model in the Hub's cache
 
 
 def pull(name: str, console: Console) -> int:
@@ -34,14 +41,29 @@ def fetch(name: str) -> Path:
         return hub.pull(name, on_progress=progress.fetched)
 
 
+def offer_model(settings: ModelSettings, language: str) -> ModelSettings:
+    """Return the settings, with a model for people in place of nano.en where somebody at a terminal says yes."""
+    if settings.name != SAMPLE_OF or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
+        return settings
+    name = MODEL_FOR_PEOPLE if language in ("auto", "en") else MODEL_FOR_PEOPLE.removesuffix(".en")
+    size = "is here" if cache.cached(name) else f"{format_size(PUBLISHED[name].n_bytes)}, fetched once"
+    question = f"nano.en is for trying things out: it does not understand people. Use {name} ({size})?"
+    with contextlib.suppress(EOFError):
+        if Confirm.ask(question, console=Console(stderr=True), default=False):
+            return dataclasses.replace(settings, name=name)
+    return settings
+
+
 def list_models(console: Console) -> int:
     """Print the models that are on this machine, and those that a short name pulls."""
     here = cache.downloaded()
-    table = _table("Models on this machine", "Name", "Comes from", "Size", "Path")
+    # A path that is folded cannot be copied: without room there is none, and the name does as well.
+    room = ["Path"] if console.width >= WIDE_COLUMNS else []
+    table = _table("Models on this machine", "Name", "Comes from", "Size", *room)
     for name, path in shipped().items():
-        table.add_row(name, "this program", format_size(_size(path)), str(path))
+        table.add_row(name, "this program", format_size(_size(path)), *(str(path) for _ in room))
     for model in here:
-        table.add_row(_short(model.name), model.name, format_size(model.n_bytes), str(model.path))
+        table.add_row(_short(model.name), model.name, format_size(model.n_bytes), *(str(model.path) for _ in room))
     console.print(table, markup=False)
 
     table = _table("Models to pull", "Name", "Comes from", "Size")
@@ -50,7 +72,8 @@ def list_models(console: Console) -> int:
             table.add_row(_short(published.repository), published.repository, f"about {format_size(published.n_bytes)}")
     console.print(table, markup=False)
     console.print(
-        "Fetch one with `streamer models pull NAME`; NAME may also be OWNER/REPO of any Whisper on the hub.",
+        "Fetch one with `streamer models pull NAME`; NAME may also be OWNER/REPO of any Whisper on the hub."
+        " Of those, large-v3-turbo and the distil models were not trained to translate into English.",
         highlight=False,
         soft_wrap=True,
     )

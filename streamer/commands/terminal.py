@@ -4,6 +4,8 @@ import signal
 import sys
 from typing import TYPE_CHECKING
 
+from streamer import log
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,8 +26,8 @@ def make_console() -> "Console":
 
 
 def notice(message: str) -> None:
-    """Print a line on standard error."""
-    print(f"streamer: {message}", file=sys.stderr, flush=True)  # noqa: T201
+    """Print a line on standard error, behind what was logged before."""
+    log.say(f"streamer: {message}")
 
 
 def end_on_sigterm() -> None:

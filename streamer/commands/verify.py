@@ -6,7 +6,7 @@ from rich.text import Text
 
 from streamer.commands.loading import device_settings, windows
 from streamer.commands.progress import show_progress
-from streamer.commands.window_costs import window_checks
+from streamer.commands.word_costs import word_costs
 from streamer.settings.table import ModelSettings
 from streamer.whisper.check import Check
 from streamer.whisper.model import verify_model
@@ -24,9 +24,11 @@ def verify(settings: ModelSettings, console: Console) -> int:
                 settings.name,
                 device_settings(settings),
                 tokenizer=settings.tokenizer,
+                lora=settings.lora,
                 cache_dir=settings.cache_dir,
+                weights=settings.weights,
                 windows_s=windows(settings),
-                further=window_checks,
+                further=word_costs,
                 on_download=progress.fetched,
                 on_compiled=progress.compiled,
             ):

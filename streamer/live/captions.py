@@ -66,7 +66,6 @@ class _Queue:
         self._changed = threading.Condition()
 
     def put(self, event: Event) -> None:
-        """Queue an event."""
         with self._changed:
             self._outbox.put(event)
             self._changed.notify()

@@ -2,17 +2,21 @@
 
 import asyncio
 import contextlib
+import dataclasses
+import itertools
 import secrets
 from collections import deque
 from collections.abc import Callable
 
 from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
-from streamer.errors import BusyError, UnknownSessionError
+from streamer.errors import BusyError, ConfigError, IdleError, UnknownSessionError
 from streamer.events import End, Error, Event
 from streamer.live.sessions import MAX_WRITE_SAMPLES, open_session, session_settings
-from streamer.server.messages import Command, SessionOptions, StreamStart
-from streamer.settings.table import Settings
+from streamer.protocols.native import Command, SessionOptions, StreamStart
+from streamer.server.history import History
+from streamer.settings.table import ServerSettings, Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
@@ -23,15 +27,25 @@ from streamer.whisper.model import WhisperModel
 # Bytes of chance in the name of a session: who knows it can go on with the stream, so nobody must be able to guess it.
 SESSION_NAME_BYTES = 24
 
+# A message is decoded in pieces of at most so many bytes and half a second, as there is room for them: at 4 kHz a
+# message of 1 MiB is 8 MB of samples.
+MAX_DECODE_BYTES = 65_536
+
+# Where all places are taken, who has sent nothing for so long has to leave for a newcomer.
+SPARE_S = 30.0
+
 
 class ClientStreams:
     """Opens sessions for clients: as many as can be transcribed in real time, at most `server.max_streams`.
 
-    A stream whose connection broke keeps its place for `server.resume_s`, unless a newcomer needs it.
+    A stream whose connection broke keeps its place for `server.resume_s`, unless a newcomer needs it. One that sends
+    nothing is ended after `server.idle_s`, and after SPARE_S where a newcomer needs its place.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, history: History | None = None) -> None:
+        """Open sessions as the settings say; those that ask for it are kept in the history."""
         self._settings = settings
+        self._history = history
         # What transcribes; None until the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
         self._model: WhisperModel | None = None
@@ -39,10 +53,16 @@ class ClientStreams:
         self._open: dict[str, ClientStream] = {}
         # What gives up those of them whose connection broke, the one that broke first before the others.
         self._kept: dict[str, asyncio.TimerHandle] = {}
+        # What looks whether the others have sent something.
+        self._watches: dict[str, asyncio.TimerHandle] = {}
 
     def serve_with(self, engine: Engine[EncodedWindow], model: WhisperModel) -> None:
         """Accept clients from now on."""
         self._engine, self._model = engine, model
+
+    def reload(self, front: ServerSettings) -> None:
+        """Let other limits hold from now on."""
+        self._settings = dataclasses.replace(self._settings, server=front)
 
     def open(self, start: StreamStart) -> "ClientStream":
         """Open a session.
@@ -55,28 +75,35 @@ class ClientStreams:
         if engine is None or model is None:
             raise BusyError("the model is still being loaded: try again in a moment")
         most = settings.server.max_streams
-        if len(self._open) - len(self._kept) >= most:
+        spare = self._spare() if self._n_places_taken >= most else None
+        if self._n_places_taken >= most and spare is None:
             raise BusyError(
                 f"all {most} places for clients' audio are taken: try again later, or raise server.max_streams"
             )
         load = engine.load
         if not load.room:
+            sessions = "1 session" if load.capacity == 1 else f"{load.capacity} sessions"
             raise BusyError(
-                f"this machine keeps {_sessions(load.capacity)} in real time, and they are taken: try again later,"
+                f"this machine keeps {sessions} in real time, and they are taken: try again later,"
                 " or raise stream.max_pace_s"
+            )
+        if start.keep and self._history is None:
+            raise ConfigError(
+                "keep is true, but this daemon keeps no history: leave keep out, or have server.history set"
             )
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
-        log = EventLog(name, settings.server.history_events)
+        keeper = self._history.keeper(source="a client's stream", own=False) if self._history and start.keep else None
+        log = EventLog(name, settings.server.history_events, keeper)
         runner = open_session(settings, model, log, options=start, kind=AudioKind.EITHER, on_finished=log.close)
-        if len(self._open) >= most:
-            self._open[next(iter(self._kept))].abandon()
+        if spare is not None:
+            self._give_up(spare)
         engine.add(runner)
 
         def leave() -> None:
             runner.close()
             self._open.pop(name, None)
-            self._forget_timer(name)
+            self._forget_timers(name)
 
         stream = self._open[name] = ClientStream(
             runner,
@@ -87,6 +114,7 @@ class ClientStreams:
             on_keep=lambda: self._keep(name),
             on_leave=leave,
         )
+        self._watch(name)
         return stream
 
     def resume(self, session: str) -> "ClientStream":
@@ -97,21 +125,60 @@ class ClientStreams:
                 f"the session is not known: a stream is kept for {self._settings.server.resume_s:g} s after its"
                 " connection broke (server.resume_s), less where others need its place; start another"
             )
-        self._forget_timer(session)
+        self._forget_timers(session)
+        stream.touch()
+        self._watch(session)
         return stream
 
+    @property
+    def _n_places_taken(self) -> int:
+        return sum(not stream.expired for stream in self._open.values())
+
+    def _spare(self) -> str | None:
+        """Return the stream that gives its place to a newcomer, None where none has to."""
+        kept = next((name for name in self._kept if not self._open[name].expired), None)
+        if kept is not None:
+            return kept
+        idle_s = {name: stream.idle_s for name, stream in self._open.items()}
+        longest = max(idle_s, key=idle_s.__getitem__, default=None)
+        return longest if longest is not None and idle_s[longest] >= SPARE_S else None
+
+    def _give_up(self, name: str) -> None:
+        stream = self._open[name]
+        if name in self._kept:
+            stream.abandon()
+        else:
+            stream.expire(
+                f"nothing was sent for {stream.idle_s:.0f} s, and another client needs the place (all"
+                f" {self._settings.server.max_streams} of server.max_streams are taken): send audio as it is spoken,"
+                " silence too, or begin anew when there is some"
+            )
+
+    def _watch(self, name: str) -> None:
+        """End a stream that has sent nothing for too long, and look again later where it has."""
+        stream, limit_s = self._open[name], self._settings.server.idle_s
+        idle_s = stream.idle_s
+        if idle_s >= limit_s:
+            stream.expire(
+                f"nothing was sent for {idle_s:.0f} s (server.idle_s is {limit_s:g}): expected audio as it is spoken,"
+                " silence too, or a command; begin anew when there is some"
+            )
+        elif not stream.complete:
+            self._watches[name] = asyncio.get_running_loop().call_later(limit_s - idle_s, self._watch, name)
+
     def _keep(self, name: str) -> None:
-        self._forget_timer(name)
+        self._forget_timers(name)
         stream, resume_s = self._open[name], self._settings.server.resume_s
         if resume_s:
             self._kept[name] = asyncio.get_running_loop().call_later(resume_s, stream.abandon)
         else:
             stream.abandon()
 
-    def _forget_timer(self, name: str) -> None:
-        timer = self._kept.pop(name, None)
-        if timer is not None:
-            timer.cancel()
+    def _forget_timers(self, name: str) -> None:
+        for timers in (self._kept, self._watches):
+            timer = timers.pop(name, None)
+            if timer is not None:
+                timer.cancel()
 
 
 class ClientStream:
@@ -145,14 +212,18 @@ class ClientStream:
         # None once it was called.
         self._on_leave: Callable[[], None] | None = on_leave
         self._loop = asyncio.get_running_loop()
-        # What was taken in and waits for room in the buffer: audio, shape (n,), and what is to be done behind it. It
-        # is part of the session whatever becomes of the connection that it came over.
-        self._waiting: deque[Float32Array | Callable[[], None]] = deque()
+        # What waits for room in the buffer: audio as it came, audio that is decoded, shape (n,), and what is to be done
+        # behind it. What is decoded is part of the session whatever becomes of the connection that it came over.
+        self._waiting: deque[memoryview | Float32Array | Callable[[], None]] = deque()
         # Set while nothing waits.
         self._idle = asyncio.Event()
         self._idle.set()
-        # Whether the audio was said to be complete.
+        # Whether the audio was said to be complete, by the client or by `expire`.
         self._complete = False
+        # Whether it was by `expire`.
+        self._expired = False
+        # When what the client sent last had been passed on, by the loop's clock.
+        self._heard_from_s = self._loop.time()
         # Set when `end` was published.
         self._ended = asyncio.Event()
         runner.ring.on_room = self._on_room
@@ -160,26 +231,33 @@ class ClientStream:
 
     @property
     def feed(self) -> EventLog:
-        """The session's events."""
         return self._log
 
     @property
     def options(self) -> SessionOptions:
-        """What the client has chosen."""
         return self._options
 
     @property
     def complete(self) -> bool:
-        """Whether `finish` was called."""
+        """Whether `finish` or `expire` was called: nothing more is taken in."""
         return self._complete
 
+    @property
+    def expired(self) -> bool:
+        """Whether the daemon ended it since nothing was sent."""
+        return self._expired
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds for which the client has sent nothing; 0 while it need not, as it waits for us."""
+        return 0.0 if self._complete or self._waiting else self._loop.time() - self._heard_from_s
+
     async def write(self, data: bytes) -> None:
-        """Take audio in, waiting while the buffer is full."""
-        self._take(self._pcm.decode(data))
+        if data:
+            self._put(memoryview(data))
         await self._idle.wait()
 
     async def command(self, command: Command) -> None:
-        """Do what the client says, at the end of the audio so far."""
         self._put(getattr(self._runner, command))
         await self._idle.wait()
 
@@ -191,21 +269,33 @@ class ClientStream:
         await self._idle.wait()
 
     async def finish(self) -> None:
-        """Say that no more audio comes; return when everything final, and `end`, was published."""
-        if not self._complete:
-            self._complete = True
-            self._take(self._pcm.finish())
-            self._put(self._runner.end)
+        self._complete_audio()
         await self._ended.wait()
 
+    def expire(self, message: str) -> None:
+        """Make final what was said, say why no more is taken in, and end the session."""
+        self._expired = True
+        self.report(IdleError.code, message, fatal=True)
+        self._complete_audio()
+
     def report(self, code: str, message: str, fatal: bool) -> None:
-        """Publish an `error` event in the session."""
         self._log.append(Error(code=code, message=message, fatal=fatal))
 
     def go_on(self) -> int:
-        """Expect whole samples again, and return how many were taken in, at the client's own rate."""
-        self._pcm.drop_rest()
+        """Expect whole samples again, and return how many were taken in, at the client's own rate.
+
+        What was not decoded yet is forgotten, with all that stands behind it: the client sends it again.
+        """
+        if not self._complete:
+            decoded = itertools.takewhile(lambda item: not isinstance(item, memoryview), tuple(self._waiting))
+            self._waiting = deque(decoded)
+            self._pcm.drop_rest()
+            self._pass_on()
         return self._pcm.frames_decoded
+
+    def touch(self) -> None:
+        """The client has come back: it was not idle while it was away."""
+        self._heard_from_s = self._loop.time()
 
     def keep(self) -> None:
         """The connection broke: the client may come back for a while."""
@@ -218,16 +308,24 @@ class ClientStream:
         if leave is None:
             return
         leave()
+        # The runner and the log know the stream no more: it is freed now, and not by the next garbage collection.
         self._runner.ring.on_room = None
         self._log.close()
 
-    def _take(self, samples: Float32Array) -> None:
-        """Take in decoded audio, shape (n,)."""
-        for code, message in self._pcm.take_problems():
-            self.report(code, message, fatal=False)
-        self._put(samples)
+    def _complete_audio(self) -> None:
+        if not self._complete:
+            self._put(self._flush)
+            self._put(self._runner.end)
+            self._complete = True
 
-    def _put(self, item: Float32Array | Callable[[], None]) -> None:
+    def _flush(self) -> None:
+        """Take the last samples out of the decoder."""
+        self._waiting.appendleft(self._pcm.finish())
+        self._report_problems()
+
+    def _put(self, item: memoryview | Callable[[], None]) -> None:
+        if self._complete:
+            return
         self._waiting.append(item)
         self._idle.clear()
         self._pass_on()
@@ -236,21 +334,37 @@ class ClientStream:
         """Hand what waits to the session, in order, as far as there is room for it."""
         while self._waiting and not self._ended.is_set():
             item = self._waiting[0]
+            needed = MAX_WRITE_SAMPLES if isinstance(item, memoryview) else 0 if callable(item) else len(item)
+            if self._runner.ring.free < min(needed, MAX_WRITE_SAMPLES):
+                return  # it is still waiting, which `_on_room` must see
+            self._waiting.popleft()
             if callable(item):
-                self._waiting.popleft()
                 item()
                 continue
-            piece, rest = item[:MAX_WRITE_SAMPLES], item[MAX_WRITE_SAMPLES:]
-            if self._runner.ring.free < len(piece):
-                return  # it is still waiting, which `_on_room` must see
+            samples = self._decode(item) if isinstance(item, memoryview) else item
+            piece, rest = samples[:MAX_WRITE_SAMPLES], samples[MAX_WRITE_SAMPLES:]
             if len(rest):
-                self._waiting[0] = rest
-            else:
-                self._waiting.popleft()
+                self._waiting.appendleft(rest)
             if len(piece):
                 self._runner.write(piece)
         self._waiting.clear()
+        self._heard_from_s = self._loop.time()
         self._idle.set()
+
+    def _decode(self, data: memoryview) -> Float32Array:
+        """Decode the first of some bytes, and leave the rest waiting. Returns audio, shape (n,)."""
+        pcm = self._pcm
+        n_frames = min(MAX_DECODE_BYTES // pcm.frame_bytes, pcm.sample_rate * MAX_WRITE_SAMPLES // SAMPLE_RATE)
+        n_bytes = n_frames * pcm.frame_bytes
+        if len(data) > n_bytes:
+            self._waiting.appendleft(data[n_bytes:])
+        samples = pcm.decode(data[:n_bytes])
+        self._report_problems()
+        return samples
+
+    def _report_problems(self) -> None:
+        for code, message in self._pcm.take_problems():
+            self.report(code, message, fatal=False)
 
     def _on_room(self) -> None:
         """There is room in the buffer: called by the engine's threads."""
@@ -269,7 +383,3 @@ class ClientStream:
     def _call(self, callback: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has been closed: nobody is left to write
             self._loop.call_soon_threadsafe(callback)
-
-
-def _sessions(n_sessions: int | None) -> str:
-    return "1 session" if n_sessions == 1 else f"{n_sessions} sessions"

@@ -1,22 +1,25 @@
 """Sessions of a loaded model: their settings, how they are opened, and how audio is written to them."""
 
 import dataclasses
+import logging
 import math
 from collections.abc import Callable
 from typing import Any
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.events import Ready
-from streamer.server.messages import SessionOptions
-from streamer.settings.apply import decode_options, is_conditioned
+from streamer.errors import StreamerError
+from streamer.events import Error, Event, Ready
+from streamer.protocols.native import SessionOptions
+from streamer.settings.apply import decode_options, gate_settings, is_conditioned
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
-from streamer.stream.gate import GateSettings
 from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.stream.settings import SessionSettings
 from streamer.whisper.model import WhisperModel
+
+logger = logging.getLogger(__name__)
 
 # The options of a client that has none.
 NO_OPTIONS = SessionOptions()
@@ -34,10 +37,11 @@ def open_session(
     reserved: bool = False,
     on_finished: Callable[[], None],
     options: SessionOptions = NO_OPTIONS,
+    label: Callable[[Event], Event] | None = None,
 ) -> SessionRunner:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
-    `options` are a client's own. See `SessionRunner` for the rest.
+    `options` are a client's own; `label` adds to an event what only the source knows. See `SessionRunner` for the rest.
     Raises ConfigError where the model cannot do what is asked for.
     """
     chosen = session_settings(settings, model, options)
@@ -48,7 +52,8 @@ def open_session(
         n_mels=model.dims.n_mels,
         max_delay_s=settings.stream.max_delay_s,
         reserved=reserved,
-        on_event=log.append,
+        name=log.session,
+        on_event=log.append if label is None else lambda event: log.append(label(event)),
         on_finished=on_finished,
     )
     log.append(ready_event(model, chosen.language))
@@ -72,12 +77,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     if language == "auto" and len(set(options.languages or ())) == 1:
         (language,) = set(options.languages or ())
     chosen = SessionSettings(
-        gate=GateSettings(
-            threshold=settings.speech.threshold,
-            min_speech_s=settings.speech.min_speech_s,
-            min_silence_s=settings.speech.min_silence_s,
-            pad_s=settings.speech.pad_s,
-        ),
+        gate=gate_settings(settings.speech),
         pace_s=settings.stream.pace_s,
         policy=settings.stream.policy,
         n_agreeing=settings.stream.agreement,
@@ -85,6 +85,8 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         commit_probability=settings.stream.commit_probability,
         show_probability=settings.stream.show_probability,
         trim_after_s=settings.stream.trim_after_s,
+        # Where there are no graphs for shorter windows, these would save nothing.
+        short_window_s=max(settings.stream.short_window_s, model.runtime.windows_s[0]),
         condition_on_previous_text=is_conditioned(settings.decoding, model),
         no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
@@ -127,6 +129,12 @@ def write_all(runner: SessionRunner, samples: Float32Array, cancelled: Callable[
             if runner.over or cancelled():
                 return
         runner.write(piece)
+
+
+def tell_error(log: EventLog, error: StreamerError) -> None:
+    """Log what is wrong with a session's audio, and publish it."""
+    logger.warning("%s", error)
+    log.append(Error(code=error.code, message=str(error), fatal=False))
 
 
 def _or(threshold: float | None, never: float) -> float:

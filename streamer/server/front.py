@@ -1,51 +1,73 @@
-"""The server: one port for the captions page, health, metrics and both WebSocket endpoints."""
+"""The server: one port for the captions page, health, metrics and the WebSockets."""
 
 import asyncio
 import contextlib
-import errno
 import logging
 import re
-import socket
-import sys
-from collections.abc import Awaitable, Callable, Collection, Mapping
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from urllib.parse import urlsplit
+from pathlib import Path
+from typing import TYPE_CHECKING
 
+import uvicorn
 from prometheus_client import CollectorRegistry
-from websockets.asyncio.server import Server as WebSocketServer
-from websockets.asyncio.server import ServerConnection, serve
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket
 from websockets.frames import CloseCode
-from websockets.http11 import Request, Response
-from websockets.protocol import State
 
-from streamer.errors import ConfigError, PortInUseError
-from streamer.server.access import Access, is_wildcard
-from streamer.server.http import HttpFront, check_upgrade, query_value, respond_error
-from streamer.server.interfaces import Input, Streams
+from streamer.errors import UsageError
+from streamer.server.access import Access, Refusal, chosen_subprotocol
+from streamer.server.app import Prepare, Serve, make_app
+from streamer.server.connection import HttpProtocol, State, WebSocketProtocol
+from streamer.server.exchange import hold_dialogue
+from streamer.server.history_file import HistoryFile
+from streamer.server.http import Pages
+from streamer.server.interfaces import Comparer, Input, Recordings, Streams
+from streamer.server.limits import Full, Limits
+from streamer.server.listener import TlsListener
 from streamer.server.metrics import ServerMetrics
+from streamer.server.replay import earlier_events
+from streamer.server.rest import CompareEndpoint, Rest
+from streamer.server.sockets import BACKLOG, listen, url
 from streamer.server.stream import StreamEndpoint
-from streamer.server.ws import (
-    CLOSE_TIMEOUT_S,
-    KEEPALIVE_S,
-    Close,
-    Context,
-    close_connection,
-    serve_captions,
-)
+from streamer.server.tokens import Token
+from streamer.server.transcripts import Transcripts
+from streamer.server.unix import UnixSocket
+from streamer.server.uploads import Uploads
+from streamer.server.wires import WIRES, Wire, wires
+from streamer.server.ws import Close, Connection, Context, serve_captions
+from streamer.server.wyoming import WyomingServer
+from streamer.settings.table import ServerSettings
 from streamer.stream.eventlog import EventLog
+
+if TYPE_CHECKING:
+    from streamer.server.tls import Tls
 
 logger = logging.getLogger(__name__)
 
-MAX_MESSAGE_BYTES = 2**20  # of one frame; 5.5 s of stereo float audio at 24 kHz, far more than a live client sends
-MAX_QUEUED_FRAMES = 8  # received but not handled yet; then the network is held back
-SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: what is in there can no longer be replaced by something newer
+MAX_MESSAGE_BYTES = 2**20  # 5.5 s of stereo float audio at 24 kHz, far more than a live client sends at a time
+ANSWER_TIMEOUT_S = 1.0  # for requests that are being answered when the daemon stops
 ABORT_TIMEOUT_S = 2.0  # for a connection that was cut to be gone
+TOKENS_S = 1.0  # from one look for revoked tokens to the next
 
 CAPTIONS_PATH = "/v1/captions"
 STREAM_PATH = "/v1/stream"
 
 # A sequence number as `after` may give it.
 _SEQ = re.compile(r"\d{1,15}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class _Handler:
+    """What serves a WebSocket that is open."""
+
+    path: str
+    streams: bool  # whether its client sends audio
+    caller: Token
+    connection: Connection
 
 
 class Server:
@@ -56,249 +78,306 @@ class Server:
 
     def __init__(
         self,
+        settings: ServerSettings,
         *,
-        host: str,
-        port: int,
-        token: str,
-        origins: Collection[str],
-        max_subscribers: int,
-        queue_events: int,
         feed: EventLog | None,
         input_now: Callable[[], Input | None],
         streams: Streams,
+        recordings: Recordings | None = None,
+        comparer: Comparer | None = None,
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
+        is_live: Callable[[], bool] = lambda: True,
+        history_file: HistoryFile | None = None,
+        default_token_file: Path | None = None,
     ) -> None:
-        """Prepare a server for `host` and `port` (0: any free one).
+        """Prepare a server.
 
         `feed` has the events of the daemon's own input, None where it has none; `input_now` returns what commands to
         it go to, None while it has not begun. `health` returns what `/healthz` shows, with a `status` that is `ok` or
-        something else. `max_subscribers` holds for each endpoint.
+        something else; `is_live` says for `/livez` whether the program makes progress. `default_token_file` is read
+        where the settings name none, and it is there. `history_file` is what is kept of earlier, None where nothing is.
 
         Raises ConfigError where it would be open to a network without a token, or an origin is not one.
         """
-        self._access = Access(host=host.strip("[]"), token=token, origins=tuple(origins))
-        self._access.check_settings()
-        self._port = port
-        self._max_subscribers = max_subscribers
+        self._settings = settings
+        self._default_token_file = default_token_file
+        self._access = Access.of(settings, default_token_file)
         self._feed = feed
+        self._history_file = history_file
+        self._metrics = ServerMetrics(registry)
         self._context = Context(
-            queue_events=queue_events,
+            queue_events=settings.queue_events,
+            draining=asyncio.Event(),
             stopping=asyncio.Event(),
-            metrics=ServerMetrics(registry),
+            metrics=self._metrics,
         )
-        # What serves the WebSockets, by their paths: here is the place for another protocol.
-        self._endpoints: dict[str, Callable[..., Awaitable[None]]] = {
-            CAPTIONS_PATH: self._serve_captions,
-            STREAM_PATH: StreamEndpoint(self._context, streams).serve,
-        }
-        self._http = HttpFront(self._access, health, registry, input_now if feed is not None else None, self._endpoints)
+        self._streams = streams
+        self._uploads = Uploads(round(settings.max_upload_mb * 1e6), settings.max_recordings)
+        self._stream = StreamEndpoint(self._context, streams, first_message_s=settings.first_message_s)
+        limits = Limits(settings.max_connections, settings.max_connections_per_address)
+        self._state = State(
+            limits,
+            header_timeout_s=settings.header_timeout_s,
+            count_refusal=self._metrics.refused,
+            is_proxy=lambda address: self._access.proxies.trust(address),
+            max_message_bytes={path: wire.max_message_bytes for path, wire in WIRES.items()},
+        )
+        app = make_app(
+            lambda: self._access,
+            Pages(health, is_live, registry, input_now if feed is not None else None, kept=history_file is not None),
+            {
+                CAPTIONS_PATH: ("read", self._prepare_captions),
+                STREAM_PATH: ("stream", self._prepare_stream),
+                **{path: ("stream", self._prepare_dialogue(wire)) for path, wire in wires(settings).items()},
+            },
+            self._refusal,
+            self._serve,
+            self._metrics,
+            limits,
+            Transcripts(history_file),
+            [
+                *(Rest(recordings, self._uploads).endpoints() if recordings is not None else ()),
+                *(CompareEndpoint(self._uploads, comparer).endpoints() if comparer is not None else ()),
+            ],
+            lambda: self._uploads.max_bytes,
+        )
+        self._config = uvicorn.Config(
+            app,
+            http=HttpProtocol,
+            ws=WebSocketProtocol,
+            ws_max_size=MAX_MESSAGE_BYTES,
+            # Captions are short and must not wait for a compressor; and each connection would hold its memory.
+            ws_per_message_deflate=False,
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            proxy_headers=False,
+        )
         # One a listening socket: `localhost` has an IPv4 and an IPv6 address.
-        self._servers: list[WebSocketServer] = []
-        # All TCP connections, also those that have not said yet what they want.
-        self._connections: set[ServerConnection] = set()
-        # What serves the WebSockets that are open, and on which path.
-        self._handlers: dict[asyncio.Task[None], str] = {}
+        self._listeners: list[asyncio.Server | TlsListener] = []
+        self._handlers: dict[asyncio.Task[None], _Handler] = {}
+        # The certificate; None where the port speaks plain HTTP.
+        self._tls: Tls | None = None
+        self._unix: UnixSocket | None = None
+        # Wyoming's own port; None where it is off.
+        self._wyoming = WyomingServer(settings, self._context, streams, limits) if settings.wyoming_port else None
+        # What closes the connections of tokens that are revoked, and what exchanges the certificate.
+        self._watching: list[asyncio.Task[None]] = []
 
     async def start(self) -> str:
         """Listen; return the address of the captions page, such as `http://127.0.0.1:8765/`.
 
-        Raises PortInUseError where the port is taken, ConfigError where the host cannot be listened on.
+        Raises PortInUseError where the port is taken, ConfigError where the host, the Unix socket or Wyoming's port
+        cannot be listened on, or there is no certificate.
         """
+        settings = self._settings
+        self._config.load()
+        logging.getLogger("uvicorn.error").addFilter(_is_our_trouble)
         host = self._access.host
-        sockets = await _listen(host, self._port)
+        if settings.tls not in ("auto", "off") or settings.tls_certificate or settings.tls_key:
+            # Late: what reads and makes certificates takes 9 MB.
+            from streamer.server.tls import make_tls
+
+            self._tls = await asyncio.to_thread(make_tls, settings)
+        if settings.unix_socket:
+            self._unix = UnixSocket(Path(settings.unix_socket).expanduser())
+        try:
+            if self._wyoming is not None:
+                await self._wyoming.listen()
+            sockets = await listen(host, settings.port)
+        except UsageError:
+            self._close_unix()
+            if self._wyoming is not None:
+                self._wyoming.close()
+            raise
+        loop = asyncio.get_running_loop()
+
+        def make_protocol() -> HttpProtocol:
+            return HttpProtocol(self._config, self._state, {})
+
         for sock in sockets:
-            self._servers.append(
-                await serve(
-                    self._handle,
-                    sock=sock,
-                    process_request=self._process_request,
-                    create_connection=_tracked(self._connections),
-                    # Captions are short and must not wait for a compressor; and each connection would hold its memory.
-                    compression=None,
-                    server_header="streamer",
-                    ping_interval=KEEPALIVE_S,
-                    ping_timeout=KEEPALIVE_S,
-                    close_timeout=CLOSE_TIMEOUT_S,
-                    max_size=MAX_MESSAGE_BYTES,
-                    max_queue=MAX_QUEUED_FRAMES,
-                    logger=_library_logger(),
-                )
-            )
-        return _url(host, sockets[0].getsockname()[1])
+            if self._tls is not None:
+                self._listeners.append(TlsListener(sock, self._tls.context, self._state, make_protocol))
+            else:
+                self._listeners.append(await loop.create_server(make_protocol, sock=sock, backlog=BACKLOG))
+        if self._unix is not None:
+            self._listeners.append(await loop.create_unix_server(make_protocol, sock=self._unix.sock, backlog=BACKLOG))
+            logger.info("listening on unix://%s", settings.unix_socket)
+        port = sockets[0].getsockname()[1]
+        self._watching.append(asyncio.create_task(self._watch_tokens()))
+        if self._tls is not None:
+            self._watching.append(asyncio.create_task(self._tls.watch(host, port)))
+        return url("http" if self._tls is None else "https", host, port)
+
+    async def serve_model(self, model: str, languages: Sequence[str]) -> None:
+        """Serve the clients that ask first what transcribes: a model that is ready, and what it knows."""
+        if self._wyoming is not None:
+            await self._wyoming.serve(model, languages)
+
+    @property
+    def n_connections(self) -> int:
+        return self._state.limits.n_open
+
+    def reload(self, settings: ServerSettings) -> None:
+        """Take up other origins, tokens and limits. Raises ConfigError, and changes nothing, where they cannot be."""
+        self._access = Access.of(settings, self._default_token_file, self._access.guesses)
+        self._settings = settings
+        self._state.limits.max_connections = settings.max_connections
+        self._state.limits.max_per_address = settings.max_connections_per_address
+        self._state.header_timeout_s = settings.header_timeout_s
+        self._stream.first_message_s = settings.first_message_s
+        if self._wyoming is not None:
+            self._wyoming.settings = settings
+
+    def drain(self) -> None:
+        """Begin to stop: take no new WebSockets, and let clients' streams end. Subscribers still get what comes."""
+        self._context.draining.set()
 
     async def stop(self, timeout_s: float = 10.0) -> None:
         """Take no more connections, flush the open ones, close them with code 1001, and return when all are gone.
 
         A client's stream is finished first. What is not done after `timeout_s` is cut off.
         """
+        self.drain()
         self._context.stopping.set()
-        for server in self._servers:
-            server.close(close_connections=False)
+        for task in self._watching:
+            task.cancel()
+        for listener in self._listeners:
+            listener.close()
+        self._close_unix()
+        stopping = [asyncio.create_task(self._wyoming.stop(timeout_s))] if self._wyoming is not None else []
         if self._handlers:
             _, late = await asyncio.wait(list(self._handlers), timeout=timeout_s)
             for task in late:
                 task.cancel()
-        for connection in list(self._connections):
-            if connection.state is not State.CLOSED:
-                connection.transport.abort()
+        await asyncio.gather(*stopping)
+        if self._state.tasks:  # answers that are on their way
+            await asyncio.wait(list(self._state.tasks), timeout=ANSWER_TIMEOUT_S)
+        for connection in list(self._state.connections):
+            connection.transport.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ABORT_TIMEOUT_S):
-                for server in self._servers:
-                    await server.wait_closed()
-        self._servers.clear()
+                while self._state.connections or self._state.tasks:
+                    await asyncio.sleep(0.01)
+        self._listeners.clear()
 
-    def _process_request(self, connection: ServerConnection, request: Request) -> Response | None:
-        response = self._http.answer(request) or self._check_socket(request) or check_upgrade(request)
-        if response is not None:
-            return response
-        sock = connection.transport.get_extra_info("socket")
-        if sock is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
-        if urlsplit(request.path).path != CAPTIONS_PATH:
-            connection.ping_interval = None  # who sends audio has a keepalive of its own, see ws.receive
-        return None
+    def _close_unix(self) -> None:
+        if self._unix is not None:
+            self._unix.close()
 
-    def _check_socket(self, request: Request) -> Response | None:
-        url = urlsplit(request.path)
-        if url.path == CAPTIONS_PATH and self._feed is None:
-            return respond_error(
-                HTTPStatus.NOT_FOUND,
+    def _refusal(self, opening: HTTPConnection) -> Refusal | None:
+        """Why a request for a WebSocket's address cannot be met; None where it can."""
+        if opening.url.path == CAPTIONS_PATH and self._feed is None:
+            text = (
                 f"the daemon runs without an input of its own, there are no captions: send audio to {STREAM_PATH},"
-                " or start it with --input mic or a file",
+                " or start it with --input mic or a file"
             )
-        after = query_value(url.query, "after")
-        if after is not None and _SEQ.fullmatch(after) is None:
-            return respond_error(
-                HTTPStatus.BAD_REQUEST,
-                f"after is {after!r:.60}: expected the seq of the last event received, a whole number, 0 for all",
-            )
+            return Refusal(HTTPStatus.NOT_FOUND, text, "path")
+        after = opening.query_params.get("after")
+        if after is not None and opening.url.path not in WIRES and _SEQ.fullmatch(after) is None:
+            text = f"after is {after!r:.60}: expected the seq of the last event received, a whole number, 0 for all"
+            return Refusal(HTTPStatus.BAD_REQUEST, text, "after")
+        if self._context.draining.is_set():
+            return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the daemon stops: try again in a moment", "stopping")
+        if opening.scope["type"] == "http":
+            text = f"{opening.url.path} speaks WebSocket: connect with ws://; recordings go to /v1/audio/transcriptions"
+            return Refusal(HTTPStatus.UPGRADE_REQUIRED, text, "upgrade")
         return None
 
-    async def _handle(self, connection: ServerConnection) -> None:
-        assert connection.request is not None
-        url = urlsplit(connection.request.path)
-        if sum(path == url.path for path in self._handlers.values()) >= self._max_subscribers:
-            reason = f"no room: {self._max_subscribers} clients are connected, try again later"
-            await close_connection(connection, Close(CloseCode.TRY_AGAIN_LATER, reason))
+    async def _serve(self, websocket: WebSocket, serve: Serve) -> None:
+        """Serve a WebSocket, from before it is accepted to its end."""
+        await websocket.accept(subprotocol=chosen_subprotocol(websocket.scope["subprotocols"]))
+        path = websocket.url.path
+        handler = _Handler(path, path != CAPTIONS_PATH, websocket.state.caller, Connection(websocket))
+        connection = handler.connection
+        full = self._full(handler)
+        if full is not None:
+            self._metrics.refused(full.reason)
+            await connection.close(Close(CloseCode.TRY_AGAIN_LATER, f"no room: {full.message}, try again later"))
             return
         task = asyncio.current_task()
         assert task is not None
-        self._handlers[task] = url.path
-        logger.debug("%s connects to %s", connection.remote_address, url.path)
-        text = query_value(url.query, "after")
-        after = None if text is None else int(text)
-        session = query_value(url.query, "session") or None
+        self._handlers[task] = handler
+        logger.debug("%s connects to %s", websocket.client, path)
         try:
-            await self._endpoints[url.path](connection, after=after, session=session)
+            await serve(connection)
+        except asyncio.CancelledError:
+            logger.debug("%s on %s is cut off", websocket.client, path)  # `stop` cuts the connection next
+        except Exception:
+            logger.exception("serving a client on %s failed", path)
+            await connection.close(Close(CloseCode.INTERNAL_ERROR, "internal"))
         finally:
             del self._handlers[task]
-            logger.debug("%s left %s", connection.remote_address, url.path)
+            logger.debug("%s left %s", websocket.client, path)
 
-    async def _serve_captions(self, connection: ServerConnection, *, after: int | None, session: str | None) -> None:
-        assert self._feed is not None
-        with self._context.metrics.subscribers.track_inprogress():
-            await serve_captions(connection, self._context, self._feed, after=after, session=session)
+    def _full(self, new: _Handler) -> Full | None:
+        """Why there is no room for a WebSocket: at its path, or for its token; None where there is."""
+        on_path = [other for other in self._handlers.values() if other.path == new.path]
+        if len(on_path) >= self._settings.max_subscribers:
+            return Full("subscribers", f"{self._settings.max_subscribers} clients are connected")
+        caller = new.caller
+        n_open = sum(other.caller.name == caller.name for other in self._handlers.values())
+        if caller.max_connections is not None and n_open >= caller.max_connections:
+            return Full("token_connections", f"token {caller.name} has {caller.max_connections} connections")
+        n_streams = sum(other.streams and other.caller.name == caller.name for other in self._handlers.values())
+        if new.streams and caller.max_streams is not None and n_streams >= caller.max_streams:
+            return Full("token_streams", f"token {caller.name} has {caller.max_streams} streams")
+        return None
 
+    async def _watch_tokens(self) -> None:
+        """Close the connections of tokens that are revoked, changed or expired; tell of guesses."""
+        while True:
+            await asyncio.sleep(TOKENS_S)
+            try:
+                now = time.time()
+                tokens = self._access.tokens
+                tokens.refresh()
+                self._access.report(now)
+                revoked = [handler for handler in self._handlers.values() if not tokens.holds(handler.caller, now)]
+                for handler in revoked:
+                    await handler.connection.shut(Close(CloseCode.POLICY_VIOLATION, "the token counts no more"))
+            except Exception:  # a token that is revoked tomorrow must not stay
+                logger.exception("looking for revoked tokens failed")
 
-async def _listen(host: str, port: int) -> list[socket.socket]:
-    """Bind every address of `host` to one port; the first decides which where `port` is 0."""
-    loop = asyncio.get_running_loop()
-    try:
-        infos = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-    except (OSError, UnicodeError) as error:
-        raise ConfigError(
-            f"server.host {host!r:.100} cannot be resolved ({error}): expected a name or address of this machine,"
-            " such as 127.0.0.1"
-        ) from None
-    sockets: list[socket.socket] = []
-    refused: OSError | None = None
-    for family, address in dict.fromkeys((family, address) for family, _, _, _, address in infos):
-        wanted = sockets[0].getsockname()[1] if sockets else port
-        try:
-            sockets.append(_bind(family, (address[0], wanted, *address[2:])))
-        except OSError as error:
-            logger.debug("not listening on %s: %s", address[0], error)
-            refused = error
-            absent = error.errno in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)  # such as ::1 where there is no IPv6
-            if absent or (sockets and port == 0):
-                continue
-            for sock in sockets:
-                sock.close()
-            sockets.clear()
-            break
-    if sockets:
-        return sockets
-    if refused is not None and refused.errno == errno.EADDRINUSE:
-        raise PortInUseError(host, port)
-    reason = refused.strerror if refused is not None else "it has no address"
-    raise ConfigError(
-        f"cannot listen on {host} port {port} ({reason}): expected an address of this machine in server.host"
-        " and a port that programs may use, 1024 or above, in server.port"
-    )
+    def _prepare_captions(self, websocket: WebSocket) -> Serve:
+        after, session = _place(websocket)
 
+        async def serve(connection: Connection) -> None:
+            feed, earlier = self._feed, None
+            assert feed is not None
+            if self._history_file is not None and session is not None and after is not None:
+                earlier = earlier_events(self._history_file, feed, session, after)
+            with self._metrics.subscribers.track_inprogress():
+                await serve_captions(connection, self._context, feed, after=after, session=session, earlier=earlier)
 
-def _bind(family: int, address: tuple[object, ...]) -> socket.socket:
-    sock = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        if sys.platform == "win32":
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-        else:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart need not wait for old connections
-        if family == socket.AF_INET6:
-            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        sock.bind(address)
-        sock.listen(100)
-        sock.setblocking(False)
-    except OSError:
-        sock.close()
-        raise
-    return sock
+        return serve
 
+    def _prepare_stream(self, websocket: WebSocket) -> Serve:
+        after, session = _place(websocket)
+        return partial(self._stream.serve, after=after, session=session)
 
-def _url(host: str, port: int) -> str:
-    name = host
-    if is_wildcard(host):
-        name = "::1" if ":" in host else "127.0.0.1"
-    return f"http://[{name}]:{port}/" if ":" in name else f"http://{name}:{port}/"
+    def _prepare_dialogue(self, wire: Wire) -> Prepare:
+        def prepare(websocket: WebSocket) -> Serve:
+            dialogue = wire.make(websocket.query_params, websocket.headers)
+            return partial(
+                hold_dialogue,
+                context=self._context,
+                streams=self._streams,
+                dialogue=dialogue,
+                idle_s=self._settings.idle_s,
+                first_message_s=self._settings.first_message_s,
+            )
+
+        return prepare
 
 
-def _tracked(connections: set[ServerConnection]) -> type[ServerConnection]:
-    """Return a connection class that keeps account of itself in `connections`, and that cannot linger."""
-    # Those that will be cut off.
-    closing: set[ServerConnection] = set()
-
-    class TrackedConnection(ServerConnection):
-        def connection_made(self, transport: asyncio.BaseTransport) -> None:
-            connections.add(self)
-            super().connection_made(transport)
-
-        def data_received(self, data: bytes) -> None:
-            super().data_received(data)
-            # The library closes a connection that breaks the framing, then waits for the client to hang up. One that
-            # does not is cut off.
-            if self.state is State.CLOSING and self not in closing:
-                closing.add(self)
-                self.loop.call_later(CLOSE_TIMEOUT_S, self.transport.abort)
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            connections.discard(self)
-            closing.discard(self)
-            super().connection_lost(exc)
-
-    return TrackedConnection
-
-
-def _library_logger() -> logging.Logger:
-    """Return the logger for the WebSocket library: its own trouble, not every visitor's."""
-    library_logger = logging.getLogger("streamer.server.websockets")
-    library_logger.setLevel(logging.WARNING)
-    library_logger.addFilter(_is_our_trouble)
-    return library_logger
+def _place(websocket: WebSocket) -> tuple[int | None, str | None]:
+    """Return the event that a client had last, and its session, as its address says."""
+    after = websocket.query_params.get("after")
+    return None if after is None else int(after), websocket.query_params.get("session") or None
 
 
 def _is_our_trouble(record: logging.LogRecord) -> bool:
-    if record.msg == "opening handshake failed":  # a port scanner, or a browser's idle connection
-        logger.debug("a client did not complete a request: %s", record.exc_info[1] if record.exc_info else "")
-        return False
-    return True
+    """Whether what uvicorn logs is more than a visitor's mistake: a port scanner's, say."""
+    return not str(record.msg).startswith(("Invalid", "Unsupported upgrade"))

@@ -1,63 +1,83 @@
-"""The HTTP half of the port: the captions page, its health and its numbers."""
+"""The HTTP half of the port: the captions page, health, numbers, and commands for the daemon's own input."""
 
 import importlib.resources
 import logging
-import operator
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import get_args
-from urllib.parse import parse_qs, urlsplit
 
 import msgspec
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from websockets.datastructures import Headers
-from websockets.http11 import Request, Response
+from starlette.requests import Request
+from starlette.responses import Response
 
-from streamer.server.access import Access
+from streamer.protocols.native import Command
 from streamer.server.interfaces import Input
-from streamer.server.messages import Command
 
 logger = logging.getLogger(__name__)
 
-# The daemon's own input: how it is (GET), and what it is to do (POST).
-INPUT_PATH = "/v1/input"
-COMMANDS: dict[str, Callable[[Input], None]] = {
-    f"{INPUT_PATH}/{command}": operator.methodcaller(command) for command in get_args(Command)
-}
-
-# Files of the captions page. All but the page itself are served without a token: they hold nothing but the program.
+# Files of the pages. They are served without a token: they hold nothing but the program.
 PAGE_FILES = {
     "/": ("index.html", "text/html; charset=utf-8"),
     "/captions.css": ("captions.css", "text/css; charset=utf-8"),
     "/captions.js": ("captions.js", "text/javascript; charset=utf-8"),
-    "/transcript.js": ("transcript.js", "text/javascript; charset=utf-8"),
-    "/microphone.js": ("microphone.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
+    "/overlay": ("overlay.html", "text/html; charset=utf-8"),
+    "/overlay.css": ("overlay.css", "text/css; charset=utf-8"),
+    "/settings": ("settings.html", "text/html; charset=utf-8"),
+    "/settings.css": ("settings.css", "text/css; charset=utf-8"),
+    **{
+        f"/{name}.js": (f"{name}.js", "text/javascript; charset=utf-8")
+        for name in (
+            *("client", "transcript", "formats", "view", "sessions", "recordings", "microphone"),
+            *("overlay", "rolling", "address", "settings", "clipboard"),
+        )
+    },
 }
+
+# What pages may do besides (Content Security Policy). OBS puts its user's own styles into a page as a <style>, which
+# may bring fonts and pictures along; the settings show the overlay in a frame; the captions page looks how long a
+# dropped file is.
+_MORE = {
+    "/": {"media-src": "blob:"},
+    "/overlay": {
+        "style-src": "'self' 'unsafe-inline'",
+        "font-src": "data:",
+        "img-src": "'self' data:",
+        "frame-ancestors": "'self'",
+    },
+    "/settings": {"frame-src": "'self'"},
+}
+
+COMMANDS: tuple[str, ...] = get_args(Command)
+
+# No cache keeps the answer, and no browser guesses about it.
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
 
 # A Host header that can be written into a policy as it is.
 _PLAIN_HOST = re.compile(r"[A-Za-z0-9.\-]+(:\d+)?|\[[0-9A-Fa-f:.]+\](:\d+)?")
 
 
-class HttpFront:
+class Pages:
     """Answers what is not a WebSocket."""
 
     def __init__(
         self,
-        access: Access,
         health: Callable[[], Mapping[str, object]],
+        is_live: Callable[[], bool],
         registry: CollectorRegistry,
         input_now: Callable[[], Input | None] | None,
-        socket_paths: Collection[str],
+        *,
+        kept: bool,
     ) -> None:
         """Answer with what is given; `input_now` is None where the daemon has no input (see `Server`).
 
-        Requests for `socket_paths` are checked, and go on as WebSockets.
+        kept : whether what the input says goes into a history
         """
-        self._access = access
-        self._socket_paths = socket_paths
+        self._kept = kept
+        self._is_live = is_live
         self._input_now = input_now
         self._health = health
         self._registry = registry
@@ -67,48 +87,35 @@ class HttpFront:
             path: (content_type, (static / name).read_bytes()) for path, (name, content_type) in PAGE_FILES.items()
         }
 
-    def answer(self, request: Request) -> Response | None:
-        """Return the response to a request; None where it may go on as a WebSocket."""
-        url = urlsplit(request.path)
-        refused = self._refuse(request, url.path, url.query)
-        if refused is not None:
-            return refused
-        if url.path in self._files:
-            content_type, body = self._files[url.path]
-            headers = {"Content-Security-Policy": _policy(_header(request, "Host") or "")}
-            return respond(HTTPStatus.OK, body, content_type, headers)
-        if url.path == "/healthz":
-            return self._answer_health()
-        if url.path == "/metrics":
-            return respond(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
-        if url.path == INPUT_PATH or url.path in COMMANDS:
-            return self._answer_input(COMMANDS.get(url.path))
-        return None
+    async def file(self, request: Request) -> Response:
+        """A file of the captions page."""
+        content_type, body = self._files[request.url.path]
+        headers = {"Content-Security-Policy": _policy(request.headers.get("host", ""), request.url.path)}
+        return respond(HTTPStatus.OK, body, content_type, headers)
 
-    def _refuse(self, request: Request, path: str, query: str) -> Response | None:
-        refusal = self._access.check_peer(_header(request, "Host"), _header(request, "Origin"))
-        if refusal is not None:
-            return respond_error(HTTPStatus(refusal.status), refusal.message)
-        paths = ("/healthz", "/metrics", *self._socket_paths, INPUT_PATH, *COMMANDS)
-        if path not in self._files and path not in paths:
-            return respond_error(
-                HTTPStatus.NOT_FOUND, f"path {path!r:.100} does not exist: there are /, {', '.join(paths)}"
-            )
-        # What changes something must not happen because somebody looks at an address.
-        expected = "POST" if path in COMMANDS else "GET"
-        if request.method != expected:
-            return respond_error(
-                HTTPStatus.METHOD_NOT_ALLOWED,
-                f"method is {request.method!r:.20}: expected {expected}",
-                {"Allow": expected},
-            )
-        if path in ("/", *paths) and path != "/healthz":
-            refusal = self._access.check_token(_header(request, "Authorization"), query_value(query, "token"))
-            if refusal is not None:
-                return respond_error(HTTPStatus(refusal.status), refusal.message, {"WWW-Authenticate": "Bearer"})
-        return None
+    async def metrics(self, request: Request) -> Response:
+        """The numbers, for Prometheus."""
+        return respond(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
 
-    def _answer_input(self, command: Callable[[Input], None] | None) -> Response:
+    async def health(self, request: Request) -> Response:
+        """How the daemon is; strangers are told one word."""
+        try:
+            health = dict(self._health())
+        except Exception:  # the question must be answered exactly when something is broken
+            logger.exception("the daemon cannot say how it is")
+            health = {"status": "failed"}
+        status = HTTPStatus.OK if health.get("status") == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
+        known = "caller" in request.scope["state"]
+        return respond_json(status, health if known else {"status": health["status"]})
+
+    async def live(self, request: Request) -> Response:
+        """Whether the daemon makes progress; where it does not, only a restart helps."""
+        if self._is_live():
+            return respond_json(HTTPStatus.OK, {"status": "ok"})
+        return respond_json(HTTPStatus.SERVICE_UNAVAILABLE, {"status": "stuck"})
+
+    async def input(self, request: Request) -> Response:
+        """How the daemon's own input is, behind a command for it where the path ends with one."""
         if self._input_now is None:
             return respond_error(
                 HTTPStatus.NOT_FOUND,
@@ -116,75 +123,46 @@ class HttpFront:
                 " or start the daemon with --input mic or a file",
             )
         own = self._input_now()
-        if command is not None:
+        command = request.url.path.rpartition("/")[2]
+        if command in COMMANDS:
             if own is None:
                 return respond_error(
                     HTTPStatus.SERVICE_UNAVAILABLE, "the input has not begun, the model is being loaded: try again"
                 )
-            command(own)
-        return respond(HTTPStatus.OK, _json({"paused": own is not None and own.paused}), "application/json")
-
-    def _answer_health(self) -> Response:
-        try:
-            health = dict(self._health())
-        except Exception:  # the question must be answered exactly when something is broken
-            logger.exception("the daemon cannot say how it is")
-            health = {"status": "failed"}
-        status = HTTPStatus.OK if health.get("status") == "ok" else HTTPStatus.SERVICE_UNAVAILABLE
-        return respond(status, _json(health), "application/json")
-
-
-def check_upgrade(request: Request) -> Response | None:
-    """Return the response to a plain HTTP request for a WebSocket's address, None where it is none."""
-    if "websocket" in (_header(request, "Upgrade") or "").lower():
-        return None
-    return respond_error(
-        HTTPStatus.UPGRADE_REQUIRED,
-        f"{urlsplit(request.path).path} speaks WebSocket: connect with ws:// (the page that uses it is /)",
-        {"Upgrade": "websocket", "Connection": "Upgrade, close"},
-    )
+            getattr(own, command)()
+        return respond_json(HTTPStatus.OK, {"paused": own is not None and own.paused, "kept": self._kept})
 
 
 def respond(
     status: HTTPStatus, body: bytes, content_type: str, more_headers: Mapping[str, str] | None = None
 ) -> Response:
     """Build a response that no cache keeps and no browser guesses about."""
-    headers = {
-        "Connection": "close",
-        **(more_headers or {}),
-        "Content-Type": content_type,
-        "Content-Length": str(len(body)),
-        "Cache-Control": "no-store",
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",  # the address may hold the token
-    }
-    return Response(status.value, status.phrase, Headers(headers), body)
+    headers = {**(more_headers or {}), "Content-Type": content_type, **HEADERS}
+    return Response(body, status.value, headers)
+
+
+def respond_json(status: HTTPStatus, value: object, more_headers: Mapping[str, str] | None = None) -> Response:
+    """Build a response of one line of JSON."""
+    return respond(status, msgspec.json.encode(value, enc_hook=str) + b"\n", "application/json", more_headers)
 
 
 def respond_error(status: HTTPStatus, message: str, more_headers: Mapping[str, str] | None = None) -> Response:
     """Build the response to a request that cannot be met: one line of JSON."""
-    return respond(status, _json({"error": message}), "application/json", more_headers)
+    return respond_json(status, {"error": message}, more_headers)
 
 
-def query_value(query: str, key: str) -> str | None:
-    """Return the last value of `key` in a query string, None where it is not there."""
-    values = parse_qs(query, keep_blank_values=True, max_num_fields=None).get(key)
-    return values[-1] if values else None
-
-
-def _header(request: Request, name: str) -> str | None:
-    values = request.headers.get_all(name)
-    return values[0] if len(values) == 1 else ", ".join(values) or None  # two of them match nothing
-
-
-def _json(value: object) -> bytes:
-    return msgspec.json.encode(value, enc_hook=str) + b"\n"
-
-
-def _policy(host: str) -> str:
+def _policy(host: str, path: str) -> str:
     # 'self' covers WebSockets only in newer browsers, so the address is named too.
     sockets = f" ws://{host} wss://{host}" if _PLAIN_HOST.fullmatch(host) else ""
-    return (
-        "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self';"
-        f" connect-src 'self'{sockets}; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-    )
+    allowed = {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self'",
+        "connect-src": f"'self'{sockets}",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+        **_MORE.get(path, {}),
+    }
+    return "; ".join(f"{name} {sources}" for name, sources in allowed.items())

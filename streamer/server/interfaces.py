@@ -1,8 +1,11 @@
 """What the server needs from the rest of the program."""
 
-from typing import Protocol
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Protocol, Self
 
-from streamer.server.messages import Command, SessionOptions, StreamStart
+from streamer.protocols.native import Command, SessionOptions, StreamStart
+from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.stream.eventlog import EventLog
 
 
@@ -12,23 +15,18 @@ class Input(Protocol):
     @property
     def paused(self) -> bool:
         """Whether what is heard is left out."""
-        ...
 
     def flush(self) -> None:
         """Make final what was said so far."""
-        ...
 
     def pause(self) -> None:
         """Leave out what is heard from now on."""
-        ...
 
     def resume(self) -> None:
         """Transcribe what is heard from now on."""
-        ...
 
     def clear(self) -> None:
         """Forget what was said and is not final."""
-        ...
 
 
 class ClientStream(Protocol):
@@ -40,54 +38,43 @@ class ClientStream(Protocol):
     @property
     def feed(self) -> EventLog:
         """The session's events, `ready` first."""
-        ...
 
     @property
     def options(self) -> SessionOptions:
         """What the client has chosen."""
-        ...
 
     @property
     def complete(self) -> bool:
-        """Whether `finish` was called."""
-        ...
+        """Whether no more is taken in, since `finish` was called or the session ended by itself."""
 
     async def write(self, data: bytes) -> None:
-        """Take audio in, waiting while the buffer is full."""
-        ...
+        """Take audio in, waiting while the buffer is full. Nothing happens where the audio is complete."""
 
     async def command(self, command: Command) -> None:
         """Do what the client says, at the end of the audio so far."""
-        ...
 
     async def change(self, options: SessionOptions) -> None:
         """Go on with other options from the end of the audio so far.
 
         Raises UsageError, and changes nothing, where the model cannot do what they ask for.
         """
-        ...
 
     async def finish(self) -> None:
         """Say that no more audio comes; return when everything final, and `end`, was published."""
-        ...
 
     def report(self, code: str, message: str, fatal: bool) -> None:
         """Publish an `error` event in the session."""
-        ...
 
     def go_on(self) -> int:
-        """Say that the client sends over a new connection; return how many samples of its audio, of all channels
-        together one, at its own rate, were taken in.
+        """Forget what was not taken in yet; return how many samples of the audio, of all channels together one, at the
+        client's own rate, were. The client sends the rest again, over another connection.
         """
-        ...
 
     def keep(self) -> None:
         """Say that the connection broke: the client may come back for a while, then the stream is abandoned."""
-        ...
 
     def abandon(self) -> None:
         """Say that the client is gone: stop, publish nothing more that matters. Harmless the second time."""
-        ...
 
 
 class Streams(Protocol):
@@ -98,11 +85,76 @@ class Streams(Protocol):
 
         Raises BusyError where there is no room, UsageError where it asks for what the model cannot do.
         """
-        ...
 
     def resume(self, session: str) -> ClientStream:
         """Return the stream of that session, which is kept no more.
 
         Raises UnknownSessionError where there is none.
         """
-        ...
+
+
+class Transcription(Protocol):
+    """A recording on its way to text. As a context it is closed at the end."""
+
+    @property
+    def model(self) -> str:
+        """Name of the model that is used."""
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the audio in seconds: known with the first segment, and at the end; 0 before."""
+
+    @property
+    def language(self) -> str:
+        """Language code: known with the first segment, and at the end, unless nobody speaks; empty before."""
+
+    @property
+    def work_s(self) -> float:
+        """Seconds that computing has taken, without the queue, loading the model, and giving way to live sessions."""
+
+    def __aiter__(self) -> AsyncIterator[RecordedSegment]:
+        """Yield segments as they become final; once.
+
+        Raises AudioFileError where there is no audio, ConfigError where the model cannot do what the options say,
+        BusyError where there is no memory for the model, InferenceError, or StoppingError.
+        """
+
+    def close(self) -> None:
+        """End it where it is not over; harmless the second time."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *error: object) -> None: ...
+
+
+class Recordings(Protocol):
+    """Transcribes whole recordings, one after another, beside the live sessions, which go first."""
+
+    def models(self) -> Sequence[ModelInfo]:
+        """Return the models that a request may name, the daemon's own first."""
+
+    def find(self, model: str) -> ModelInfo:
+        """Return a model by a name that a request gives; empty, or one of OpenAI's, is the daemon's own.
+
+        Raises UnknownModelError.
+        """
+
+    def open(self, path: Path, options: RecordingOptions, model: str = "") -> Transcription:
+        """Put a file of audio into the queue; it must stay until the transcription is over or closed.
+
+        Raises BusyError where the queue is full or the daemon's model still loads, StoppingError, UnknownModelError.
+        """
+
+
+class Comparer(Protocol):
+    """Compares what several models make of a recording."""
+
+    async def compare(self, path: Path, name: str, models: Sequence[str], reference: str | None, format: str) -> str:
+        """Return a comparison as `json` or `html`.
+
+        name : what the recording is called
+        models : lists with commas, of models with settings of their own (docs/clients.md)
+        reference : what is said in it; None: unknown
+
+        Raises UnknownModelError, UsageError, BusyError, StoppingError, InferenceError.
+        """

@@ -5,26 +5,23 @@ import contextlib
 import dataclasses
 import logging
 
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
 from websockets.frames import CloseCode
 
-from streamer.errors import BusyError, ProtocolError, StreamerError, UsageError
+from streamer.errors import BusyError, IdleError, ProtocolError, StoppingError, StreamerError, UsageError
 from streamer.events import Error, Resumed
+from streamer.protocols.native import StreamStart, parse_message
 from streamer.server.interfaces import ClientStream, Streams
-from streamer.server.messages import StreamStart, parse_message
 from streamer.server.ws import (
     GONE,
-    STOPPED,
     Close,
+    Connection,
     Context,
+    GoneError,
     Sender,
     cancel,
-    close_connection,
     ended,
     first_of,
     ignore_messages,
-    receive,
     shortened,
     tasks,
 )
@@ -43,13 +40,15 @@ _LEFT = (CloseCode.NORMAL_CLOSURE, CloseCode.NO_STATUS_RCVD)
 class StreamEndpoint:
     """Opens a session for each client that comes, and lets one whose connection broke go on with its session."""
 
-    def __init__(self, context: Context, streams: Streams) -> None:
+    def __init__(self, context: Context, streams: Streams, *, first_message_s: float) -> None:
+        """Open sessions in `streams` for clients that say what they want within `first_message_s`."""
         self._context = context
         self._streams = streams
+        self.first_message_s = first_message_s
         # The newest connection of each session that has one.
         self._connections: dict[str, _StreamConnection] = {}
 
-    async def serve(self, connection: ServerConnection, *, after: int | None, session: str | None) -> None:
+    async def serve(self, connection: Connection, *, after: int | None, session: str | None) -> None:
         """Serve one connection to its end.
 
         With `session` it goes on with that session, and gets the events later than number `after`.
@@ -59,10 +58,10 @@ class StreamEndpoint:
             if session:
                 stream = self._streams.resume(session)
             else:
-                first = await receive(connection)
+                first = await self._first_message(connection)
                 start, first = _parse_first(first)
                 stream = self._streams.open(start)
-        except ConnectionClosed:
+        except GoneError:
             return
         except StreamerError as error:
             await self._refuse(connection, error)
@@ -74,25 +73,42 @@ class StreamEndpoint:
             with self._context.metrics.streams.track_inprogress():
                 await current.run(first, before=before, after=(after or 0) if session else None)
         finally:
-            if self._connections[name] is current:
+            if self._connections.get(name) is current:
                 del self._connections[name]
 
-    async def _refuse(self, connection: ServerConnection, error: StreamerError) -> None:
-        """Say why there is no session, and close."""
+    async def _first_message(self, connection: Connection) -> str | bytes:
+        async with tasks() as run:
+            receiving = run(connection.receive())
+            draining = run(self._context.draining.wait())
+            await asyncio.wait((receiving, draining), timeout=self.first_message_s, return_when=asyncio.FIRST_COMPLETED)
+            if draining.done():
+                raise StoppingError("the daemon stops: it takes no new stream, reconnect in a moment")
+            if not receiving.done():
+                raise IdleError(f"no message came within {self.first_message_s:g} s (server.first_message_s)")
+            if receiving.exception() is not None:
+                raise GoneError
+            return receiving.result()
+
+    async def _refuse(self, connection: Connection, error: StreamerError) -> None:
+        self._context.metrics.refused(error.code)
         event = Error(seq=1, code=error.code, message=str(error), fatal=True)
-        with contextlib.suppress(ConnectionClosed):
-            await connection.send(event.to_json())
+        with contextlib.suppress(GoneError):
+            await connection.send(event)
             self._context.metrics.events_sent.labels(event.type).inc()
-        close = Close(CloseCode.POLICY_VIOLATION, error.code)
-        if isinstance(error, BusyError):
-            close = Close(CloseCode.TRY_AGAIN_LATER, shortened(f"{error.code}: {error}"))
-        await close_connection(connection, close)
+        match error:
+            case BusyError():
+                close = Close(CloseCode.TRY_AGAIN_LATER, shortened(f"{error.code}: {error}"))
+            case StoppingError():
+                close = Close(CloseCode.GOING_AWAY, shortened(str(error)))
+            case _:
+                close = Close(CloseCode.POLICY_VIOLATION, error.code)
+        await connection.close(close)
 
 
 class _StreamConnection:
     """One connection of a client to its session."""
 
-    def __init__(self, connection: ServerConnection, context: Context, stream: ClientStream) -> None:
+    def __init__(self, connection: Connection, context: Context, stream: ClientStream) -> None:
         self._connection = connection
         self._context = context
         self._stream = stream
@@ -126,7 +142,9 @@ class _StreamConnection:
                     sender.close()
             finally:
                 self._detached.set()
-            await close_connection(self._connection, close)
+            if sender.failure == IdleError.code:
+                self._context.metrics.refused(sender.failure)
+            await self._connection.close(close)
             kept = self._may_come_back(sender)
         finally:
             if not self._replaced.is_set():
@@ -152,44 +170,59 @@ class _StreamConnection:
     async def _converse(self, sender: Sender, first: str | bytes | None) -> Close:
         async with tasks() as run:
             sending = run(sender.run())
-            interrupted = [run(sender.overflowed.wait()), run(self._replaced.wait())]
+            interrupted = [run(event.wait()) for event in (sender.overflowed, self._replaced, self._connection.gone)]
             reading = run(self._take_messages(first))
-            await first_of(sending, reading, *interrupted, run(self._context.stopping.wait()))
+            draining = run(self._context.draining.wait())
+            await first_of(sending, reading, draining, *interrupted)
             if any(task.done() for task in interrupted):
                 return self._interruption(sender)
             if sending.done():  # the session ended by itself, or the client is gone
                 return ended(sending, sender)
             if reading.done():
-                try:
-                    close = reading.result()
-                except ConnectionClosed:
+                if reading.exception() is not None:
                     return GONE
+                close = reading.result()
             else:
                 await cancel(reading)
-                close = STOPPED
+                close = self._tell_stop()
 
             # The client may still leave, or stop to read, while its last words are transcribed and sent.
-            ignoring = run(ignore_messages(self._connection, max_bytes=None))
+            ignoring = run(ignore_messages(self._connection))
             finishing = run(self._finish())
             await first_of(finishing, ignoring, *interrupted)
             if finishing.done():
                 close = finishing.result() or close
                 await first_of(sending, ignoring, *interrupted)
+                if close is FINISHED and sending.done():  # a session may end by itself as the client says something
+                    close = ended(sending, sender)
             return self._interruption(sender) if any(task.done() for task in interrupted) else close
 
+    def _tell_stop(self) -> Close:
+        """Tell the client that the daemon stops, and what is needed to go on elsewhere."""
+        heard = self._stream.go_on()
+        self._stream.report(
+            "stopping",
+            f"the daemon stops: the first {heard} samples are made final; send the rest as a new stream",
+            fatal=False,
+        )
+        name = self._stream.feed.session
+        return Close(CloseCode.GOING_AWAY, f"the daemon stops: {heard} samples of session {name} were heard")
+
     def _interruption(self, sender: Sender) -> Close:
+        if self._connection.gone.is_set():
+            return GONE
         if self._replaced.is_set():
             return RESUMED_ELSEWHERE
         self._context.metrics.too_slow.inc()
         return sender.overflow
 
     async def _take_messages(self, message: str | bytes | None) -> Close:
-        """Do what the client says until it finishes or errs. Raises ConnectionClosed where it leaves."""
+        """Do what the client says until it finishes or errs. Raises GoneError where it leaves."""
         n_bad = 0
         try:
             while not self._stream.complete:
                 if message is None:
-                    message = await receive(self._connection)
+                    message = await self._connection.receive()
                 if isinstance(message, bytes):
                     await self._stream.write(message)
                 else:
@@ -205,7 +238,7 @@ class _StreamConnection:
                         self._stream.report(error.code, str(error), fatal=False)
                 message = None
             return FINISHED
-        except ConnectionClosed:
+        except GoneError:
             raise
         except Exception as error:  # noqa: BLE001 - told to the client and the log
             return self._report_failure(error)
@@ -241,7 +274,7 @@ class _StreamConnection:
         if isinstance(error, StreamerError):
             code, text = error.code, str(error)
         else:
-            logger.error("a client's stream failed", exc_info=error)
+            logger.error("a client's stream failed", exc_info=error, extra={"session": self._stream.feed.session})
         self._stream.report(code, text, fatal=True)
         return Close(CloseCode.INTERNAL_ERROR, code)
 

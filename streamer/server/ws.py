@@ -3,23 +3,22 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from websockets.asyncio.server import ServerConnection
-from websockets.exceptions import ConnectionClosed
+from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.frames import CloseCode
 
+from streamer.errors import IdleError
 from streamer.events import End, Error, Event
+from streamer.server import connection
 from streamer.server.metrics import ServerMetrics
 from streamer.server.outbox import Outbox
-from streamer.stream.eventlog import EventLog
+from streamer.stream.eventlog import EventLog, Subscription
 
 logger = logging.getLogger(__name__)
 
-KEEPALIVE_S = 20.0  # silence after which the peer is asked whether it is there, and then for its answer
-CLOSE_TIMEOUT_S = 5.0  # for the closing handshake; then the connection is cut
 MAX_IGNORED_BYTES = 4096  # of a message from a subscriber, which has nothing to say
 MAX_REASON_BYTES = 123  # of a close frame
 
@@ -33,7 +32,59 @@ class Close:
 
 
 GONE = Close(CloseCode.ABNORMAL_CLOSURE)  # the client closed it already
-STOPPED = Close(CloseCode.GOING_AWAY, "the daemon stops")
+
+
+class GoneError(Exception):
+    """The client is gone; its close code is the connection's `close_code`."""
+
+
+class Connection:
+    """A WebSocket that was accepted."""
+
+    def __init__(self, websocket: WebSocket) -> None:
+        self._websocket = websocket
+        # Set when the connection is gone; what came over it before can still be received.
+        self.gone: asyncio.Event = websocket.scope["extensions"].get(connection.GONE, asyncio.Event())
+        # How the client closed it: 1005 without a code, 1006 where it did not; None while it is open.
+        self.close_code: int | None = None
+
+    def note_session(self, name: str) -> None:
+        self._websocket.scope.setdefault("state", {})["session"] = name
+
+    async def send(self, event: Event) -> None:
+        """Send an event, waiting while the client does not read. Raises GoneError."""
+        await self.send_text(event.to_json())
+
+    async def send_text(self, text: str) -> None:
+        """Send a text frame, waiting while the client does not read. Raises GoneError."""
+        try:
+            await self._websocket.send_text(text)
+        except (WebSocketDisconnect, RuntimeError):  # RuntimeError: the client's close frame has been received
+            raise GoneError from None
+
+    async def receive(self) -> str | bytes:
+        """Return the client's next message. Raises GoneError where there is none."""
+        if self.close_code is None:
+            message = await self._websocket.receive()
+            if message["type"] == "websocket.receive":
+                text: str | None = message.get("text")
+                return text if text is not None else bytes(message["bytes"])
+            self.close_code = message.get("code") or CloseCode.ABNORMAL_CLOSURE
+        raise GoneError
+
+    async def close(self, close: Close) -> None:
+        """Close with a code, unless the client did already, and learn how the client answers; it is cut off in time."""
+        await self.shut(close)
+        with contextlib.suppress(GoneError):
+            while True:
+                await self.receive()
+
+    async def shut(self, close: Close) -> None:
+        """Close with a code, unless it is closed; who receives learns how the client answers."""
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            if close is not GONE and self.close_code is None:
+                await self._websocket.close(close.code, close.reason)
+
 
 T = TypeVar("T")
 
@@ -51,10 +102,21 @@ class Context:
     # Events that may wait for one client.
     queue_events: int
 
-    # Set when the server stops.
+    # Set when streams are to end, since the server will stop; and when it stops.
+    draining: asyncio.Event
     stopping: asyncio.Event
 
     metrics: ServerMetrics
+
+
+class Reader(Protocol):
+    """Who events are sent to: a connection, or what translates for one."""
+
+    def note_session(self, name: str) -> None:
+        """Let the access log say which session it was about."""
+
+    async def send(self, event: Event) -> None:
+        """Take an event, waiting while the client does not read. Raises GoneError."""
 
 
 class Sender:
@@ -62,17 +124,24 @@ class Sender:
 
     def __init__(
         self,
-        connection: ServerConnection,
+        connection: Reader,
         context: Context,
         feed: EventLog,
         *,
         after: int | None = None,
         session: str | None = None,
         greeting: Event | None = None,
+        earlier: AsyncGenerator[Event, None] | None = None,
     ) -> None:
-        """Follow `feed` from `after` of `session` on (see `EventLog.subscribe`); `greeting` is sent before all else."""
+        """Follow `feed` from `after` of `session` on (see `EventLog.subscribe`); `greeting` is sent before all else.
+
+        What `earlier` yields is sent before the feed is followed, from behind the last of it.
+        """
         self._connection = connection
         self._context = context
+        self._feed = feed
+        # Session and number of the event that was taken last.
+        self._place = (session or feed.session, after or 0)
         self._loop = asyncio.get_running_loop()
         # Set when there may be something to send.
         self._wakeup = asyncio.Event()
@@ -81,15 +150,29 @@ class Sender:
         # Set when the client fell too far behind.
         self.overflowed = asyncio.Event()
         self._greeting = greeting
-        # Whether a fatal `error` was sent.
-        self.failed = False
+        # Code of the fatal `error` that was sent; empty before.
+        self.failure = ""
         # Whether `end` was sent.
         self.ended = False
-        # From here on events come in, by way of the loop's queue: none before this method has returned.
-        self._subscription = feed.subscribe(self._on_event, after=after, session=session)
-        self._outbox = Outbox(context.queue_events, self._subscription.backlog)
+        self._earlier = earlier
+        # None before the feed is followed.
+        self._subscription: Subscription | None = None
+        self._outbox = Outbox(context.queue_events)
         # Of its dropped partials, how many the metrics have.
         self._n_superseded = 0
+        if earlier is None:
+            self._follow(after, session)
+        else:
+            self.idle.set()  # the client can ask for it again: a stop does not wait
+
+    @property
+    def session(self) -> str:
+        return self._place[0]
+
+    @property
+    def last_sent(self) -> int:
+        """Number of the event that was sent last; before the first, of the one that the client had."""
+        return self._place[1]
 
     @property
     def overflow(self) -> Close:
@@ -97,9 +180,17 @@ class Sender:
         return Close(CloseCode.TRY_AGAIN_LATER, self._outbox.overflow_reason)
 
     async def run(self) -> None:
-        """Send until `end` was sent. Raises ConnectionClosed where the client left first."""
+        """Send until `end` was sent. Raises GoneError where the client left first."""
         if self._greeting is not None:
             await self._send(self._greeting)
+        if self._earlier is not None:
+            async with contextlib.aclosing(self._earlier) as earlier:
+                async for old in earlier:
+                    self._place = (old.session, old.seq)
+                    await self._send(old)
+                    await asyncio.sleep(0)
+            self.idle.clear()
+            self._follow(self._place[1], self._place[0])
         while not self.ended:
             event = self._outbox.take()
             self._count_superseded()
@@ -108,17 +199,26 @@ class Sender:
                 self._wakeup.clear()
                 await self._wakeup.wait()
                 continue
+            self._place = (event.session, event.seq)
             await self._send(event)
-            self.failed = self.failed or (isinstance(event, Error) and event.fatal)
+            if isinstance(event, Error) and event.fatal:
+                self.failure = event.code
             self.ended = isinstance(event, End)
             await asyncio.sleep(0)  # a long replay must not keep the others waiting
 
     def close(self) -> None:
-        """Stop listening to the feed."""
-        self._subscription.cancel()
+        if self._subscription is not None:
+            self._subscription.cancel()
+
+    def _follow(self, after: int | None, session: str | None) -> None:
+        # From here on events come in, by way of the loop's queue: none before this method has returned.
+        self._subscription = self._feed.subscribe(self._on_event, after=after, session=session)
+        self._outbox = Outbox(self._context.queue_events, self._subscription.backlog)
+        self._context.metrics.watch(self._outbox)
+        self._connection.note_session(self._feed.session)
 
     async def _send(self, event: Event) -> None:
-        await self._connection.send(event.to_json())
+        await self._connection.send(event)
         self._context.metrics.events_sent.labels(event.type).inc()
 
     def _on_event(self, event: Event) -> None:
@@ -140,14 +240,20 @@ class Sender:
 
 
 async def serve_captions(
-    connection: ServerConnection, context: Context, feed: EventLog, *, after: int | None, session: str | None
+    connection: Connection,
+    context: Context,
+    feed: EventLog,
+    *,
+    after: int | None,
+    session: str | None,
+    earlier: AsyncGenerator[Event, None] | None = None,
 ) -> None:
     """Serve one subscriber until it leaves, the feed ends, the server stops, or it falls too far behind."""
-    sender = Sender(connection, context, feed, after=after, session=session)
+    sender = Sender(connection, context, feed, after=after, session=session, earlier=earlier)
     try:
         async with tasks() as run:
             sending = run(sender.run())
-            ignoring = run(ignore_messages(connection))
+            ignoring = run(ignore_messages(connection, MAX_IGNORED_BYTES))
             overflowed = run(sender.overflowed.wait())
             await first_of(sending, ignoring, overflowed, run(context.stopping.wait()))
             if context.stopping.is_set():
@@ -158,23 +264,19 @@ async def serve_captions(
             elif sending.done():
                 close = ended(sending, sender)
             elif ignoring.done():
-                close = _result(ignoring) or GONE
+                close = ignoring.result()
             else:
-                close = STOPPED
+                close = stopped(sender)
     finally:
         sender.close()
-    await close_connection(connection, close)
+    await connection.close(close)
 
 
-async def close_connection(connection: ServerConnection, close: Close) -> None:
-    """Close with a code, and cut the connection where the client does not take part."""
-    if close is GONE:
-        return
-    try:
-        async with asyncio.timeout(CLOSE_TIMEOUT_S):
-            await connection.close(close.code, close.reason)
-    except TimeoutError:
-        connection.transport.abort()
+def stopped(sender: Sender) -> Close:
+    """How to close a connection when the server stops: with what the client needs to go on."""
+    return Close(
+        CloseCode.GOING_AWAY, f"the daemon stops: reconnect with ?after={sender.last_sent}&session={sender.session}"
+    )
 
 
 def shortened(reason: str) -> str:
@@ -182,56 +284,30 @@ def shortened(reason: str) -> str:
     return reason.encode("utf-8")[:MAX_REASON_BYTES].decode("utf-8", "ignore")
 
 
-async def receive(connection: ServerConnection) -> str | bytes:
-    """Return the client's next message; where there is none for long, see whether the client still lives.
-
-    The library's own keepalive does not fit a client whose audio is taken in more slowly than it sends it: the answer
-    to a ping waits behind that audio. Here, any message counts as a sign of life.
-
-    Raises ConnectionClosed where the client is gone.
-    """
-    pong: Awaitable[float] | None = None
-    while True:
-        try:
-            async with asyncio.timeout(KEEPALIVE_S):
-                return await connection.recv()
-        except TimeoutError:
-            pass
-        try:
-            if isinstance(pong, asyncio.Future) and not pong.done():
-                raise TimeoutError
-            async with asyncio.timeout(KEEPALIVE_S):  # a client that reads nothing keeps even a ping waiting
-                pong = await connection.ping()
-        except TimeoutError:
-            await close_connection(connection, Close(CloseCode.INTERNAL_ERROR, "keepalive ping timeout"))
-
-
-async def ignore_messages(connection: ServerConnection, max_bytes: int | None = MAX_IGNORED_BYTES) -> Close:
-    """Read and drop what the client says; return how to close the connection where it says too much at once.
-
-    Raises ConnectionClosed where the client leaves.
-    """
-    while True:
-        message = await receive(connection) if max_bytes is None else await connection.recv()
-        if max_bytes is not None and len(message) > max_bytes:
-            return Close(CloseCode.MESSAGE_TOO_BIG, "subscribers only read; audio goes to /v1/stream")
-        await asyncio.sleep(0)  # a flood of messages must not keep the others waiting
+async def ignore_messages(connection: Connection, max_bytes: int | None = None) -> Close:
+    """Read and drop what the client says, until it leaves or says too much at once; return how to close."""
+    try:
+        while True:
+            message = await connection.receive()
+            if max_bytes is not None and len(message) > max_bytes:
+                return Close(CloseCode.MESSAGE_TOO_BIG, "subscribers only read; audio goes to /v1/stream")
+            await asyncio.sleep(0)  # a flood of messages must not keep the others waiting
+    except GoneError:
+        return GONE
 
 
 def ended(sending: "asyncio.Task[None]", sender: Sender) -> Close:
-    try:
-        sending.result()
-    except ConnectionClosed:
+    """How to close a connection over which all was sent, or that the client closed."""
+    # Not `result`, which would raise: the traceback holds this frame, and so the task, and so the exception.
+    error = sending.exception()
+    if isinstance(error, GoneError):
         return GONE
-    return Close(CloseCode.INTERNAL_ERROR if sender.failed else CloseCode.NORMAL_CLOSURE)
-
-
-def _result(task: "asyncio.Task[Close]") -> Close | None:
-    """Return the result of a task that is done, None where the client left."""
-    try:
-        return task.result()
-    except ConnectionClosed:
-        return None
+    if error is not None:
+        logger.error("sending to a client failed", exc_info=error, extra={"session": sender.session})
+        return Close(CloseCode.INTERNAL_ERROR, "internal")
+    if sender.failure == IdleError.code:
+        return Close(CloseCode.POLICY_VIOLATION, sender.failure)
+    return Close(CloseCode.INTERNAL_ERROR if sender.failure else CloseCode.NORMAL_CLOSURE)
 
 
 @contextlib.asynccontextmanager

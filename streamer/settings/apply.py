@@ -11,7 +11,8 @@ from pathlib import Path
 
 from streamer.audio.constants import TOKENS_PER_SECOND
 from streamer.errors import ConfigError
-from streamer.settings.table import DecodingSettings
+from streamer.settings.table import DecodingSettings, SpeechSettings
+from streamer.stream.gate import GateSettings
 from streamer.stream.settings import DecodeOptions
 from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.filters import LogitFilter
@@ -46,6 +47,12 @@ class ResolvedDecoding:
     initial_prompt: tuple[int, ...]
     condition_on_previous_text: bool
 
+    # What counts as speech, where speech alone is heard; None: all is.
+    speech: GateSettings | None
+
+    # Whether words are looked for in the texts, with their times.
+    words: bool
+
     # Start, end, start, end, ... of what is transcribed, in seconds; the last may end with the recording.
     clips: tuple[float, ...]
 
@@ -53,8 +60,13 @@ class ResolvedDecoding:
     pad_with_silence: bool
 
 
-def resolve_decoding(decoding: DecodingSettings, model: WhisperModel) -> ResolvedDecoding:
-    """Return what the settings come to with a model. Raises ConfigError where a pattern or a grammar cannot be used."""
+def resolve_decoding(
+    decoding: DecodingSettings, model: WhisperModel, speech: SpeechSettings | None = None, *, words: bool = True
+) -> ResolvedDecoding:
+    """Return what the settings come to with a model. Raises ConfigError where a pattern or a grammar cannot be used.
+
+    words : whether whoever reads the text wants to know its words
+    """
     tokenizer = model.tokenizer
     half = model.dims.n_text_ctx // 2
     prefix = text_tokens(decoding.prefix, tokenizer)
@@ -79,13 +91,18 @@ def resolve_decoding(decoding: DecodingSettings, model: WhisperModel) -> Resolve
         generation=_generation(decoding, model),
         initial_prompt=tuple(text_tokens(initial_prompt(decode_options(decoding, model), model), tokenizer)),
         condition_on_previous_text=is_conditioned(decoding, model),
+        speech=gate_settings(speech or SpeechSettings()) if decoding.vad_filter or decoding.batch_size > 1 else None,
+        words=words or decoding.word_timestamps,
         clips=clip_seconds(decoding.clip_timestamps),
         pad_with_silence=model.generation.silent_padding,
     )
 
 
+def gate_settings(speech: SpeechSettings) -> GateSettings:
+    return GateSettings(**dataclasses.asdict(speech))
+
+
 def fallback_options(decoding: DecodingSettings) -> FallbackOptions:
-    """Return when a window is tried again, and at which temperatures."""
     return FallbackOptions(
         temperatures=temperatures(decoding),
         compression_ratio_threshold=decoding.compression_ratio_threshold,

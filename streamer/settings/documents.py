@@ -1,4 +1,4 @@
-"""What is written about the settings, made of the table: config.yaml, its JSON Schema, the tables of documents."""
+"""What is written about the settings, made of the table: config.yaml and its JSON Schema."""
 
 import contextlib
 import json
@@ -8,7 +8,6 @@ from typing import Any
 
 import yaml
 
-from streamer.settings.flags import option_groups
 from streamer.settings.table import SECTIONS, SETTINGS, Setting
 from streamer.settings.values import NONE
 
@@ -50,7 +49,6 @@ def settings_yaml(values: Mapping[str, object], comments: Mapping[str, str]) -> 
 
 
 def json_schema() -> str:
-    """Return the JSON Schema of the configuration file, draft 7, as text."""
     properties = {
         section: {
             "description": _summary(cls),
@@ -73,36 +71,6 @@ def json_schema() -> str:
         "properties": properties,
     }
     return json.dumps(schema, ensure_ascii=False, indent=2) + "\n"
-
-
-def options_markdown() -> str:
-    """Return the tables of the options of decoding and output."""
-    parts = []
-    for title, settings in option_groups().items():
-        rows = [["Option", "Default", "Range", "From", "What it does", "What it is for", "Applies to"], ["---"] * 7]
-        rows += [
-            [
-                f"`{setting.key}`",
-                "empty" if setting.default_text == "empty" else f"`{setting.default_text}`",
-                setting.limits,
-                setting.source,
-                f"{setting.help}. {setting.more}" if setting.more else setting.help,
-                setting.use,
-                "both" if setting.live else "files",
-            ]
-            for setting in settings
-        ]
-        lines = ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
-        parts.append(f"## {title}\n\n" + "\n".join(lines) + "\n")
-    return "\n".join(parts)
-
-
-def with_options(document: str) -> str:
-    """Return a Markdown document with its tables of options made anew, between the comments that mark them."""
-    begin, end = "<!-- Options: written by `make documents` -->\n", "<!-- End of the options -->\n"
-    before, _, rest = document.partition(begin)
-    _, _, after = rest.partition(end)
-    return f"{before}{begin}\n{options_markdown()}\n{end}{after}"
 
 
 def _property(setting: Setting) -> dict[str, Any]:

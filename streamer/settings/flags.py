@@ -48,4 +48,5 @@ def _add(parser: argparse._ActionsContainer, setting: Setting, *notes: str) -> N
         return
     # Devices are written in capitals.
     to = str.upper if setting.choices and all(choice == choice.upper() for choice in setting.choices) else str
-    parser.add_argument(setting.option, dest=setting.name, type=to, metavar=setting.metavar, help=help)
+    action = "append" if setting.repeated else "store"
+    parser.add_argument(setting.option, dest=setting.name, action=action, type=to, metavar=setting.metavar, help=help)

@@ -10,17 +10,29 @@ import platformdirs
 import yaml
 
 from streamer.errors import ConfigError
-from streamer.settings.table import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS, Settings
+from streamer.outside import printable
+from streamer.settings.table import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS, ServerSettings, Settings
 from streamer.settings.values import checked, described, from_text
 
 CONFIG_VARIABLE = "STREAMER_CONFIG"  # names the configuration file
 CACHE_VARIABLE = (
     "STREAMER_CACHE_DIR"  # read by the part that compiles models; here only known, so that it is let through
 )
+TOKEN_VARIABLE = "STREAMER_TOKEN"  # what `listen` and `chat` show a daemon; here only known  # noqa: S105
 MAX_FILE_BYTES = 1 << 20  # a configuration file is a few kilobytes; beyond a mebibyte it is something else
 
 # Numbers such as 1e3, which YAML 1.2 reads as numbers and YAML 1.1, which PyYAML speaks, as text.
 _EXPONENT = re.compile(r"[-+]?[0-9]+(\.[0-9]*)?[eE][-+]?[0-9]{1,3}")
+
+# Of our environment variables those that are no setting.
+_OTHER_VARIABLES = (CONFIG_VARIABLE, CACHE_VARIABLE, TOKEN_VARIABLE)
+# What Kubernetes sets in the pods beside a service whose name begins with `streamer`, in the manner of Docker's links.
+# `STREAMER_PORT=8765` is none of these.
+_SERVICE_VARIABLE = re.compile(
+    rf"{ENVIRONMENT_PREFIX}([A-Z0-9_]+_)?("
+    r"SERVICE_HOST=[0-9a-f.:]+|SERVICE_PORT(_[A-Z0-9_]+)?=[0-9]+"
+    r"|PORT(_[0-9]+_(TCP|UDP|SCTP))?=(tcp|udp|sctp)://.*|PORT_[0-9]+_(TCP|UDP|SCTP)_(PROTO|PORT|ADDR)=.*)"
+)
 
 # Dotted name by environment variable.
 _VARIABLES = {setting.variable: name for name, setting in SETTINGS.items()}
@@ -69,8 +81,17 @@ def config_path(path: Path | None, environ: Mapping[str, str]) -> Path:
 
 
 def default_config_path() -> Path:
-    """Return where the configuration file is looked for when none is named."""
     return platformdirs.user_config_path("streamer", appauthor=False) / "config.yaml"
+
+
+def token_path(server: ServerSettings) -> Path:
+    """Return the file of tokens, which need not be there: the one that is set, else the user's own."""
+    return Path(server.token_file) if server.token_file else default_token_path()
+
+
+def default_token_path() -> Path:
+    """Return where tokens are kept when no file is named."""
+    return default_config_path().with_name("tokens.json")
 
 
 def _from_file(path: Path | None, environ: Mapping[str, str]) -> dict[str, Given]:
@@ -140,7 +161,10 @@ def _parse(path: Path, text: str) -> dict[str, Given]:
             name = f"{section}.{key}"
             if name not in SETTINGS:
                 raise ConfigError(f"{path}:{line}: there is no setting {name!r:.80}: {_nearest_setting(name)}")
-            value = checked(SETTINGS[name], _node_value(node), f"{path}:{line}: {name}")
+            # YAML 1.1 reads `on` and `off` as true and false.
+            is_choice = isinstance(node, yaml.ScalarNode) and node.value in (SETTINGS[name].choices or ())
+            value = node.value if is_choice else _node_value(node)
+            value = checked(SETTINGS[name], value, f"{path}:{line}: {name}")
             values[name] = Given(value, f"{path}, line {line}")
     return values
 
@@ -183,12 +207,15 @@ def _is_null(node: yaml.Node) -> bool:
 def _from_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     values: dict[str, Given] = {}
     for variable, text in environ.items():
-        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in (CONFIG_VARIABLE, CACHE_VARIABLE):
+        if not variable.startswith(ENVIRONMENT_PREFIX) or variable in _OTHER_VARIABLES:
+            continue
+        if _SERVICE_VARIABLE.fullmatch(f"{variable}={text}"):
             continue
         if variable not in _VARIABLES:
-            nearest = difflib.get_close_matches(variable, [*_VARIABLES, CONFIG_VARIABLE, CACHE_VARIABLE], 1, 0.0)
+            nearest = difflib.get_close_matches(variable, [*_VARIABLES, *_OTHER_VARIABLES], 1, 0.0)
             raise ConfigError(
-                f"environment variable {variable:.80} is no setting: the nearest is {nearest[0]}; correct or unset it"
+                f"environment variable {printable(variable):.80} is no setting: the nearest is {nearest[0]};"
+                " correct or unset it"
             )
         setting = SETTINGS[_VARIABLES[variable]]
         where = f"environment variable {variable}"
@@ -200,7 +227,7 @@ def _from_overrides(overrides: Mapping[str, object]) -> dict[str, Given]:
     values: dict[str, Given] = {}
     for name, value in overrides.items():
         if name not in SETTINGS:
-            raise ConfigError(f"command line: there is no setting {name!r}: {_nearest_setting(name)}")
+            raise ConfigError(f"command line: there is no setting {name!r:.80}: {_nearest_setting(name)}")
         setting = SETTINGS[name]
         value = from_text(setting, value) if isinstance(value, str) else value
         values[name] = Given(checked(setting, value, setting.option), setting.option)

@@ -48,6 +48,9 @@ class Setting:
     # Whether no message repeats the value.
     secret: bool = False
 
+    # Whether the flag is given once for each item of the list, and not once with commas between them.
+    repeated: bool = False
+
     # Of options of decoding and output. Title of the group that begins with this option:
     group: str = ""
 
@@ -141,9 +144,9 @@ class InputSettings:
 
     source: str = setting(
         "mic",
-        "what is heard: mic, an audio file, - (standard input), or none: clients bring audio",
+        "mic, system (what is played), mic+system, a file, a URL, - (standard input), or none",
         flag="--input",
-        metavar="mic|FILE|-|none",
+        metavar="mic|system|mic+system|FILE|URL|-|none",
     )
     fallback: str = setting(
         "", "audio file played where there is no microphone; empty: that is an error", metavar="FILE"
@@ -184,6 +187,15 @@ class ModelSettings:
     tokenizer: str = setting(
         "", "file such as tokenizer.json, for a checkpoint that has none; empty: the model's own", metavar="FILE"
     )
+    lora: str = setting(
+        "", "LoRA adapter that goes into a checkpoint's weights, a directory or a name on the Hub", metavar="DIR|NAME"
+    )
+    weights: str = setting(
+        "auto",
+        "f32, f16, int8, int4; auto: int8 where `models verify` found the same words, else as is",
+        choices=("auto", "f32", "f16", "int8", "int4"),
+        metavar="W",
+    )
     device: str = _device(
         "AUTO",
         "where it computes: NPU, GPU, CPU, a full name such as GPU.1, or AUTO: the first there is",
@@ -210,6 +222,11 @@ class ModelSettings:
     npu_through_cpu: bool = setting(
         False, "run the NPU's graphs on the CPU, as its plugin does; to test them without an NPU"
     )
+    also: tuple[str, ...] = setting(
+        ("all",),
+        "models that a request with a file may name: names, paths, or all: each that is here",
+        metavar="NAME,NAME",
+    )
     cache_dir: str = setting("", "where compiled models are kept; empty: the user's cache directory", metavar="DIR")
 
 
@@ -221,7 +238,7 @@ class DecodingSettings:
 
     language: str = setting(
         "auto",
-        "spoken language, a code such as en; auto finds it out",
+        "spoken language, such as en or german; auto finds it out",
         metavar="L",
         group="Decoding",
         source=OPENAI,
@@ -486,12 +503,29 @@ class DecodingSettings:
         use="less of it lets other text through where it is much likelier",
     )
 
+    vad_filter: bool = setting(
+        False,
+        "transcribe what the speech detector takes for speech, and nothing else",
+        group="Long files",
+        source=FASTER_WHISPER,
+        more="What that is, `speech:` in `config.yaml` says",
+        use="silence takes no time, and no text is made up over it",
+    )
+    batch_size: int = setting(
+        1,
+        "windows decoded at once; above 1 they are cut at silences, as with vad_filter",
+        low=1,
+        high=64,
+        metavar="N",
+        source=FASTER_WHISPER,
+        more="Each is up to 30 s long; none sees what was said before. A window takes 0.1 GB at small",
+        use="long files in less time",
+    )
     clip_timestamps: str = setting(
         "0",
         "start,end,start,end,... of what is transcribed; a missing end is the file's",
         unit="s",
         metavar="S,S",
-        group="Long files",
         source=OPENAI,
         use="parts of a file",
     )
@@ -561,8 +595,17 @@ class DecodingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputSettings:
-    """Subtitles; where the first three are none, they have at most two lines of 42 characters."""
+    """Subtitles."""
 
+    subtitle_style: str = setting(
+        "broadcast",
+        "whose rules on lengths and times subtitles follow",
+        choices=("broadcast", "bbc", "netflix", "whisper"),
+        metavar="STYLE",
+        live=True,
+        more="whisper: one a segment, as openai-whisper writes them, as with any limit of the next three",
+        use="what a channel asks for",
+    )
     max_line_width: int | None = setting(
         None,
         "longest line; 0, or none beside another of the three: no limit",
@@ -670,6 +713,13 @@ class StreamSettings:
         low=5.0,
         high=28.0,
     )
+    short_window_s: float = setting(
+        4.0,
+        "length from which windows of costly passes move on within a segment; 30: never",
+        unit="s",
+        low=3.0,
+        high=30.0,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -683,10 +733,13 @@ class ServerSettings:
     )
     port: int = setting(8765, "port to listen on; 0 picks a free one", low=0, high=65_535, metavar="N")
     token: str = setting(
-        "", "what clients must show; empty: nothing, which only loopback allows", metavar="T", secret=True
+        "",
+        "what clients must show, 16 characters or more; empty: nothing, on loopback only",
+        metavar="T",
+        secret=True,
     )
     origins: tuple[str, ...] = setting(
-        (), "web pages besides our own that may connect, such as https://captions.example"
+        (), "web pages that may connect: https://captions.example, http://localhost:* or null (files)"
     )
     max_streams: int = setting(
         64,
@@ -701,7 +754,7 @@ class ServerSettings:
         low=8,
         high=100_000,
     )
-    history_events: int = setting(10_000, "events kept for clients that come back", low=100, high=1_000_000)
+    history_events: int = setting(10_000, "events kept in memory for clients that come back", low=100, high=1_000_000)
     resume_s: float = setting(
         30.0,
         "kept so long: a client's stream whose connection broke; 0: it ends at once",
@@ -709,11 +762,88 @@ class ServerSettings:
         low=0.0,
         high=3600.0,
     )
+    token_file: str = setting(
+        "",
+        "file of `streamer token`, or of one token alone; empty: tokens.json beside config.yaml",
+        metavar="FILE",
+    )
+    proxies: tuple[str, ...] = setting(
+        (),
+        "reverse proxies whose X-Forwarded-* are believed, such as 10.0.0.0/8, or unix",
+    )
+    tls: str = setting(
+        "auto",
+        "auto (on where tls_certificate is set), on, off, or self-signed (made for this machine)",
+        choices=("auto", "on", "off", "self-signed"),
+        metavar="HOW",
+    )
+    tls_certificate: str = setting("", "PEM file with the certificate and its chain", metavar="FILE")
+    tls_key: str = setting(
+        "", "PEM file with its private key, not encrypted; empty: it is in tls_certificate", metavar="FILE"
+    )
+    unix_socket: str = setting(
+        "", "path of a Unix socket to listen on besides the port; empty: none (not on Windows)", metavar="PATH"
+    )
+    vosk_at_root: bool = setting(False, "serve Vosk's clients at / too, as vosk-server does, and not only at /vosk")
+    wyoming_port: int = setting(
+        0,
+        "port for Wyoming (Home Assistant), 10300 by custom; 0: none",
+        low=0,
+        high=65_535,
+        metavar="N",
+    )
+    wyoming_host: str = setting(
+        "127.0.0.1",
+        "address for Wyoming, which knows no tokens: 0.0.0.0 serves whoever reaches it",
+        metavar="H",
+    )
+    max_connections: int = setting(1000, "connections at once, of all kinds", low=1, high=1_000_000)
+    max_connections_per_address: int = setting(64, "connections at once from one address", low=1, high=1_000_000)
+    header_timeout_s: float = setting(
+        10.0, "time for the head of a request, or for its body", unit="s", low=0.1, high=3600.0
+    )
+    first_message_s: float = setting(30.0, "time for the first message of a stream", unit="s", low=0.1, high=86_400.0)
+    idle_s: float = setting(
+        1800.0, "time without audio or a command after which a stream is ended", unit="s", low=1.0, high=86_400.0
+    )
+    max_recordings: int = setting(16, "uploaded recordings at once, of which one is transcribed", low=1, high=1000)
+    max_upload_mb: float = setting(500.0, "largest recording that is taken", unit="MB", low=1.0, high=100_000.0)
+    history: str = setting(
+        "",
+        "file that keeps finals and gaps; auto: in the user's data directory; empty: none is kept",
+        metavar="FILE",
+    )
+    history_days: float = setting(
+        30.0, "what is older is deleted from the history; 0: nothing is", unit="days", low=0.0, high=36_500.0
+    )
+    history_mb: float = setting(
+        500.0, "size beyond which the oldest is deleted from the history", unit="MB", low=1.0, high=1_000_000.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputsSettings:
+    """Where captions of the daemon's own input go, too (docs/outputs.md); a secret may be @FILE."""
+
+    to: tuple[str, ...] = setting(
+        (),
+        "finals go to: obs, zoom, youtube, webhook[:URL], hls:DIR, FILE.srt|.vtt|.txt|.jsonl",
+        metavar="KIND[:WHERE]",
+        secret=True,
+        repeated=True,
+    )
+    obs_url: str = setting("ws://127.0.0.1:4455", "obs-websocket of OBS Studio", metavar="URL")
+    obs_password: str = setting("", "its password; empty: it asks for none", secret=True)
+    obs_text_source: str = setting("", "text source that shows the newest final; empty: stream captions only")
+    zoom_url: str = setting("", "the API token (an address) that Zoom shows for a meeting's captions", secret=True)
+    youtube_url: str = setting("", "captions ingestion URL of a YouTube live stream", secret=True)
+    webhook_url: str = setting("", "address that each final is posted to as JSON", secret=True)
+    webhook_secret: str = setting("", "what posts are signed with; empty: they are not", secret=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
-    """The chatbot that final text is sent to."""
+    """The chatbot that is asked what was said."""
 
     url: str = setting("", "OpenAI-compatible endpoint, up to and including /v1", flag="--to", metavar="URL")
     model: str = setting("default", "name of the model there", metavar="M")
@@ -721,6 +851,7 @@ class ChatSettings:
     api_key: str = setting(
         "", "sent as a Bearer token; better set in STREAMER_CHAT_API_KEY than written here", secret=True
     )
+    pause_s: float = setting(1.5, "silence before half a sentence is asked, too", unit="s", low=0.0, high=60.0)
     timeout_s: float = setting(
         60.0,
         "silence from the endpoint after which a reply is given up",
@@ -736,6 +867,8 @@ class LogSettings:
     """What is logged, on standard error."""
 
     level: str = setting("info", "how much is logged", flag="--debug", choices=("debug", "info", "warning", "error"))
+    format: str = setting("text", "how a line is written: text, or json for programs", choices=("text", "json"))
+    access: bool = setting(False, "log each request: address, name of the token, path, status, duration")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -749,6 +882,7 @@ class Settings:
     speech: SpeechSettings = field(default_factory=SpeechSettings)
     stream: StreamSettings = field(default_factory=StreamSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
+    outputs: OutputsSettings = field(default_factory=OutputsSettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
     log: LogSettings = field(default_factory=LogSettings)
 

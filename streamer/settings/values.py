@@ -6,6 +6,7 @@ import re
 from typing import Any, cast
 
 from streamer.errors import ConfigError
+from streamer.languages import code_of
 from streamer.settings.table import Setting, short
 
 # What a setting that may be None is set to then.
@@ -41,6 +42,8 @@ def checked(setting: Setting, value: object, where: str) -> object:
     kind = setting.kind
     if setting.may_be_none and isinstance(value, str) and value.strip().lower() == NONE:
         return None
+    if setting.name == "decoding.language" and isinstance(value, str):
+        value = code_of(value)
     items = list(value) if isinstance(value, list | tuple) else []
     if kind in (bool, int, float, str):
         if _is_valid(setting, kind, value):

@@ -16,14 +16,14 @@ from typing import Any, Self
 import httpx
 
 from streamer.errors import ConfigError, PeerError
-from streamer.events import Event, Final
+from streamer.events import Event
 from streamer.outside import is_loopback, one_line, printable
 from streamer.sinks.sse import ServerSentEvents
+from streamer.sinks.turn import Turn
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_REPLY_CHARS = 200_000  # a reply that goes on beyond a book's chapter does not end
 MAX_ERROR_BYTES = 65_536  # of an error's body are read
-MAX_QUESTION_CHARS = 20_000  # of what is said during one reply, the last so many are kept
 
 
 class Conversation:
@@ -121,41 +121,53 @@ class Conversation:
 
 
 class Chatbot:
-    """A sink that asks a conversation what was said, one question at a time.
+    """A sink that asks a conversation what was said, one question at a time (see `Turn`).
 
-    What is said while a reply comes waits, and becomes one question when the reply is over.
+    Who speaks while a reply comes interrupts it. Of a reply that had not begun, the question goes on.
     """
 
     def __init__(
         self,
         conversation: Conversation,
         *,
+        pause_s: float,
         on_question: Callable[[str], None],
         on_piece: Callable[[str], None],
+        on_interrupt: Callable[[], None],
         on_end: Callable[[], None],
         on_error: Callable[[PeerError], None],
     ) -> None:
-        """Make a sink that tells a question when it is sent, its reply in pieces, and then its end or an error."""
+        """Make a sink that tells a question when it is sent, its reply in pieces, and how that ends: one of three ways.
+
+        pause_s : silence behind a text that ends no sentence, before it is a question
+        """
         self._conversation = conversation
         self._on_question = on_question
         self._on_piece = on_piece
+        self._on_interrupt = on_interrupt
         self._on_end = on_end
         self._on_error = on_error
 
-        # Finals that no question holds yet.
-        self._heard: list[str] = []
+        self._turn = Turn(pause_s)
 
-        # Set whenever there is something to do for run(): finals, or the end.
+        # The reply that comes; None where none does.
+        self._replying: asyncio.Task[None] | None = None
+
+        # Whether any endpoint has ever answered; whether a piece of this reply has come.
+        self._answered = self._begun = False
+
+        # Set whenever there is something to do for run(): an event, or the end.
         self._wake = asyncio.Event()
 
         # Whether close() was called.
         self._closed = False
 
     def handle(self, event: Event) -> None:
-        """Take the next event; only finals with words matter."""
-        if isinstance(event, Final) and (text := one_line(event.text)):
-            self._heard.append(text)
-            self._wake.set()
+        """Take the next event."""
+        speaks = self._turn.handle(event, asyncio.get_running_loop().time())
+        if speaks and self._replying is not None:
+            self._replying.cancel()
+        self._wake.set()
 
     def close(self) -> None:
         """Say that nothing follows: run() returns when everything has been answered."""
@@ -168,29 +180,48 @@ class Chatbot:
         An endpoint that fails once is told and asked again with the next words. Raises PeerError where it fails at
         the first question: then it was never there.
         """
-        answered = False
-        while True:
-            await self._wake.wait()
+        while question := await self._question():
+            self._on_question(question)
+            self._begun = False
+            replying = self._replying = asyncio.create_task(self._reply(question))
+            try:
+                await asyncio.wait({replying})
+            finally:
+                self._replying = None
+                replying.cancel()
+                await asyncio.gather(replying, return_exceptions=True)
+            if replying.cancelled():
+                self._on_interrupt()
+                if not self._begun:
+                    self._turn.put_back(question)
+            else:
+                replying.result()
+
+    async def _question(self) -> str:
+        """Wait for the next question; empty where none follows."""
+        loop = asyncio.get_running_loop()
+        while not self._closed:
+            due_s = self._turn.due_s
+            if due_s is not None and due_s <= loop.time():
+                break
             self._wake.clear()
-            if self._heard:
-                question = " ".join(self._heard)[-MAX_QUESTION_CHARS:]
-                self._heard.clear()
-                self._on_question(question)
-                try:
-                    async with contextlib.aclosing(self._conversation.reply(question)) as pieces:
-                        async for piece in pieces:
-                            answered = True
-                            self._on_piece(piece)
-                    answered = True
-                    self._on_end()
-                except PeerError as error:
-                    if not answered:
-                        raise
-                    self._on_error(error)
-            if self._heard:
-                self._wake.set()
-            elif self._closed:
-                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(due_s):
+                    await self._wake.wait()
+        return self._turn.take()
+
+    async def _reply(self, question: str) -> None:
+        try:
+            async with contextlib.aclosing(self._conversation.reply(question)) as pieces:
+                async for piece in pieces:
+                    self._answered = self._begun = True
+                    self._on_piece(piece)
+            self._answered = True
+            self._on_end()
+        except PeerError as error:
+            if not self._answered:
+                raise
+            self._on_error(error)
 
 
 def _completions_url(url: str) -> httpx.URL:

@@ -42,7 +42,7 @@ class TerminalSink:
     def handle(self, event: Event) -> None:
         """Show the next event."""
         if self._live is None:
-            if isinstance(event, Final) and (text := one_line(event.text)):
+            if isinstance(event, Final) and (text := _line(event)):
                 self._console.file.write(text + "\n")
                 self._console.file.flush()
             return
@@ -53,11 +53,13 @@ class TerminalSink:
             case Partial():
                 self._live.update(_Tail(_caption(event)), refresh=True)
             case Final():
-                self._settle(Text(one_line(event.text)))
+                self._settle(Text(_line(event)))
             case Gap():
-                self._settle(Text(f"[{event.start:.1f} s to {event.end:.1f} s not heard: {event.reason}]", "yellow"))
+                self._settle(
+                    Text(f"[{event.start:.1f} s to {event.end:.1f} s not heard: {one_line(event.reason)}]", "yellow")
+                )
             case Error():
-                self._settle(Text(f"{event.code}: {one_line(event.message)}", "red" if event.fatal else "yellow"))
+                self._settle(Text(one_line(f"{event.code}: {event.message}"), "red" if event.fatal else "yellow"))
             case End():
                 self._live.update(Group(), refresh=True)
 
@@ -75,6 +77,11 @@ class TerminalSink:
         self._live.update(Group(), refresh=not line.plain)
         if line.plain:
             self._console.print(line)
+
+
+def _line(final: Final) -> str:
+    text = one_line(final.text)
+    return f"{one_line(final.speaker)}: {text}" if final.speaker and text else text
 
 
 def _caption(partial: Partial) -> Text:

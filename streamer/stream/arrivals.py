@@ -71,6 +71,16 @@ class Arrivals:
                 position = head
             return position
 
+    def time_at(self, position: int) -> float | None:
+        """Return when the audio up to a position came, up to a step too early; None where it is not known any more."""
+        with self._lock:
+            time_s = None
+            for step_s, head in reversed(self._steps):
+                if head < position:
+                    return time_s
+                time_s = step_s
+            return None  # the oldest step may stand for all before it
+
     def _note_lead(self, head: int, now_s: float, *, held_back: bool) -> None:
         known = self._steps[-1][1] if self._steps else 0
         elapsed_s = 0.0 if self._noted_s is None else now_s - self._noted_s

@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.stream.load import Load, LoadMeter
+from streamer.stream.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
 from streamer.stream.runner import EngineStats, Job, SessionRunner
 from streamer.stream.schedule import Schedule
 from streamer.stream.window import Request
@@ -30,7 +30,8 @@ IDLE_S = 0.5
 # Time from one pass of a session to the next up to which captions still count as live, unless told otherwise.
 MAX_PACE_S = 2.0
 
-# Share of the machine's time above which finals get no second look: it would be somebody else's time.
+# Share of the machine's time above which finals get no second look: it would be somebody else's time. Who is alone has
+# more.
 MAX_RETRY_LOAD = 0.5
 
 
@@ -39,7 +40,6 @@ class Encoder(Protocol[EncodedOut]):
 
     def encode(self, mel: Float32Array, buffer: int, n_samples: int) -> EncodedOut:
         """Encode `mel`, shape (n_mels, 3000), of `n_samples` of audio and silence, into one of `N_BUFFERS` buffers."""
-        ...
 
 
 class Decoder(Protocol[EncodedIn]):
@@ -47,7 +47,6 @@ class Decoder(Protocol[EncodedIn]):
 
     def decode(self, encoded: EncodedIn, request: Request) -> Hypothesis:
         """Decode a window as asked for."""
-        ...
 
 
 class Engine(Generic[Encoded]):
@@ -66,22 +65,35 @@ class Engine(Generic[Encoded]):
         self._decoder = decoder
         self._clock = clock
         self._meter = LoadMeter(max_pace_s)
+        self._busy = BusyTime()
         self.stats = EngineStats()
         # Whose turn it is. Guarded by the lock, which is held for a look at it and never longer.
-        self._schedule: Schedule[SessionRunner, tuple[Job, Encoded]] = Schedule()
+        # The work in its slot: a window, what it was encoded to, and the seconds that this took.
+        self._schedule: Schedule[SessionRunner, tuple[Job, Encoded, float]] = Schedule()
         self._lock = threading.Lock()
         self._stopping = False
         # Set when a thread has something to look at: cleared before it looks, so that nothing is missed.
         self._calls = {name: threading.Event() for name in ("listen", "encode", "decode")}
+        # When each thread began the turn that it is at; infinity between two.
+        self._began_s = dict.fromkeys(self._calls, math.inf)
         self._threads = [
-            threading.Thread(target=self._run, args=(turn, self._calls[name]), name=name, daemon=True)
+            threading.Thread(target=self._run, args=(turn, name), name=name, daemon=True)
             for name, turn in (("listen", self.listen), ("encode", self.encode), ("decode", self.decode))
         ]
 
     @property
     def n_sessions(self) -> int:
-        """Sessions that are being served."""
         return len(self._schedule.owners)
+
+    @property
+    def n_waiting(self) -> int:
+        """Sessions with a window that is due and not yet encoded."""
+        return sum(runner.deadline_s < math.inf for runner in self._runners())
+
+    @property
+    def busy(self) -> bool:
+        """Whether some session's window is due, or at work."""
+        return self._busy.n_busy > 0 or self._schedule.waits or self.n_waiting > 0
 
     @property
     def failing(self) -> str:
@@ -90,12 +102,17 @@ class Engine(Generic[Encoded]):
 
     @property
     def load(self) -> Load:
-        """How much of the machine the sessions take."""
         now_s = self._clock()
         return self._meter.load([runner.share(now_s) for runner in self._runners()])
 
+    @property
+    def turn_s(self) -> float:
+        """Seconds that the longest of the threads' present turns has taken so far; infinity where a thread has died."""
+        if not self._stopping and any(thread.ident and not thread.is_alive() for thread in self._threads):
+            return math.inf
+        return max(0.0, self._clock() - min(self._began_s.values()))
+
     def start(self) -> None:
-        """Start the threads."""
         for thread in self._threads:
             thread.start()
 
@@ -140,7 +157,11 @@ class Engine(Generic[Encoded]):
                 runner.recover(error)
                 continue
             if job is not None:
-                self._encode(runner, job, begin_s)
+                self._busy.begin(begin_s)
+                try:
+                    self._encode(runner, job, begin_s)
+                finally:
+                    self._busy.end(self._clock())
                 return True
         return False
 
@@ -151,9 +172,11 @@ class Engine(Generic[Encoded]):
         if slotted is None:
             return False
         self._calls["encode"].set()  # the slot is free: the next window can be encoded while this one is decoded
+        self._busy.begin(self._clock())
         try:
             self._decode(slotted.owner, *slotted.work)
         finally:
+            self._busy.end(self._clock())
             with self._lock:
                 self._schedule.end_decoding()
             self._calls["encode"].set()
@@ -175,14 +198,15 @@ class Engine(Generic[Encoded]):
         cost_s = self._clock() - begin_s
         self.stats.encodes += 1
         self.stats.encode_s += cost_s
-        self._meter.take_encode(cost_s)
+        self.stats.on_encode(cost_s)
         with self._lock:
-            self._schedule.put(runner, (job, encoded), buffer)
+            self._schedule.put(runner, (job, encoded, cost_s), buffer)
         self._calls["decode"].set()
 
-    def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded) -> None:
+    def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded, encode_s: float) -> None:
         begin_s = self._clock()
-        retry_s = runner.retry_s if runner.retry_s == math.inf or self.load.ratio < MAX_RETRY_LOAD else 0.0
+        most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
+        retry_s = runner.retry_s if runner.retry_s == math.inf or self.load.ratio < most else 0.0
         hypothesis = None
         try:
             request = runner.request(job, retry_s=retry_s)
@@ -193,8 +217,8 @@ class Engine(Generic[Encoded]):
             return
         now_s = self._clock()
         if hypothesis is not None:
-            self._count(hypothesis, now_s - begin_s)
-            logger.debug(
+            self._count(runner, job, hypothesis, encode_s, now_s - begin_s)
+            runner.logger.debug(
                 "window %.2f-%.2f s: %s",
                 job.window.start / SAMPLE_RATE,
                 job.window.end / SAMPLE_RATE,
@@ -205,14 +229,25 @@ class Engine(Generic[Encoded]):
         except Exception as error:  # noqa: BLE001 - as above
             runner.recover(error)
 
-    def _count(self, hypothesis: Hypothesis, cost_s: float) -> None:
+    def _count(self, runner: SessionRunner, job: Job, hypothesis: Hypothesis, encode_s: float, decode_s: float) -> None:
         self.stats.decodes += 1
-        self.stats.decode_s += cost_s
+        self.stats.decode_s += decode_s
+        self.stats.on_decode(decode_s)
         self.stats.decoder_calls += hypothesis.n_calls
         self.stats.decoder_tokens += hypothesis.n_sampled
         self.stats.given_tokens += hypothesis.n_given
         self.stats.settled_tokens += hypothesis.n_begins_with
-        self._meter.take_decode(cost_s)
+        self._meter.take_pass(
+            Pass(
+                busy_s=self._busy.take(self._clock()),
+                encode_s=encode_s,
+                decode_s=decode_s,
+                n_calls=hypothesis.n_calls,
+                n_tokens=hypothesis.n_begins_with + hypothesis.n_sampled,
+                window_s=(job.window.end - job.window.start) / SAMPLE_RATE,
+                new_s=runner.read_anew(job) / SAMPLE_RATE,
+            )
+        )
 
     def _runners(self) -> tuple[SessionRunner, ...]:
         with self._lock:
@@ -223,13 +258,16 @@ class Engine(Generic[Encoded]):
             self._schedule.remove(runner)
         self._calls["encode"].set()
 
-    def _run(self, turn: Callable[[], bool], called: threading.Event) -> None:
+    def _run(self, turn: Callable[[], bool], name: str) -> None:
+        called = self._calls[name]
         while not self._stopping:
             called.clear()
+            self._began_s[name] = self._clock()
             try:
                 busy = turn()
             except Exception:
                 logger.exception("a turn of the engine failed")  # a bug of ours: the sessions need this thread
                 busy = False
+            self._began_s[name] = math.inf
             if not busy and not self._stopping:
                 called.wait(IDLE_S)

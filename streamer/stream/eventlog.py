@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeVar
 
-from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, from_json
+from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, from_json
 
 logger = logging.getLogger(__name__)
 
@@ -21,12 +21,8 @@ class _Packed:
     """An event as it is kept: an hour of speech has a thousand, and their objects take nine times as much."""
 
     seq: int
-
-    # Second of the session's audio up to which it tells; 0 where it tells of none.
-    time_s: float
-
-    # Its JSON, compressed.
-    data: bytes
+    time_s: float  # second of the session's audio up to which it tells; 0 where it tells of none
+    data: bytes  # its JSON, compressed
 
     @classmethod
     def of(cls, event: Event) -> "_Packed":
@@ -67,12 +63,18 @@ class EventLog:
     everything else the newest `limit` events; the `ready` event stays for as long as the log.
     """
 
-    def __init__(self, session: str, limit: int) -> None:
-        """Open the log of `session`, a name unique to it, which keeps `limit` events for replay."""
+    def __init__(self, session: str, limit: int, keep: Callable[[Event], object] | None = None) -> None:
+        """Open the log of `session`, a name unique to it, which keeps `limit` events for replay.
+
+        `keep` is called with each event before any listener sees it, so that what was told is kept. It is called under
+        the log's lock.
+        """
         if limit < 1:
             raise ValueError(f"limit is {limit}: expected at least 1 event")
         self.session = session
+        self._logger = logging.LoggerAdapter(logger, {"session": session})
         self._limit = limit
+        self._keep_for_good = keep
         # Held while an event is numbered, stored and passed on, so that all listeners see one order. Re-entrant
         # because a listener may cancel itself.
         self._lock = threading.RLock()
@@ -103,8 +105,12 @@ class EventLog:
         return self._seq
 
     @property
+    def dropped_seq(self) -> int:
+        """Number of the newest event that was dropped for age, 0 where none was."""
+        return self._dropped_seq
+
+    @property
     def closed(self) -> bool:
-        """Whether `end` was published."""
         return self._end is not None
 
     def append(self, event: AnyEvent) -> AnyEvent:
@@ -115,10 +121,15 @@ class EventLog:
         """
         with self._lock:
             if self._end is not None:
-                logger.debug("session %s has ended, a late %s event is dropped", self.session, event.type)
+                self._logger.debug("the session has ended, a late %s event is dropped", event.type)
                 return event.stamped(0, self.session)
             self._seq += 1
             event = event.stamped(self._seq, self.session)
+            if self._keep_for_good is not None:
+                try:
+                    self._keep_for_good(event)
+                except Exception:
+                    self._logger.exception("a %s event could not be kept", event.type)
             self._keep(event)
             self._publish(event)
             return event
@@ -147,7 +158,6 @@ class EventLog:
             return Subscription(Backlog(backlog), lambda: self._remove(key))
 
     def close(self) -> None:
-        """Publish `end`, once."""
         with self._lock:
             if self._end is None:
                 self.append(End())
@@ -186,7 +196,7 @@ class EventLog:
             try:
                 listener(event)
             except Exception:
-                logger.exception("session %s: a listener failed on %s and is dropped", self.session, event.type)
+                self._logger.exception("a listener failed on %s and is dropped", event.type)
                 self._listeners.pop(key, None)
         if self._end is not None:
             self._listeners.clear()
@@ -224,7 +234,7 @@ def _time_s(event: Event) -> float:
     match event:
         case Final() | Gap():
             return event.end
-        case Speech():
+        case Speech() | Flushed():
             return event.time
         case _:
             return 0.0

@@ -48,7 +48,6 @@ class SpeechGate:
         self._floor = start
 
     def change(self, settings: GateSettings) -> None:
-        """Go on with other settings."""
         self._threshold = settings.threshold
         self._min_speech = round(settings.min_speech_s * SAMPLE_RATE)
         self._min_silence = round(settings.min_silence_s * SAMPLE_RATE)

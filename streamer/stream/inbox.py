@@ -50,6 +50,11 @@ class Inbox:
             due = self._commands and self._commands[0].position <= position
             return self._commands.popleft() if due else None
 
+    def clear(self) -> None:
+        """Forget all commands. They know the session, which is so freed without a garbage collection."""
+        with self._lock:
+            self._commands.clear()
+
     @property
     def next_position(self) -> int | None:
         """Place of the next command; None where there is none."""

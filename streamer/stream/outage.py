@@ -39,7 +39,6 @@ class Outage:
         self.retry_at_s = -math.inf
 
     def fail(self, reason: str, now_s: float, *, listening: bool) -> None:
-        """It failed."""
         self.reason, self.listening = reason, listening
         pause_s = min(LONGEST_RETRY_S, FIRST_RETRY_S * 2.0**self.n_failures)
         self.n_failures += 1

@@ -21,7 +21,10 @@ HESITATION_SAMPLES = SAMPLE_RATE // 10
 # Passes come no more often than so many times as much new audio comes as one costs, up to this much audio: words are
 # seen sooner where passes are cheap, and the machine is not kept busy for it.
 EASE = 2.5
-EASY_SAMPLES = SAMPLE_RATE // 2
+EASY_SAMPLES = SAMPLE_RATE
+
+# A pass that costs as much is expensive: its window is kept short.
+EXPENSIVE_SAMPLES = SAMPLE_RATE // 5
 
 # Speech that waits shares a window with what follows, unless a silence longer than this lies between.
 MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE
@@ -47,8 +50,10 @@ class Stretch:
     number: int
     start: int
 
-    # Where the next window begins, on the grid of the spectrogram's frames.
+    # Where the next window begins, on the grid of the spectrogram's frames; where it would, had it not moved on within
+    # the segment.
     window_start: int
+    segment_window_start: int
     state: State = State.OPEN
 
     # Where speech ended; while it goes on, where it has got to.
@@ -91,9 +96,9 @@ class Passes:
         self.change(settings)
 
     def change(self, settings: SessionSettings) -> None:
-        """Go on with other settings."""
         self._pace = round(settings.pace_s * SAMPLE_RATE)
         self._trim_after = round(settings.trim_after_s * SAMPLE_RATE)
+        self._short_window = round(settings.short_window_s * SAMPLE_RATE)
 
     @property
     def current(self) -> Stretch | None:
@@ -116,7 +121,6 @@ class Passes:
         self.heard, self.last_speech = heard, last_speech
 
     def begin(self, position: int, *, after_loss: bool) -> Stretch:
-        """Somebody begins to speak."""
         stretch = self._new_stretch(position)
         stretch.after_loss = after_loss
         self._stretches.append(stretch)
@@ -162,6 +166,17 @@ class Passes:
         """Say whether the next window is the last and takes in all that is left."""
         return not stretch.open and stretch.end <= stretch.window_start + N_SAMPLES
 
+    def moves_on(self, stretch: Stretch, end: int) -> bool:
+        """Say whether the window behind one up to `end` would be too long, as passes are expensive."""
+        following = end - stretch.window_start + self._interval
+        return self.cost >= EXPENSIVE_SAMPLES and self._short_window < min(following, self._trim_after)
+
+    def move_on(self, stretch: Stretch, position: int, *, within_segment: bool) -> None:
+        """Let the next window begin at a position, or where it does where that is later."""
+        stretch.window_start = max(stretch.window_start, position // HOP_LENGTH * HOP_LENGTH)
+        if not within_segment:
+            stretch.segment_window_start = stretch.window_start
+
     def look_again(self, stretch: Stretch) -> None:
         """Let a window that was handed out be due once more."""
         stretch.issued_end, stretch.looked_again = 0, True
@@ -190,8 +205,7 @@ class Passes:
             return stretch.issued_end < self.last_speech + PAUSE_SAMPLES  # else it has all that was said
         if silence > HESITATION_SAMPLES:
             return False  # speech goes on in a moment, or it is a pause
-        ease = min(EASY_SAMPLES, round(EASE * self.cost))
-        return end - max(stretch.issued_end, stretch.start) >= max(self._pace, self.cost, ease)
+        return end - max(stretch.issued_end, stretch.start) >= self._interval
 
     def next_window(self, first_word: int, now_s: float) -> Window | None:
         """Return the audio to transcribe next, None where nothing is due.
@@ -217,8 +231,14 @@ class Passes:
             issued_s=now_s,
         )
 
+    @property
+    def _interval(self) -> int:
+        """New audio from one pass to the next."""
+        return max(self._pace, self.cost, min(EASY_SAMPLES, round(EASE * self.cost)))
+
     def _new_stretch(self, position: int) -> Stretch:
-        return Stretch(next(self._numbers), position, window_start=position // HOP_LENGTH * HOP_LENGTH)
+        start = position // HOP_LENGTH * HOP_LENGTH
+        return Stretch(next(self._numbers), position, window_start=start, segment_window_start=start)
 
     def _window_end(self, stretch: Stretch) -> int:
         return min(self.heard if stretch.open else stretch.end, stretch.window_start + N_SAMPLES)

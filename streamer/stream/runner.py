@@ -54,6 +54,9 @@ HELD_BACK_SAMPLES = 5 * SAMPLE_RATE
 # Silence that is written at a time in place of audio that was lost.
 SILENCE_SAMPLES = SAMPLE_RATE
 
+# How long it is known when audio came, where no audio waits for too long.
+ARRIVALS_KEPT_S = 60.0
+
 # How often a session looks at the clock while nothing comes.
 TICK_S = 0.5
 
@@ -90,8 +93,14 @@ class EngineStats:
     settled_tokens: int = 0
     windows_replaced: int = 0
     failures: int = 0
-    # Seconds of audio that were told to be lost, by reason.
+    # Seconds of audio that were told to be lost, by reason; that came in, lost or not, by whose it is.
     gap_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
+    audio_s: dict[str, float] = field(default_factory=lambda: {"own": 0.0, "client": 0.0})
+    # Called with the seconds that each pass took, and with the type of event that first shows a word of live audio and
+    # the seconds since that audio came.
+    on_encode: Callable[[float], object] = lambda cost_s: None
+    on_decode: Callable[[float], object] = lambda cost_s: None
+    on_delay: Callable[[str, float], object] = lambda event_type, delay_s: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +108,7 @@ class Job:
     """A window that was handed out."""
 
     window: Window
-
-    # Its audio, shape (n,).
-    samples: Float32Array
+    samples: Float32Array  # its audio, shape (n,)
 
 
 class SessionRunner:
@@ -116,6 +123,7 @@ class SessionRunner:
         n_mels: int,
         max_delay_s: float = math.inf,
         reserved: bool = False,
+        name: str = "",
         new_detector: Callable[[], SpeechDetector] = SpeechDetector,
         on_event: Callable[[Event], object],
         on_finished: Callable[[], object] = lambda: None,
@@ -123,9 +131,11 @@ class SessionRunner:
         """Make a session for audio of a kind, of which the buffer holds `capacity_samples`.
 
         Live audio that has waited for `max_delay_s` when its turn comes is given up. A `reserved` session counts as
-        speaking when it is asked whether there is room for another. `on_event` and `on_finished` are called under the
-        session's lock, from the engine's threads: they hand on what they get, and return.
+        speaking when it is asked whether there is room for another. `name` is what the log calls it by. `on_event` and
+        `on_finished` are called under the session's lock, from the engine's threads: they hand on what they get, and
+        return.
         """
+        self.logger = logging.LoggerAdapter(logger, {"session": name})
         self.ring = RingBuffer(capacity_samples)
         self.kind = kind
         self.reserved = reserved
@@ -143,7 +153,7 @@ class SessionRunner:
 
         self._inbox = Inbox()
         # When audio came, and how much of it was speech.
-        self._arrivals = Arrivals(max_delay_s if math.isfinite(max_delay_s) else 0.0)
+        self._arrivals = Arrivals(max_delay_s if math.isfinite(max_delay_s) else ARRIVALS_KEPT_S)
         self._activity = Activity(self._clock())
 
         # The listening thread's own: what hears speech; position up to which it has listened; when to look again.
@@ -155,6 +165,8 @@ class SessionRunner:
         self._detector_behind = False
         # The encoding thread's own.
         self.mel = LogMelStream(n_mels)
+        # The decoding thread's own: position up to which windows were decoded.
+        self._decoded_until = 0
 
         # Guards everything below.
         self._lock = threading.Lock()
@@ -166,6 +178,8 @@ class SessionRunner:
         # Since when the next window is due, and by when it should be encoded; None and infinity while none is.
         self._due_since_s: float | None = None
         self.deadline_s = math.inf
+        # Second of the audio up to which partials have shown words.
+        self._shown_s = 0.0
         # Whether nothing is published any more: the session is finished, or was given up or removed.
         self.over = False
         self._outage = Outage()
@@ -188,6 +202,7 @@ class SessionRunner:
 
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
+        self._stats.audio_s["own" if self.reserved else "client"] += len(samples) / SAMPLE_RATE
         self.ring.write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:
@@ -204,25 +219,20 @@ class SessionRunner:
         self._command("end", self._end)
 
     def flush(self) -> None:
-        """Make final what was said."""
         self._command("flush", lambda: self._session.flush())
 
     def pause(self) -> None:
-        """Hear nothing of what comes from here on."""
         self.paused = True
         self._command("pause", lambda: self._session.pause())
 
     def resume(self) -> None:
-        """Hear what comes from here on."""
         self.paused = False
         self._command("resume", self._resume)
 
     def clear(self) -> None:
-        """Forget what is not final."""
         self._command("clear", lambda: self._session.clear())
 
     def change(self, settings: SessionSettings) -> None:
-        """Go on with other settings."""
         self._command("change", lambda: self._change(settings))
 
     def close(self) -> None:
@@ -319,6 +329,12 @@ class SessionRunner:
         with self._lock:
             return None if self.over else self._session.request(job.window, retry_s=retry_s)
 
+    def read_anew(self, job: Job) -> int:
+        """Return how many samples of a window that was decoded lay in none before it."""
+        begin = max(job.window.start, self._decoded_until)
+        self._decoded_until = max(job.window.end, self._decoded_until)
+        return max(0, job.window.end - begin)
+
     def complete(self, job: Job, request: Request | None, hypothesis: Hypothesis | None, now_s: float) -> None:
         """Take what a window reads; nothing where it was not wanted any more."""
         with self._lock:
@@ -351,7 +367,7 @@ class SessionRunner:
             try:
                 events = self._session.give_up(until)
             except Exception:
-                logger.exception("what was known of a session that failed is lost")
+                self.logger.exception("what was known of a session that failed is lost")
                 events = []
             self._publish(events)
             self._session = self._session.successor(until)
@@ -505,16 +521,16 @@ class SessionRunner:
     def _note_success(self, *, listening: bool) -> None:
         reason = self._outage.reason
         if self._outage.succeed(listening=listening):
-            logger.info("%s: it works again", reason)
+            self.logger.info("%s: it works again", reason)
             self._publish(self._session.recovered())
 
     def _note_failure(self, error: Exception, *, listening: bool) -> bool:
         """Tell of a failure, once until it is over. Returns whether the session ends with it."""
         self._stats.failures += 1
         if isinstance(error, StreamerError):
-            logger.error("%s", error)
+            self.logger.error("%s", error)
         else:
-            logger.error("a session failed", exc_info=error)
+            self.logger.error("a session failed", exc_info=error)
             error = StreamerError(f"a session failed ({type(error).__name__}): the log has more; it is opened again")
         first = not self._outage.reason
         self._outage.fail(str(error), self._clock(), listening=listening)
@@ -532,7 +548,7 @@ class SessionRunner:
             head = self.ring.head
             events = [*self._session.lose(head, reason), *self._session.finish(head)]
         except Exception:
-            logger.exception("what was known of a session that failed is lost")
+            self.logger.exception("what was known of a session that failed is lost")
             events = []
         self._publish(events)
 
@@ -543,6 +559,7 @@ class SessionRunner:
 
     def _leave(self) -> None:
         self.ring.on_write = None
+        self._inbox.clear()
         self.deadline_s = math.inf
         self.ring.wake()
         self._on_over(self)
@@ -551,9 +568,21 @@ class SessionRunner:
         for event in events:
             if isinstance(event, Gap):
                 self._stats.gap_s[event.reason] += event.end - event.start
+            if isinstance(event, Partial | Final) and event.words:
+                self._note_delay(event)
             if isinstance(event, Partial | Final) and not self.settings.words:
                 event = msgspec.structs.replace(event, words=())
             try:
                 self._on_event(event)
             except Exception:
-                logger.exception("a session's listener failed")
+                self.logger.exception("a session's listener failed")
+
+    def _note_delay(self, event: Partial | Final) -> None:
+        """Note how long ago the audio came of which this is the text; of a partial only where it shows more."""
+        end_s = event.words[-1].end
+        if isinstance(event, Partial) and end_s <= self._shown_s:
+            return
+        self._shown_s = max(self._shown_s, end_s)
+        came_s = None if self.recorded else self._arrivals.time_at(round(end_s * SAMPLE_RATE))
+        if came_s is not None:
+            self._stats.on_delay(event.type, self._clock() - came_s)

@@ -50,8 +50,12 @@ class Schedule(Generic[Owner, Work]):
 
     @property
     def owners(self) -> tuple[Owner, ...]:
-        """All of them."""
         return tuple(self._owners)
+
+    @property
+    def waits(self) -> bool:
+        """Whether something waits in the slot."""
+        return self._slot is not None
 
     def add(self, owner: Owner) -> None:
         """Let an owner have turns from now on."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
-from streamer.events import Event, Final, Gap, GapReason, Speech, seconds
+from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
 from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.stream.passes import Passes, Stretch
 from streamer.stream.settings import SessionSettings
@@ -45,6 +45,8 @@ class Session:
         self._transcript = Transcript(settings)
         # Losses that are not published yet, in order: speech before them is not final, or more is being lost.
         self._losses: list[_Loss] = []
+        # Places up to which everything is to be told, where that has not happened yet.
+        self._flushes: list[int] = []
         # Whether what is lost goes on to be lost, since windows fail: the loss is published when it is over.
         self._outage = False
         # Whether nothing was heard since audio was missed: more may be, and it is one loss.
@@ -63,7 +65,6 @@ class Session:
         self._ended = False
 
     def change(self, settings: SessionSettings) -> None:
-        """Go on with other settings."""
         self._settings = settings
         self._gate.change(settings.gate)
         self._passes.change(settings)
@@ -71,7 +72,6 @@ class Session:
 
     @property
     def ended(self) -> bool:
-        """Whether the audio has ended."""
         return self._ended
 
     @property
@@ -81,7 +81,6 @@ class Session:
 
     @property
     def paused(self) -> bool:
-        """Whether what comes is not heard."""
         return self._paused_from is not None
 
     @property
@@ -117,7 +116,7 @@ class Session:
     def tick(self, now_s: float) -> list[Event]:
         """Time has passed, and all audio that came was heard: where none comes any more, speech has ended."""
         stall_s = max(STALL_S, self._settings.gate.min_silence_s)
-        return self.flush() if self._gate.open and now_s - self._heard_s >= stall_s else []
+        return self._end_speech() if self._gate.open and now_s - self._heard_s >= stall_s else []
 
     def finish(self, end: int) -> list[Event]:
         """The audio ends at `end`: what is being said is over."""
@@ -126,7 +125,9 @@ class Session:
         return self.resume() if self.paused else self._end_speech()
 
     def flush(self) -> list[Event]:
-        """Speech ends here: what was said becomes final."""
+        """Speech ends here: what was said becomes final, and `flushed` says when all of it has."""
+        if self._passes.heard not in self._flushes:
+            self._flushes.append(self._passes.heard)
         return self._end_speech()
 
     def pause(self) -> list[Event]:
@@ -188,6 +189,7 @@ class Session:
         session = Session(self._settings, start=start, numbers=self._numbers)
         session._transcript = self._transcript.successor()
         session._losses, session._outage = self._losses, True
+        session._flushes = self._flushes
         session._told_until, session._paused_from = self._told_until, self._paused_from
         session._ended = self._ended
         if self._passes.current is not None:
@@ -302,11 +304,13 @@ class Session:
         if trusted:
             transcript.settle(window)
         ends = self._passes.ends_in_next(stretch)
-        cut = None if ends else transcript.cut(window, stretch.window_start, self._passes.cost)
+        cut = None if ends else transcript.cut(window, stretch.segment_window_start, self._passes.cost)
         if cut is not None:
             events += self._cut(stretch, cut)
         elif transcript.stuck:
             events += self._begin_behind_settled(stretch, window)
+        if self._passes.moves_on(stretch, window.end) and (position := transcript.move_on()) is not None:
+            self._passes.move_on(stretch, position, within_segment=True)
         partial = transcript.partial(window, trusted=trusted)
         return events if partial is None else [*events, partial]
 
@@ -316,7 +320,7 @@ class Session:
 
     def _cut(self, stretch: Stretch, cut: Cut) -> list[Event]:
         """Begin the next window behind a cut; return what has become final."""
-        stretch.window_start = max(stretch.window_start, cut.window_start // HOP_LENGTH * HOP_LENGTH)
+        self._passes.move_on(stretch, cut.window_start, within_segment=False)
         return [] if cut.final is None else [self._told(cut.final, self._transcript.segment_start)]
 
     def _cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
@@ -414,7 +418,7 @@ class Session:
         self._losses = sorted([*self._losses, _Loss(start, end, reason)], key=lambda loss: loss.start)
 
     def _tell_losses(self) -> list[Event]:
-        """Publish the losses that are over, and before which all that was said is final."""
+        """Publish the losses that are over, and before which all that was said is final; and which flushes are done."""
         events: list[Event] = []
         first = self._passes.current
         while self._losses and (first is None or first.start >= self._losses[0].start):
@@ -427,4 +431,8 @@ class Session:
             if gap.start < gap.end:  # else nobody could tell it from none
                 events.append(gap)
             self._told_until = max(self._told_until, loss.end)
+        awaited = [first.start] if first is not None else []
+        awaited += [loss.start for loss in self._losses]
+        while self._flushes and all(start >= self._flushes[0] for start in awaited):
+            events.append(Flushed(time=seconds(self._flushes.pop(0))))
         return events

@@ -12,14 +12,9 @@ class DecodeOptions:
     Hashable: what is made of it is kept for the windows that follow.
     """
 
-    # Text that the model sees before the first window, as if it had been said.
-    initial_prompt: str = ""
-
-    # Words and phrases that are made likelier while they are being spelled.
-    hotwords: tuple[str, ...] = ()
-
-    # Beams that are followed at temperature 0; 1: the likeliest token is taken.
-    beam_size: int = 1
+    initial_prompt: str = ""  # text that the model sees before the first window, as if it had been said
+    hotwords: tuple[str, ...] = ()  # words and phrases that are made likelier while they are being spelled
+    beam_size: int = 1  # beams that are followed at temperature 0; 1: the likeliest token is taken
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +38,7 @@ class SessionSettings:
 
     # Length of a window from which any settled text is made final.
     trim_after_s: float
+
     condition_on_previous_text: bool
     no_speech_threshold: float
     logprob_threshold: float
@@ -55,6 +51,9 @@ class SessionSettings:
 
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodeOptions | None = None
+
+    # Length from which on a window moves on within a segment, where passes are expensive; 30: never.
+    short_window_s: float = 30.0
 
     # Whether partials and finals tell the place of each word.
     words: bool = True

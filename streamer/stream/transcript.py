@@ -50,6 +50,10 @@ MAX_REREADING_PASSES = 2
 # Words of the last final that a window keeps after a cut. Three are enough for the decoder to find its place.
 N_ANCHOR_WORDS = 3
 
+# Settled words that a window keeps which moves on within a segment: these may have been settled in haste.
+N_KEPT_WORDS = 3
+MAX_KEPT_WORDS = 6
+
 # An anchor that reaches further back than this is no use: there was a pause, or a word was misplaced.
 MAX_ANCHOR_SAMPLES = 5 * SAMPLE_RATE
 
@@ -80,11 +84,8 @@ SURE_LANGUAGE_PROBABILITY = 0.5
 class Cut:
     """Where a segment ends, and with which window what follows it is heard."""
 
-    # None where nothing was said since the last.
-    final: Final | None
-
-    # Where the next window begins: at the anchor, or at the cut.
-    window_start: int
+    final: Final | None  # None where nothing was said since the last
+    window_start: int  # where the next window begins: at the anchor, or at the cut
 
 
 @dataclass(slots=True)
@@ -142,6 +143,16 @@ class _Text:
         """Return the settled words from a number on."""
         return self.words[max(0, number - self.n_forgotten) :]
 
+    def anchor_start(self, first: int, end: int, position: int) -> int | None:
+        """Return where a window begins that keeps settled words from a number to another, which ends at a position.
+
+        None where they are no use: far-away words would keep the window from moving on, endless ones the decoder.
+        """
+        anchor = self.settled_from(first)[: max(0, end - first)]
+        begin = anchor[0].start - ANCHOR_MARGIN_SAMPLES if anchor else position
+        n_tokens = sum(len(word.tokens) for word in anchor)
+        return None if position - begin > MAX_ANCHOR_SAMPLES or n_tokens > MAX_ANCHOR_TOKENS else begin
+
     def settle(self, n_words: int) -> None:
         """Settle the first words of the tail."""
         settled = self.tail[:n_words]
@@ -177,7 +188,6 @@ class Transcript:
         self.begin(0)
 
     def change(self, settings: SessionSettings) -> None:
-        """Go on with other settings."""
         self._settings = settings
         self._margin = round(settings.attention_margin_s * SAMPLE_RATE)
         self._trim_after = round(settings.trim_after_s * SAMPLE_RATE)
@@ -190,7 +200,6 @@ class Transcript:
 
     @property
     def segment_start(self) -> int:
-        """Where the segment that is open begins."""
         return self._text.segment_start
 
     @property
@@ -213,6 +222,9 @@ class Transcript:
         n_anchor = max(0, text.n_final - window.first_word)
         anchor = sum(len(word.text) for word in words[:n_anchor])
         said = self._said[: max(0, len(self._said) - anchor)]
+        # Words of the open segment that the window has left behind.
+        left = text.settled_from(text.n_final)[: max(0, window.first_word - text.n_final)]
+        said = (said + "".join(word.text for word in left))[-PROMPT_CHARACTERS:]
         return Request(
             prefix=prefix,
             prompt=said if self._settings.condition_on_previous_text else "",
@@ -252,12 +264,10 @@ class Transcript:
 
     @property
     def reliable(self) -> bool:
-        """Whether the newest hypothesis passes its thresholds."""
         return self._text.reliable
 
     @property
     def loops(self) -> bool:
-        """Whether the newest hypothesis says the same again and again."""
         return self._text.loops
 
     def settle(self, window: Window) -> None:
@@ -299,7 +309,6 @@ class Transcript:
         return Cut(final, position)
 
     def forget_prompt(self) -> None:
-        """Do not show the decoder what was said before."""
         self._said = ""
 
     def cut(self, window: Window, window_start: int, cost: int) -> Cut | None:
@@ -323,6 +332,20 @@ class Transcript:
         n_final, position = place
         position = min(max(position, text.segment_start), window.end)
         return self._cut(window, n_final, position)
+
+    def move_on(self) -> int | None:
+        """Let the next window keep the last few settled words alone; return where it begins, None for where it does."""
+        text = self._text
+        words, first = text.words, text.first_word - text.n_forgotten
+        places = range(max(first + 1, len(words) - MAX_KEPT_WORDS), len(words) - N_KEPT_WORDS + 1)
+        if not places:
+            return None
+        # At the widest gap: a window that begins within speech is harder to read.
+        first = text.n_forgotten + max(places, key=lambda i: (words[i].start - words[i - 1].end, i))
+        start = text.anchor_start(first, text.n_settled, text.words[-1].end)
+        if start is not None:
+            text.first_word = first
+        return start
 
     def partial(self, window: Window, *, trusted: bool) -> Partial | None:
         """Return what the open segment reads; None where that is nothing new."""
@@ -522,14 +545,11 @@ class Transcript:
         text.n_final = text.n_told_stable = n_final
         text.segment_start = position
         text.first_word = max(text.first_word, n_final - N_ANCHOR_WORDS)
-        anchor = text.settled_from(text.first_word)[: n_final - text.first_word]
-        begin = anchor[0].start - ANCHOR_MARGIN_SAMPLES if anchor else position
-        n_tokens = sum(len(word.tokens) for word in anchor)
-        if position - begin > MAX_ANCHOR_SAMPLES or n_tokens > MAX_ANCHOR_TOKENS:
-            # Far-away words would keep the window from moving on, endless ones the decoder.
+        begin = text.anchor_start(text.first_word, n_final, position)
+        if begin is None:
             text.first_word, begin = n_final, position
         # Windows on their way are newer than this one and begin no earlier.
-        n_old = window.first_word - text.n_forgotten
+        n_old = min(window.first_word, n_final) - text.n_forgotten
         del text.words[:n_old]
         text.n_forgotten += n_old
         return Cut(final, min(begin, position))

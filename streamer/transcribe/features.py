@@ -4,46 +4,112 @@ Source: openai-whisper's `transcribe.py`: behind the recording come 30 s of sile
 language hears; behind a window come zeros. Where a model asks for it, the silence follows the last window too.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES
+from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES, N_SAMPLES
 from streamer.audio.mel import LogMelFile, log_mel_recording
+from streamer.transcribe.speech import Span, SpeechFinder
 
 # Begins to read a recording: blocks of 16 kHz mono, shape (n,), the same each time.
 Read = Callable[[], Iterable[Float32Array]]
 
 
 class Features:
-    """The log-mel spectrogram of a recording."""
+    """The log-mel spectrogram of a recording, or of the speech in it, put together."""
 
-    def __init__(self, audio: Float32Array | Read, n_mels: int, *, pad_with_silence: bool = False) -> None:
-        """Take a recording, shape (n_samples,), or read it for the first of two times."""
+    def __init__(
+        self,
+        audio: Float32Array | Read,
+        n_mels: int,
+        *,
+        pad_with_silence: bool = False,
+        clips: Sequence[float] = (),
+        finder: SpeechFinder | None = None,
+    ) -> None:
+        """Take a recording, shape (n_samples,), or read it for the first of two times.
+
+        clips : start, end, start, end, ... of what is heard, in seconds; the last end may be missing
+        finder : finds the speech in the clips, which alone is heard then
+        """
         # Frames from one to before another, at most 3000, shape (n_mels, n).
         self._frames: Callable[[int, int], Float32Array]
         if isinstance(audio, np.ndarray):
             mel = log_mel_recording(np.pad(audio, (0, N_SAMPLES)), n_mels)
+            # Of the recording.
             self.n_samples = len(audio)
             self._frames = lambda start, end: mel[:, start:end]
+            self._silence = float(mel.min())
+            if finder:
+                finder.hear(audio)
         else:
-            file = LogMelFile(audio, n_mels, padding_samples=N_SAMPLES)
+            file = LogMelFile(_heard(audio, finder), n_mels, padding_samples=N_SAMPLES)
             self.n_samples = file.n_samples
             self._frames = file.frames
-        # Of the recording alone.
-        self.n_frames = self.n_samples // HOP_LENGTH
-        self._n_mels = n_mels
+            self._silence = file.silence
+        # First frame of each clip and the one behind its last: of the recording, or of what is put together.
+        self.clips = list(clip_frames(clips, self.n_samples // HOP_LENGTH))
+        self.speech = finder.finish(self.n_samples // HOP_LENGTH, self.clips) if finder else None
+        # Of the recording alone, or of what is put together.
+        self.n_frames = self.speech.n_frames if self.speech else self.n_samples // HOP_LENGTH
+        if self.speech:
+            self.clips = [(0, self.n_frames)]
         self._pad_with_silence = pad_with_silence
+        # Frames of speech that were put together last, and the first of them.
+        self._kept = np.empty((n_mels, 0), dtype=np.float32)
+        self._kept_begin = 0
 
     def first_window(self) -> Float32Array:
         """Return the first 30 s, shape (n_mels, 3000), with the silence behind a shorter recording."""
+        if self.speech:
+            return self.padded(self.frames(0, min(N_FRAMES, self.n_frames)), silence=True)
         return self._frames(0, N_FRAMES)
 
     def window(self, begin: int, length: int) -> Float32Array:
         """Return the `length` frames from `begin` on, shape (n_mels, 3000)."""
-        if self._pad_with_silence and begin + length == self.n_frames:
+        ends = self._pad_with_silence and begin + length == self.n_frames
+        if ends and not self.speech:
             length = N_FRAMES
-        mel = np.zeros((self._n_mels, N_FRAMES), dtype=np.float32)
-        mel[:, :length] = self._frames(begin, begin + length)
+        return self.padded(self.frames(begin, begin + length), silence=ends)
+
+    def frames(self, begin: int, end: int) -> Float32Array:
+        """Return frames, at most 3000, shape (n_mels, n); none before those that were asked for last."""
+        if self.speech is None:
+            return self._frames(begin, end)
+        self._kept = self._kept[:, begin - self._kept_begin :]
+        self._kept_begin = begin
+        missing = self.speech.pieces(begin + self._kept.shape[1], end)
+        self._kept = np.concatenate([self._kept, *(self._frames(*piece) for piece in missing)], axis=1)
+        return self._kept[:, : end - begin]
+
+    def padded(self, frames: Float32Array, *, silence: bool) -> Float32Array:
+        """Return frames with zeros or silence behind them, shape (n_mels, 3000)."""
+        mel = np.full((len(frames), N_FRAMES), self._silence if silence else 0.0, dtype=np.float32)
+        mel[:, : frames.shape[1]] = frames
         return mel
+
+
+def _heard(read: Read, finder: SpeechFinder | None) -> Read:
+    """Have speech found in a recording the first time that it is read."""
+    n_times = 0
+
+    def blocks() -> Iterator[Float32Array]:
+        nonlocal n_times
+        n_times += 1
+        for block in read():
+            if finder is not None and n_times == 1:
+                finder.hear(block)
+            yield block
+
+    return blocks
+
+
+def clip_frames(timestamps: Sequence[float], n_frames: int) -> Iterator[Span]:
+    """Yield the first frame of each clip, and the one behind its last; times are in seconds."""
+    points = [round(time * FRAMES_PER_SECOND) for time in timestamps] or [0]
+    if len(points) % 2:
+        points.append(n_frames)
+    for start, end in zip(points[::2], points[1::2], strict=True):
+        yield start, min(end, n_frames)

@@ -3,20 +3,25 @@
 Source: openai-whisper's `transcribe.py`. What is heard, and where the next window begins, is as there.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
 from streamer.events import Final, Token, Word, seconds
 from streamer.settings.apply import ResolvedDecoding
 from streamer.settings.table import DecodingSettings
+from streamer.transcribe.batches import Batches
 from streamer.transcribe.features import Features, Read
 from streamer.transcribe.segments import Segment
+from streamer.transcribe.speech import SpeechFinder
 from streamer.transcribe.texts import Text, Window
-from streamer.whisper.decode.window import detect_language
+from streamer.whisper.decode.window import DecodedWindow, detect_language
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
+
+# What a window of a batch leaves unheard is heard once more where it is at least this long: one second.
+LEAST_FRAMES = FRAMES_PER_SECOND
 
 # Told the language that was found, and the probability of each.
 OnLanguage = Callable[[str, Mapping[str, float]], None]
@@ -35,15 +40,23 @@ def transcribe(
     audio : 16 kHz mono, shape (n_samples,), or what begins to read it in such blocks: it is read twice then, and never
         held as a whole
 
-    Yields one final a segment that has words, in order. `on_progress` is told how many samples are done. Raises
-    ConfigError where the model does not know the language, InferenceError where the device fails and no other is left.
+    Returns one final a segment that has words, in order; with the words, where `decoding` asks for them. `on_progress`
+    is told how many samples are done. Raises ConfigError where the model does not know the language, InferenceError
+    where the device fails and no other is left.
     """
     segments = transcribe_segments(model, audio, decoding, on_progress=on_progress, on_language=on_language)
-    spoken = (segment for segment in segments if segment.words)
+    return (final for _, final in with_finals(segments, decoding.settings, model.tokenizer))
+
+
+def with_finals(
+    segments: Iterable[Segment], decoding: DecodingSettings, tokenizer: Tokenizer
+) -> Iterator[tuple[Segment, Final]]:
+    """Yield each segment that has words, or a text where no words were asked for, with its final."""
+    spoken = (segment for segment in segments if segment.words or not segment.timed)
     for number, segment in enumerate(spoken, 1):
         # The attention may place a word a little outside of the times around it.
         segment.cut(segment.start_samples, segment.end_samples)
-        yield _to_final(segment, number, decoding.settings, model.tokenizer)
+        yield segment, _to_final(segment, number, decoding, tokenizer)
 
 
 def transcribe_segments(
@@ -63,25 +76,85 @@ def transcribe_segments(
     tasks = ("transcribe", "translate") if task == "both" else (task,)
     # Raises before anything is computed, and names the only language of a model that knows one.
     language = model.choose_language(decoding.window.language, tasks[-1])
-    features = Features(audio, model.dims.n_mels, pad_with_silence=decoding.pad_with_silence)
+    features = Features(
+        audio,
+        model.dims.n_mels,
+        pad_with_silence=decoding.pad_with_silence,
+        clips=decoding.clips,
+        finder=SpeechFinder(decoding.speech) if decoding.speech else None,
+    )
+    speech = features.speech
     if language == "auto" and features.n_frames:
         encoded = _encode(model, features.first_window())
         language, probabilities = model.run(lambda runtime: detect_language(runtime.decoder_of(encoded), tokenizer))
         on_language(language, probabilities)
-    texts = [Text(model, decoding, language, task, features.n_samples) for task in tasks]
-    for start, end in _clips(decoding.clips, features.n_frames):
+    n_samples = features.n_samples if speech is None else features.n_frames * HOP_LENGTH
+    texts = [Text(model, decoding, language, task, n_samples) for task in tasks]
+    is_alone = decoding.settings.batch_size == 1
+    windows = (
+        _hear_windows(model, features, texts) if is_alone else _hear_batches(model, features, texts, decoding.settings)
+    )
+    for segments, seek in windows:
+        for segment in segments:
+            if speech is not None:
+                speech.place(segment)
+            yield segment
+        position = seek * HOP_LENGTH if speech is None else speech.position(seek)
+        on_progress(min(position, features.n_samples))
+    on_progress(features.n_samples)
+
+
+def _hear_windows(
+    model: WhisperModel, features: Features, texts: Sequence[Text]
+) -> Iterator[tuple[list[Segment], int]]:
+    """Hear window after window, each from where the one before was heard to.
+
+    Yields the segments of each, and the frame that all is heard to.
+    """
+    for start, end in features.clips:
         seek = start
         while seek < end:
             window = Window(seek, min(N_FRAMES, end - seek))
             encoded = _encode(model, features.window(window.begin, window.length))
-            # The first text says how far the window is heard; another one is of what the first has heard.
-            segments, advance = texts[0].hear(window, encoded)
-            yield from segments
-            for text in texts[1:] if segments else ():
-                yield from text.hear(window, encoded, advance)[0]
-            seek += max(1, advance)
-            on_progress(min(seek * HOP_LENGTH, features.n_samples))
-    on_progress(features.n_samples)
+            segments, advance = _hear(window, texts, encoded, [None] * len(texts))
+            seek += advance
+            yield segments, seek
+
+
+def _hear_batches(
+    model: WhisperModel, features: Features, texts: Sequence[Text], settings: DecodingSettings
+) -> Iterator[tuple[list[Segment], int]]:
+    """Hear windows that are cut at silences, several at once, each for itself; see `_hear_windows`."""
+    assert features.speech is not None
+    batches = Batches(model, settings.batch_size, settings.beam_size or 1)
+    windows = features.speech.windows()
+    for i in range(0, len(windows), settings.batch_size):
+        spans = windows[i : i + settings.batch_size]
+        mels = [features.frames(*span) for span in spans]
+        decoded = batches.decode([features.padded(mel, silence=True) for mel in mels], texts)
+        for k, ((begin, end), mel) in enumerate(zip(spans, mels, strict=True)):
+            seek, heard = begin, decoded[k] if decoded else None
+            # Where the text leaves off early, the rest is heard once more.
+            while seek == begin or end - seek >= LEAST_FRAMES:
+                if heard is None:
+                    heard = _encode(model, features.padded(mel[:, seek - begin :], silence=True)), [None] * len(texts)
+                segments, advance = _hear(Window(seek, end - seek), texts, *heard)
+                seek, heard = seek + advance, None
+                yield segments, min(seek, end)
+
+
+def _hear(
+    window: Window, texts: Sequence[Text], encoded: EncodedWindow, decoded: Sequence[DecodedWindow | None]
+) -> tuple[list[Segment], int]:
+    """Return the segments of all texts of a window, and how many frames to go on by.
+
+    decoded : what each text says at the first temperature, where that was tried
+    """
+    # The first text says how far the window is heard; another one is of what the first has heard.
+    segments, advance = texts[0].hear(window, encoded, decoded=decoded[0])
+    for text, first in zip(texts[1:], decoded[1:], strict=True) if segments else ():
+        segments += text.hear(window, encoded, advance, first)[0]
+    return segments, max(1, advance)
 
 
 def _encode(model: WhisperModel, mel: Float32Array) -> EncodedWindow:
@@ -93,7 +166,7 @@ def _to_final(segment: Segment, number: int, decoding: DecodingSettings, tokeniz
         segment=number,
         start=seconds(segment.start_samples),
         end=seconds(segment.end_samples),
-        text="".join(word.text for word in segment.words).strip(),
+        text=("".join(word.text for word in segment.words) if segment.timed else segment.text).strip(),
         words=tuple(
             Word(
                 word=word.text,
@@ -117,12 +190,3 @@ def _tokens(tokens: Sequence[int], probabilities: Sequence[float], tokenizer: To
         Token(id=token, text=tokenizer.decode([token]), probability=round(probability, 3))
         for token, probability in zip(tokens, probabilities, strict=True)
     )
-
-
-def _clips(timestamps: Sequence[float], n_frames: int) -> Iterator[tuple[int, int]]:
-    """Yield the first frame of each clip, and the one behind the last."""
-    points = [round(time * FRAMES_PER_SECOND) for time in timestamps] or [0]
-    if len(points) % 2:
-        points.append(n_frames)
-    for start, end in zip(points[::2], points[1::2], strict=True):
-        yield start, min(end, n_frames)

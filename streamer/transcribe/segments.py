@@ -23,12 +23,15 @@ class Segment:
     tokens: tuple[int, ...]
     text: str = ""
     words: tuple[TimedWord, ...] = ()
+    # Whether words were looked for.
+    timed: bool = False
     # For each word, of each of its tokens.
     token_probabilities: tuple[tuple[float, ...], ...] = ()
     language: str = ""
     task: str = "transcribe"
 
-    # Of the whole window.
+    # Of the whole window; its first frame first.
+    seek: int = 0
     temperature: float = 0.0
     avg_logprob: float = 0.0
     compression_ratio: float = 0.0
@@ -48,8 +51,12 @@ class Segment:
         )
 
 
-def split_segments(tokens: Sequence[int], timestamp_begin: int, length_frames: int) -> tuple[list[Segment], int]:
+def split_segments(
+    tokens: Sequence[int], timestamp_begin: int, length_frames: int, *, alone: bool = False
+) -> tuple[list[Segment], int]:
     """Split the tokens of a window of `length_frames` at its timestamps.
+
+    alone : whether no other window hears its end, so that a segment without an end is kept
 
     Returns the segments, their positions counted from the start of the window, and how many frames to go on by: to the
     last timestamp where the window was cut off in the middle of a segment, else past all of the window.
@@ -68,13 +75,16 @@ def split_segments(tokens: Sequence[int], timestamp_begin: int, length_frames: i
         whole = Segment(start_samples=0, end_samples=end or length_frames * HOP_LENGTH, tokens=tuple(tokens))
         return [whole], length_frames
     ended = ends_with_one_time(tokens, timestamp_begin)
+    open_end = alone and not is_time[-1]
     # The last cut is the end of what was heard whole, unless the text goes on to a timestamp of its own.
-    ends = [*cuts, len(tokens)] if ended else cuts
+    ends = [*cuts, len(tokens)] if ended or open_end else cuts
     segments = [
         Segment(start_samples=position(begin), end_samples=position(end - 1), tokens=tuple(tokens[begin:end]))
         for begin, end in zip([0, *ends[:-1]], ends, strict=True)
     ]
-    return segments, length_frames if ended else position(cuts[-1] - 1) // HOP_LENGTH
+    if open_end:
+        segments[-1].end_samples = length_frames * HOP_LENGTH
+    return segments, length_frames if ended or open_end else position(cuts[-1] - 1) // HOP_LENGTH
 
 
 def ends_with_one_time(tokens: Sequence[int], timestamp_begin: int) -> bool:

@@ -12,9 +12,15 @@ from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.settings.apply import ResolvedDecoding
 from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
-from streamer.whisper.decode.fallback import compression_ratio, decode_with_fallback
-from streamer.whisper.decode.search import drawer
-from streamer.whisper.decode.window import DecodedWindow
+from streamer.whisper.decode.fallback import (
+    FallbackOptions,
+    at_temperature,
+    compression_ratio,
+    decode_with_fallback,
+    has_failed,
+)
+from streamer.whisper.decode.search import TokenDecoder, drawer
+from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
@@ -32,12 +38,10 @@ class Window:
 
     @property
     def begin_samples(self) -> int:
-        """First sample."""
         return self.begin * HOP_LENGTH
 
     @property
     def end_samples(self) -> int:
-        """Sample behind the last."""
         return (self.begin + self.length) * HOP_LENGTH
 
 
@@ -54,43 +58,53 @@ class Text:
         self._n_samples = n_samples
         self._window_options = dataclasses.replace(decoding.window, language=language, task=task)
         self._draw = drawer(decoding.settings.seed)
+        # Windows of a batch know nothing of each other.
+        self._alone = decoding.settings.batch_size > 1
         self._history = History(
             decoding.initial_prompt,
             model.dims.n_text_ctx,
-            carried=decoding.settings.carry_initial_prompt,
-            conditioned=decoding.condition_on_previous_text,
+            carried=decoding.settings.carry_initial_prompt or self._alone,
+            conditioned=decoding.condition_on_previous_text and not self._alone,
         )
         # Behind the last word so far.
         self._last_speech_samples = 0
 
-    def hear(self, window: Window, encoded: EncodedWindow, until: int | None = None) -> tuple[list[Segment], int]:
+    def begin_to_decode(self, decoder: TokenDecoder) -> DecodedWindow:
+        """Decode the window that a decoder holds once, at the first temperature; in any thread."""
+        options = at_temperature(self._options(), self._decoding.fallback.temperatures[0])
+        draw = drawer(self._settings.seed)
+        return decode_window(decoder, self._model.tokenizer, self._decoding.generation, options, draw=draw)
+
+    def hear(
+        self, window: Window, encoded: EncodedWindow, until: int | None = None, decoded: DecodedWindow | None = None
+    ) -> tuple[list[Segment], int]:
         """Decode a window.
 
         until : frames of the window behind which nothing may begin
+        decoded : what the first temperature gave, where it was tried
 
         Returns the segments that have a length and a text, and how many frames to go on by.
         """
         tokenizer = self._model.tokenizer
-        window_options = dataclasses.replace(self._window_options, prompt=self._history.prompt())
-        decoded = self._model.run(
-            lambda runtime: decode_with_fallback(
-                runtime.decoder_of(encoded),
-                tokenizer,
-                self._decoding.generation,
-                window_options,
-                self._decoding.fallback,
-                draw=self._draw,
-            )
-        )
+        if decoded is None:
+            decoded = self._decode(encoded, self._decoding.fallback)
+        elif len(self._decoding.fallback.temperatures) > 1:
+            ratio = compression_ratio(tokenizer.decode(decoded.tokens).strip())
+            if has_failed(decoded, ratio, self._decoding.fallback):
+                _, *hotter = self._decoding.fallback.temperatures
+                decoded = self._decode(
+                    encoded, dataclasses.replace(self._decoding.fallback, temperatures=tuple(hotter))
+                )
         if self._is_silence(decoded):
             return [], window.length
         time_begin = tokenizer.special.timestamp_begin
-        segments, advance = split_segments(decoded.tokens, time_begin, window.length)
+        segments, advance = split_segments(decoded.tokens, time_begin, window.length, alone=self._alone)
         if until is not None:
             segments = [segment for segment in segments if segment.start_samples < until * HOP_LENGTH]
         self._describe(segments, decoded, window)
-        self._find_words(segments, decoded, window, encoded)
-        if self._settings.word_timestamps:
+        if self._decoding.words:
+            self._find_words(segments, decoded, window, encoded)
+        if self._settings.word_timestamps and not self._alone:
             ended = ends_with_one_time(decoded.tokens, time_begin)
             segments, advance, heard = self._follow_words(segments, window, advance, ended=ended)
             if not heard:
@@ -102,8 +116,24 @@ class Text:
         self._history.add((token for segment in said for token in segment.tokens), decoded.temperature)
         for segment in said:
             # The model may write times behind the end.
-            segment.cut(0, self._n_samples)
+            segment.cut(0, min(window.end_samples, self._n_samples) if self._alone else self._n_samples)
         return said, advance
+
+    def _options(self) -> WindowOptions:
+        return dataclasses.replace(self._window_options, prompt=self._history.prompt())
+
+    def _decode(self, encoded: EncodedWindow, fallback: FallbackOptions) -> DecodedWindow:
+        options = self._options()
+        return self._model.run(
+            lambda runtime: decode_with_fallback(
+                runtime.decoder_of(encoded),
+                self._model.tokenizer,
+                self._decoding.generation,
+                options,
+                fallback,
+                draw=self._draw,
+            )
+        )
 
     def _is_silence(self, decoded: DecodedWindow) -> bool:
         threshold, least = self._settings.no_speech_threshold, self._settings.logprob_threshold
@@ -120,6 +150,7 @@ class Text:
             segment.text = tokenizer.decode(segment.tokens)
             segment.language = self._window_options.language
             segment.task = self._window_options.task
+            segment.seek = window.begin
             segment.temperature = decoded.temperature
             segment.avg_logprob = decoded.avg_logprob
             segment.compression_ratio = ratio
@@ -146,7 +177,7 @@ class Text:
         # Words have tokens of text alone, in their order.
         sampled = zip(decoded.tokens, decoded.log_probs, strict=True)
         for segment, found in zip(segments, spoken, strict=True):
-            segment.words = found.words
+            segment.words, segment.timed = found.words, True
             segment.token_probabilities = tuple(
                 tuple(
                     next(math.exp(log_prob) for other, log_prob in sampled if other == token) for token in word.tokens

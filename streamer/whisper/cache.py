@@ -1,4 +1,4 @@
-"""The directory of compiled graphs, which also remembers the graphs that were seen to do no harm.
+"""The directory of compiled graphs, which also remembers which graphs do no harm, and what words were measured.
 
 Each entry is a directory whose name is a digest of all that it is for. Its time says when it was used last.
 """
@@ -26,11 +26,19 @@ CACHE_VARIABLE = "STREAMER_CACHE_DIR"
 # What nobody used for so long is of another model, driver, device or OpenVINO than the present ones.
 UNUSED_AFTER_S = 90 * 24 * 3600.0
 
+# What all entries may take together; the oldest go first, but none that was used within a day: a model that takes more
+# would be compiled at each start.
+MOST_BYTES = 4 << 30
+USED_NOW_S = 24 * 3600.0
+
 # Kind of an entry for graphs that were read in another process and did no harm there.
 READ = "READ"
 
+# Kind of an entry for what `models verify` measured of a model's words.
+WORDS = "WORDS"
+
 # Entries that are ours: a device or a kind, and a digest.
-_NAME = re.compile(r"(NPU|GPU|CPU|READ)[.\w]*-[0-9a-f]{16}")
+_NAME = re.compile(r"(NPU|GPU|CPU|READ|WORDS)[.\w]*-[0-9a-f]{16}")
 
 
 def cache_base(setting: str) -> Path:
@@ -88,18 +96,23 @@ def replacing(directory: Path) -> Iterator[None]:
 
 
 def prune(base: Path, now_s: float | None = None) -> None:
-    """Delete the entries that were not used for `UNUSED_AFTER_S`. Never fails.
+    """Delete what was not used for `UNUSED_AFTER_S`, and the oldest where all take more than `MOST_BYTES`; never fail.
 
     now_s : seconds since the epoch; None: the present
     """
-    latest_s = (time.time() if now_s is None else now_s) - UNUSED_AFTER_S
-    try:
-        # Nothing but what is ours by its name: the directory is the user's choice, and may hold other things.
-        found = [path for path in base.iterdir() if _NAME.fullmatch(path.name) and not path.is_symlink()]
-    except (OSError, ValueError):
-        return
-    for path in found:
-        with contextlib.suppress(OSError):
-            if path.is_dir() and path.stat().st_mtime < latest_s:
-                logger.debug("%s has not been used for long: deleted", path)
-                shutil.rmtree(path, ignore_errors=True)
+    now_s = time.time() if now_s is None else now_s
+    entries: list[tuple[float, int, Path]] = []
+    # Nothing but what is ours by its name: the directory is the user's choice, and may hold other things.
+    with contextlib.suppress(OSError, ValueError):
+        for path in base.iterdir():
+            if _NAME.fullmatch(path.name) and not path.is_symlink() and path.is_dir():
+                n_bytes = sum(file.stat().st_size for file in path.glob("*.blob"))
+                entries.append((path.stat().st_mtime, n_bytes, path))
+    total = 0
+    for used_s, n_bytes, path in sorted(entries, reverse=True):
+        total += n_bytes
+        # What takes nothing, such as an answer of `models verify`, is no help to delete.
+        too_much = n_bytes > 0 and total > MOST_BYTES
+        if used_s < now_s - (USED_NOW_S if too_much else UNUSED_AFTER_S):
+            logger.debug("%s has not been used for long: deleted", path)
+            shutil.rmtree(path, ignore_errors=True)

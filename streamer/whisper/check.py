@@ -14,12 +14,8 @@ class Check:
     found: str
     expected: str
     passed: bool = True
-
-    # What it means that the check did not pass, and what to do.
-    problem: str = ""
-
-    # Stage whose device is to blame; empty: the files are.
-    stage: str = ""
+    problem: str = ""  # what it means that the check did not pass, and what to do
+    stage: str = ""  # stage whose device is to blame; empty: the files are
 
     def error(self) -> ModelError | InferenceError:
         """Return what to raise where the check did not pass."""

@@ -55,12 +55,10 @@ class ModelDimensions:
 
     @property
     def audio_head_size(self) -> int:
-        """Width of one encoder attention head."""
         return exact_div(self.n_audio_state, self.n_audio_head)
 
     @property
     def text_head_size(self) -> int:
-        """Width of one decoder attention head."""
         return exact_div(self.n_text_state, self.n_text_head)
 
     @property

@@ -1,11 +1,14 @@
 """Which cross-attention heads of published models follow the audio, so that word times can be made of them.
 
 Source: openai-whisper names them for its published models (`_ALIGNMENT_HEADS` in its `__init__.py`), and takes all of
-the upper half of the layers for others (`model.py`). `decode.alignment_heads` measures them for any model.
+the upper half of the layers for others (`model.py`). `tools/find_heads.py` measures them for any model.
 """
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
 
 from streamer.whisper.dims import Heads, ModelDimensions
 
@@ -17,38 +20,11 @@ class Preset:
     n_text_layer: int
     n_text_head: int
     n_vocab: int
-    heads: Heads
+    heads: tuple[tuple[int, int], ...]
 
 
-# fmt: off
-PRESETS = {
-    "tiny.en": Preset(4, 6, 51864, ((1, 0), (2, 0), (2, 5), (3, 0), (3, 1), (3, 2), (3, 3), (3, 4))),
-    "tiny": Preset(4, 6, 51865, ((2, 2), (3, 0), (3, 2), (3, 3), (3, 4), (3, 5))),
-    "base.en": Preset(6, 8, 51864, ((3, 3), (4, 7), (5, 1), (5, 5), (5, 7))),
-    "base": Preset(6, 8, 51865, ((3, 1), (4, 2), (4, 3), (4, 7), (5, 1), (5, 2), (5, 4), (5, 6))),
-    "small.en": Preset(12, 12, 51864, (
-        (6, 6), (7, 0), (7, 3), (7, 8), (8, 2), (8, 5), (8, 7), (9, 0), (9, 4), (9, 8), (9, 10), (10, 0), (10, 1),
-        (10, 2), (10, 3), (10, 6), (10, 11), (11, 2), (11, 4),
-    )),
-    "small": Preset(12, 12, 51865, ((5, 3), (5, 9), (8, 0), (8, 4), (8, 7), (8, 8), (9, 0), (9, 7), (9, 9), (10, 5))),
-    "medium.en": Preset(24, 16, 51864, (
-        (11, 4), (14, 1), (14, 12), (14, 14), (15, 4), (16, 0), (16, 4), (16, 9), (17, 12), (17, 14), (18, 7), (18, 10),
-        (18, 15), (20, 0), (20, 3), (20, 9), (20, 14), (21, 12),
-    )),
-    "medium": Preset(24, 16, 51865, ((13, 15), (15, 4), (15, 15), (16, 1), (20, 0), (23, 4))),
-    "large-v1": Preset(32, 20, 51865, (
-        (9, 19), (11, 2), (11, 4), (11, 17), (22, 7), (22, 11), (22, 17), (23, 2), (23, 15),
-    )),
-    "large-v2": Preset(32, 20, 51865, (
-        (10, 12), (13, 17), (16, 11), (16, 12), (16, 13), (17, 15), (17, 16), (18, 4), (18, 11), (18, 19), (19, 11),
-        (21, 2), (21, 3), (22, 3), (22, 9), (22, 12), (23, 5), (23, 7), (23, 13), (25, 5), (26, 1), (26, 12), (27, 15),
-    )),
-    "large-v3": Preset(32, 20, 51866, (
-        (7, 0), (10, 17), (12, 18), (13, 12), (16, 1), (17, 14), (19, 11), (21, 4), (24, 1), (25, 6),
-    )),
-    "large-v3-turbo": Preset(4, 20, 51866, ((2, 4), (2, 11), (3, 3), (3, 6), (3, 11), (3, 14))),
-}
-# fmt: on
+# By name.
+PRESETS = msgspec.json.decode(Path(__file__).with_suffix(".json").read_bytes(), type=dict[str, Preset])
 
 
 def known_heads(dims: ModelDimensions, name: str = "") -> Heads:

@@ -1,11 +1,12 @@
 """A Whisper ready for use: found, read, compiled for its devices, and checked there."""
 
 import contextlib
+import functools
 import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -17,12 +18,13 @@ from streamer.whisper.device.checks import check_decoder, check_freshness, check
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation
 from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, plan_stages
 from streamer.whisper.device.masks import find_convention
-from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.runtime import Runtime, at_once
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.hub.fetch import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
+from streamer.whisper.measured import Measured, entry_of, keep, recall
 from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
@@ -30,10 +32,17 @@ logger = logging.getLogger(__name__)
 
 OnCompiled = Callable[[int, int], None]
 
+# Measures a model that runs, given what loads it again with weights of 8 bits, or None where it cannot have them.
+# Returns what is to be kept; None: nothing was measured.
+Measure = Callable[["WhisperModel", Callable[[], "WhisperModel"] | None], Generator[Check, None, Measured | None]]
+
 T = TypeVar("T")
 
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
+
+# Windows shorter than 30 s, in seconds, that are tried out where neither settings nor the model name others.
+TRIED_WINDOWS_S = (5, 10)
 
 
 @dataclass(slots=True)
@@ -48,11 +57,19 @@ class WhisperModel:
     tokenizer: Tokenizer
     generation: GenerationConfig
     restart: Callable[[InferenceError], Runtime]
+    # Makes a runtime of the same compiled graphs, for windows of 30 s.
+    again: Callable[[Runtime], Runtime]
+    # Called before each call of a graph; see `call_before`.
+    before: Callable[[], None] = at_once
+    # Whether it is being started again after a device failed, which may take minutes.
+    reviving: bool = False
+    # What its weights are, and why; and whether all graphs were found compiled.
+    weights: str = ""
+    from_cache: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
 
     @property
     def dims(self) -> ModelDimensions:
-        """Sizes of the model."""
         return self.runtime.dims
 
     @property
@@ -70,13 +87,7 @@ class WhisperModel:
         dims = self.dims
         # large-v3-turbo, distil-whisper. A warning: what they were fine-tuned for since, no file says.
         if task == "translate" and dims.n_text_layer < dims.n_audio_layer // 2:
-            logger.warning(
-                "%s has %d layers in its decoder, %d in its encoder, as turbo has, which was not trained to translate:"
-                " the text may be in the language that is spoken; choose medium or large-v3 for English",
-                self.name,
-                dims.n_text_layer,
-                dims.n_audio_layer,
-            )
+            _warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
         return language
 
     def run(self, compute: Callable[[Runtime], T]) -> T:
@@ -99,7 +110,43 @@ class WhisperModel:
         """
         with self._lock:
             if self.runtime is failed:  # else another thread has seen to it
-                self.runtime = self.restart(error)
+                self.reviving = True
+                try:
+                    self.runtime = self.restart(error)
+                    self.runtime.call_before(self.before)
+                finally:
+                    self.reviving = False
+
+    def call_before(self, before: Callable[[], None]) -> None:
+        """Have something called before each call of a graph from now on; what it raises ends the computation."""
+        self.before = before
+        self.runtime.call_before(before)
+
+    def twin(self) -> "WhisperModel":
+        """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not."""
+        seen = self.runtime
+
+        def restart(error: InferenceError) -> Runtime:
+            nonlocal seen
+            self.revive(seen, error)
+            with self._lock:
+                seen = self.runtime
+                return self.again(seen)
+
+        with self._lock:
+            runtime = self.again(seen)
+        return WhisperModel(self.name, self.origin, runtime, self.tokenizer, self.generation, restart, self.again)
+
+
+@functools.cache  # said once, however many sessions and recordings ask for it
+def _warn_of_translation(name: str, n_text_layer: int, n_audio_layer: int) -> None:
+    logger.warning(
+        "%s has %d layers in its decoder, %d in its encoder, as turbo has, which was not trained to translate:"
+        " the text may be in the language that is spoken; choose medium or large-v3 for English",
+        name,
+        n_text_layer,
+        n_audio_layer,
+    )
 
 
 class _Starter:
@@ -120,6 +167,8 @@ class _Starter:
                 runtime = _start(source, compilation)
                 failed = next((c for c in _device_checks(source, compilation, runtime) if not c.passed), None)
                 if failed is None:
+                    runtime.warm_up()
+                    compilation.give_back()
                     return runtime
                 raise failed.error()
             except InferenceError as error:
@@ -128,7 +177,13 @@ class _Starter:
     def model(self, runtime: Runtime) -> WhisperModel:
         """Return the model whose graphs run; it is started again by `restart`."""
         source = self._source
-        return WhisperModel(source.name, source.origin, runtime, source.tokenizer, source.generation, self.restart)
+        return WhisperModel(
+            source.name, source.origin, runtime, source.tokenizer, source.generation, self.restart, self.again
+        )
+
+    def again(self, runtime: Runtime) -> Runtime:
+        """Return another runtime of the present graphs, for windows of 30 s."""
+        return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=WHOLE_WINDOW)
 
     def restart(self, error: InferenceError) -> Runtime:
         """Return a new runtime after a device failed. Raises InferenceError where no device is left."""
@@ -150,8 +205,10 @@ def load_model(
     devices: DeviceSettings | None = None,
     *,
     tokenizer: str = "",
+    lora: str = "",
     cache_dir: str = "",
     n_beams: int | None = 1,
+    weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
@@ -160,27 +217,44 @@ def load_model(
 
     name : a path, the name of a model that is here, or one of the Hub's
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
+    lora : an adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none
     n_beams : sequences that beam search follows at once; None: as many as the model names for live captions
+    weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 where the CPU computes and
+        `verify_model` found the same words there; empty, and auto elsewhere: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
-        the model names
+        the model names, or in which `verify_model` found no more wrong words
 
     Raises ModelError where there is no such model, or a part is missing or does not fit; PeerError where it cannot be
     fetched; ConfigError where a device is not there; InferenceError where it cannot compile or run the graphs.
     """
-    devices = devices or DeviceSettings()
+    plans = plan_stages(devices or DeviceSettings(), available_devices())
     path = find_or_pull(name, on_download)
     begin = time.monotonic()
     cache = open_cache(cache_dir)
-    source = _read(path, name, tokenizer, cache)
+    source = _read(path, name, tokenizer, cache, _find_adapter(lora, on_download))
     require(source.checks)
-    compilation = _compilation(source, devices or DeviceSettings(), n_beams, windows_s, cache, on_compiled)
+    measured = recall(_entry(source, plans, weights, cache))
+    why = "as they are"
+    if weights == "auto" and measured.int8 and _may_be_int8(source, plans):
+        source, why = source.with_weights("int8"), "int8 (`models verify` found the same words)"
+    elif weights not in ("", "auto"):
+        source, why = source.with_weights(weights), f"{weights} (as asked for)"
+    compilation = _compilation(
+        source, plans, n_beams, _windows(source, windows_s, measured.windows_s), cache, on_compiled
+    )
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
     starter = _Starter(source, compilation)
     model = starter.model(starter.start())
+    model.weights = why
+    model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
     told = _told(model.runtime, compilation.plans)
-    logger.info("model %s on %s, ready in %.1f s", model.name, told, time.monotonic() - begin)
+    lengths = ", ".join(map(str, model.runtime.windows_s))
+    logger.info(
+        "model %s on %s, weights %s, windows of %s s, ready in %.1f s",
+        *(model.name, told, why, lengths, time.monotonic() - begin),
+    )
     return model
 
 
@@ -189,25 +263,35 @@ def verify_model(
     devices: DeviceSettings,
     *,
     tokenizer: str = "",
+    lora: str = "",
     cache_dir: str = "",
+    weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
-    further: Callable[[WhisperModel], Iterable[Check]] = lambda model: (),
+    further: Measure | None = None,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Iterator[Check]:
     """Yield every check of a model on the devices that it would run on.
 
-    further : checks of the model when it runs, behind the others; not where one of those did not pass
+    weights : what a checkpoint's weights become; empty and auto: nothing else
+    windows_s : as for `load_model`; None: those that the model names, or else TRIED_WINDOWS_S
+    further : checks of the model when it runs, behind the others, and what it measures is kept for `load_model`; not
+        where one of the others did not pass
 
     Raises what `load_model` raises, where the model cannot be read or compiled at all.
     """
+    plans = plan_stages(devices, available_devices())
     cache = open_cache(cache_dir)
-    source = _read(find_or_pull(name, on_download), name, tokenizer, cache)
+    path = find_or_pull(name, on_download)
+    source = _read(path, name, tokenizer, cache, _find_adapter(lora, on_download))
+    entry = _entry(source, plans, weights, cache)
+    if weights not in ("", "auto"):
+        source = source.with_weights(weights)
     yield from source.checks
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
-    compilation = _compilation(source, devices, 1, windows_s, cache, on_compiled)
+    compilation = _compilation(source, plans, 1, _windows(source, windows_s, TRIED_WINDOWS_S), cache, on_compiled)
     compilation.compile()
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
@@ -217,30 +301,53 @@ def verify_model(
     for check in _device_checks(source, compilation, runtime, everywhere=True):
         runs = runs and check.passed
         yield check
-    if runs:
-        yield from further(_Starter(source, compilation).model(runtime))
+    if runs and further is not None:
+
+        def as_int8() -> WhisperModel:
+            starter = _Starter(source, _compilation(source.with_weights("int8"), plans, 1, WHOLE_WINDOW, cache))
+            return starter.model(starter.start())
+
+        can = _may_be_int8(source, plans) and not source.weights
+        measured = yield from further(_Starter(source, compilation).model(runtime), as_int8 if can else None)
+        if measured is not None:
+            keep(entry, measured)
 
 
-def _read(path: Path, name: str, tokenizer: str, cache: Path | None) -> ModelSource:
+def _entry(source: ModelSource, plans: Mapping[str, StagePlan], weights: str, cache: Path | None) -> Path | None:
+    """Return where it is kept what was measured of a model as it is loaded."""
+    places = [source.path, *([source.lora] if source.lora else [])]
+    return entry_of(cache, places, weights or "auto", [plan.candidates[0] for plan in plans.values()])
+
+
+def _may_be_int8(source: ModelSource, plans: Mapping[str, StagePlan]) -> bool:
+    """Tell whether a model's weights can be made int8, for CPUs alone."""
+    return source.checkpoint is not None and all(plan.candidates == ("CPU",) for plan in plans.values())
+
+
+def _read(path: Path, name: str, tokenizer: str, cache: Path | None, lora: Path | None) -> ModelSource:
     chosen = Path(tokenizer).expanduser() if tokenizer else None
-    return read_model(path, name_of(path, name), chosen, cache)
+    return read_model(path, name_of(path, name), chosen, cache, lora)
+
+
+def _find_adapter(lora: str, on_download: OnProgress) -> Path | None:
+    return find_or_pull(lora, on_download) if lora else None
 
 
 def _compilation(
     source: ModelSource,
-    devices: DeviceSettings,
+    plans: Mapping[str, StagePlan],
     n_beams: int | None,
-    windows_s: Sequence[int] | None,
+    windows_s: Sequence[int],
     cache: Path | None,
-    on_compiled: OnCompiled,
+    on_compiled: OnCompiled = lambda done, total: None,
 ) -> Compilation:
     return Compilation(
         source.graphs,
-        plan_stages(devices, available_devices()),
+        plans,
         n_beams=_n_beams(source) if n_beams is None else n_beams,
-        windows_s=_windows(source, windows_s),
+        windows_s=windows_s,
         cache_dir=cache,
-        model=str(source.path.resolve()),
+        model=" ".join(str(part) for part in (source.path.resolve(), source.lora or "", source.weights) if part),
         on_progress=on_compiled,
     )
 
@@ -249,10 +356,13 @@ def _n_beams(source: ModelSource) -> int:
     return source.generation.stream_beams if source.foreign_decoder is None else 1
 
 
-def _windows(source: ModelSource, wanted: Sequence[int] | None) -> Sequence[int]:
-    """Return the lengths of audio to make graphs for. Raises ConfigError where the model's are for 30 s alone."""
+def _windows(source: ModelSource, wanted: Sequence[int] | None, unsaid: Sequence[int] = ()) -> Sequence[int]:
+    """Return the lengths of audio to make graphs for. Raises ConfigError where the model's are for 30 s alone.
+
+    unsaid : what they are besides 30 s where neither the settings nor the model say so
+    """
     if source.foreign_decoder is None:
-        return source.generation.windows_s if wanted is None else wanted
+        return (source.generation.windows_s or unsaid) if wanted is None else wanted
     if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
         raise ConfigError(
             f"model.windows_s is {list(wanted)}, and {source.name} consists of graphs that were exported for 30 s:"

@@ -6,6 +6,10 @@ from pathlib import Path
 # The one that has a sample of speech beside it, with its text and its times.
 SAMPLE_OF = "nano.en"
 
+# What that one says it is published as, and a model for people, by the name under which it is fetched.
+EMBEDDED_ORIGIN = "streamer/nano.en"
+MODEL_FOR_PEOPLE = "base.en"
+
 
 def shipped() -> dict[str, Path]:
     """Return name and directory of each model that came with the program, by name."""
@@ -14,3 +18,13 @@ def shipped() -> dict[str, Path]:
     folders = (package.parent / "models", package / "models")
     found = {child.name: child for folder in folders if folder.is_dir() for child in folder.iterdir() if child.is_dir()}
     return dict(sorted(found.items()))
+
+
+def limits(origin: str) -> str:
+    """Return what people should know before they speak to a model of this origin; empty where it is any other."""
+    if origin != EMBEDDED_ORIGIN:
+        return ""
+    return (
+        "nano.en is for trying things out: it understands synthetic voices, not people; for people fetch a model with"
+        f" `streamer models pull {MODEL_FOR_PEOPLE}` (290 MB, once) and add --model {MODEL_FOR_PEOPLE}"
+    )

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
-from streamer.errors import ModelError, PeerError
+from streamer.errors import ConfigError, ModelError, PeerError
 from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
@@ -19,7 +19,7 @@ from streamer.whisper.hub.fetch import fetch_tokenizer
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
-from streamer.whisper.weights import formats
+from streamer.whisper.weights import formats, lora
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 
@@ -46,29 +46,57 @@ class ModelSource:
     # None where the format holds graphs.
     checkpoint: Checkpoint | None = None
 
+    # The adapter that is in the checkpoint.
+    lora: Path | None = None
+
     # More of them, which read all of the files.
     slow_checks: Callable[[], list[Check]] = list
 
     # The decoder's file, where nobody knows what its attention mask means.
     foreign_decoder: Path | None = None
 
+    # What the checkpoint's weights become; empty: they stay as they are.
+    weights: str = ""
 
-def read_model(path: Path, name: str, tokenizer_path: Path | None = None, cache_dir: Path | None = None) -> ModelSource:
+    def with_weights(self, weights: str) -> "ModelSource":
+        """Return the model with all weights as f32, f16, int8 or int4. Raises ConfigError where it holds graphs."""
+        if self.checkpoint is None:
+            raise ConfigError(
+                f"model.weights is {weights}, and {self.name} consists of graphs, whose weights stay as they are: leave"
+                " it out, or use the checkpoint that they were made from"
+            )
+        graphs = ModelGraphs.of(self.checkpoint, self.generation.alignment_heads, dict.fromkeys(STAGES, weights))
+        return replace(self, graphs=graphs, weights=weights)
+
+
+def read_model(
+    path: Path,
+    name: str,
+    tokenizer_path: Path | None = None,
+    cache_dir: Path | None = None,
+    lora_path: Path | None = None,
+) -> ModelSource:
     """Read a model from its directory or file.
 
     name : what people call it
     tokenizer_path : a tokenizer that replaces the model's own
     cache_dir : see `saved.load`
+    lora_path : the directory of an adapter that goes into its weights
 
     Raises ModelError where it is of no known format, or something is missing or broken.
     """
     with _readable(path):
+        if lora_path is not None and holds_graphs(path):
+            raise ModelError(
+                f"{path} holds graphs: expected a checkpoint, whose weights can take an adapter; convert the one that"
+                f" they were made from with `streamer models convert --lora {lora_path}`"
+            )
         if path.is_dir() and saved.is_saved(path):
             source = _read_saved(path, name, tokenizer_path, cache_dir)
         elif path.is_dir() and foreign.is_triple(path):
             source = _read_triple(path, name, tokenizer_path)
         else:
-            source = _read_checkpoint(path, name, tokenizer_path)
+            source = _read_checkpoint(path, name, tokenizer_path, lora_path)
         return replace(source, checks=(*_common_checks(source), *source.checks, *_preprocessor_checks(source)))
 
 
@@ -78,11 +106,15 @@ def holds_graphs(path: Path) -> bool:
         return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
 
 
-def load_checkpoint(path: Path) -> tuple[str, Checkpoint]:
-    """Load a checkpoint of any format; return the format's name too. Raises ModelError where it is none or broken."""
+def load_checkpoint(path: Path, lora_path: Path | None = None) -> tuple[str, Checkpoint]:
+    """Load a checkpoint of any format, with an adapter in it; return the format's name too.
+
+    Raises ModelError where it is none, or one of the two is broken or does not fit the other.
+    """
     with _readable(path):
         format_, where = formats.find(path)
-        return format_.NAME, format_.load(where)
+        checkpoint = format_.load(where)
+        return format_.NAME, checkpoint if lora_path is None else lora.merged(checkpoint, lora_path)
 
 
 @contextlib.contextmanager
@@ -96,8 +128,8 @@ def _readable(path: Path) -> Iterator[None]:
         ) from None
 
 
-def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
-    format_, checkpoint = load_checkpoint(path)
+def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_path: Path | None) -> ModelSource:
+    format_, checkpoint = load_checkpoint(path, lora_path)
     dims = checkpoint.dims
     origin = checkpoint.config.get("_name_or_path")
     # Some models differ in nothing that could be seen but their names.
@@ -109,7 +141,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
     tokenizer, generation = _with_generation(path, dims, tokenizer, told, expected=bool(checkpoint.config))
     return ModelSource(
         path,
-        format_,
+        format_ if lora_path is None else f"{format_}, with the adapter {lora_path.name}",
         name,
         origin if isinstance(origin, str) else "",
         ModelGraphs.of(checkpoint, generation.alignment_heads),
@@ -117,6 +149,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None) -> Mode
         generation,
         checks=tuple(_config_checks(path / "config.json", checkpoint.config, tokenizer)) if checkpoint.config else (),
         checkpoint=checkpoint,
+        lora=lora_path,
     )
 
 
@@ -124,10 +157,6 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None, cache_dir: P
     model = saved.load(path, cache_dir)
     description = model.description
     dims = description.dims
-    if model.stages == ("encoder",):
-        raise ModelError(
-            f"{path} holds an encoder alone: expected the whole model; convert it again without --encoder-only"
-        )
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
     tokenizer, generation = _with_generation(path, dims, tokenizer, "", expected=True)
     graphs = ModelGraphs(dims, description.alignment_heads, {stage: partial(model.read, stage) for stage in STAGES})

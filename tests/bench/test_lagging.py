@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamer.bench.lagging import average_lagging
+from streamer.bench.measure import average_lagging
 
 
 def test_words_that_come_at_their_even_times_plus_a_second_lag_a_second() -> None:

@@ -29,7 +29,7 @@ def test_a_timeline_is_read_as_it_was_written() -> None:
 
 
 def test_a_timeline_of_a_system_that_tells_no_finals_can_be_read() -> None:
-    text = a_timeline().to_json().replace(', "finals": [[0.0, 1.0], [1.5, 2.5]]', "")
+    text = a_timeline().to_json().replace(',"finals":[[0.0,1.0],[1.5,2.5]]', "")
     assert "finals" not in text
     assert Timeline.from_json(text).finals == []
 
@@ -41,8 +41,12 @@ def test_a_timeline_of_a_system_that_tells_no_finals_can_be_read() -> None:
         a_timeline().to_json()[:-1],
         a_timeline().to_json().replace("gaps", "holes"),
         a_timeline().to_json().replace("0.9", '"soon"'),
+        a_timeline().to_json().replace('"gaps"', '"\\ud800\\u001b"'),
+        a_timeline().to_json().replace("gaps", "\x1b"),
+        "[" * 20_000,
     ],
 )
 def test_what_is_no_timeline_is_told(text: str) -> None:
-    with pytest.raises(UsageError, match="not a timeline"):
+    with pytest.raises(UsageError, match="not a timeline") as caught:
         Timeline.from_json(text)
+    assert str(caught.value).isprintable()

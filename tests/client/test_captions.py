@@ -2,14 +2,19 @@
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from ssl import SSLContext
 
 import pytest
-from websockets.asyncio.server import ServerConnection, serve
+from websockets.asyncio.server import ServerConnection, serve, unix_serve
 
-from streamer.client.captions import DaemonAddress, captions, parse_address
+from streamer.client.captions import captions
+from streamer.client.connection import DaemonAddress, parse_address
 from streamer.errors import PeerError, UsageError
 from streamer.events import End, Event, Final, Ready
+from streamer.server.tls import Tls, renew_self_signed
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
@@ -36,7 +41,7 @@ def end(seq: int, session: str = "s") -> Event:
 
 
 @contextlib.asynccontextmanager
-async def daemon(*handlers: Handler) -> AsyncIterator[tuple[str, list[str]]]:
+async def daemon(*handlers: Handler, ssl: SSLContext | None = None) -> AsyncIterator[tuple[str, list[str]]]:
     """A server whose nth connection is served by the nth handler; gives its HOST:PORT and the paths asked for."""
     paths: list[str] = []
     waiting = list(handlers)
@@ -46,7 +51,7 @@ async def daemon(*handlers: Handler) -> AsyncIterator[tuple[str, list[str]]]:
         paths.append(connection.request.path)
         await waiting.pop(0)(connection)
 
-    async with serve(serve_next, "127.0.0.1", 0) as server:
+    async with serve(serve_next, "127.0.0.1", 0, ssl=ssl) as server:
         port = next(iter(server.sockets)).getsockname()[1]
         yield f"127.0.0.1:{port}", paths
 
@@ -84,13 +89,16 @@ async def received(address: str | DaemonAddress) -> tuple[list[Event], list[str]
         ("ws://[::1]:8765/v1/captions", "ws://[::1]:8765/v1/captions", ""),
         ("[::1]", "ws://[::1]:8765/v1/captions", ""),
         ("wss://h?token=a%20b", "wss://h/v1/captions", "a b"),
+        ("https://h", "wss://h/v1/captions", ""),
     ],
 )
 def test_addresses(text: str, url: str, token: str) -> None:
     assert parse_address(text) == DaemonAddress(url, token)
 
 
-@pytest.mark.parametrize("text", ["", "::1", "ftp://h", "h:port", "h:99999", "a b", "ws://", "h\n:1", "://"])
+@pytest.mark.parametrize(
+    "text", ["", "::1", "ftp://h", "h:port", "h:99999", "a b", "ws://", "h\n:1", "://", "unix://x", "unix:///a\x1b"]
+)
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="expected HOST:PORT"):
         parse_address(text)
@@ -268,3 +276,148 @@ async def test_a_server_of_another_kind_is_told_apart() -> None:
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(PeerError, match=r"does not speak WebSocket|closed the connection"):
             await received(f"127.0.0.1:{port}")
+
+
+@contextlib.asynccontextmanager
+async def answering(answer: bytes) -> AsyncIterator[str]:
+    """A server that gives each request the same answer; gives its HOST:PORT."""
+
+    async def serve_one(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n")
+        writer.write(answer)
+        with contextlib.suppress(ConnectionError):
+            await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(serve_one, "127.0.0.1", 0) as server:
+        yield f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+
+
+@pytest.fixture
+def certificate(tmp_path: Path) -> Tls:
+    path = tmp_path / "self-signed.pem"
+    renew_self_signed(path)
+    return Tls(path, path)
+
+
+async def test_a_daemon_is_known_by_the_fingerprint_of_its_certificate(certificate: Tls) -> None:
+    sent = [ready(), end(2)]
+    async with daemon(sending(*sent), sending(*sent), ssl=certificate.context) as (address, _):
+        for fingerprint in (certificate.fingerprint, certificate.fingerprint.replace(":", "").lower()):
+            found = parse_address(address, fingerprint=fingerprint)
+            assert found.url == f"wss://{address}/v1/captions"
+            assert await received(found) == (sent, [])
+
+
+async def test_nothing_is_said_to_who_shows_another_certificate(certificate: Tls) -> None:
+    async with daemon(ssl=certificate.context) as (address, paths):
+        with pytest.raises(PeerError, match=f"another certificate, SHA-256 [0-9a-f]{{64}}: expected {'ab' * 32}"):
+            await received(parse_address(address, "secret", "AB" * 32))
+        assert paths == []
+
+
+async def test_a_certificate_that_nobody_vouches_for_is_refused_with_a_remedy(certificate: Tls) -> None:
+    async with daemon(ssl=certificate.context) as (address, paths):
+        with pytest.raises(PeerError, match=r"is not trusted \(self-signed certificate\).*--fingerprint"):
+            await received(f"wss://{address}")
+        assert paths == []
+
+
+async def test_tls_and_no_tls_do_not_understand_each_other_and_say_so(certificate: Tls) -> None:
+    async with daemon() as (address, _):
+        with pytest.raises(PeerError, match=r"does not speak TLS|it closed the connection"):
+            await received(f"wss://{address}")
+    async with daemon(ssl=certificate.context) as (address, _):
+        with pytest.raises(PeerError, match="no daemon at ws://"):
+            await received(address)
+
+
+@pytest.mark.parametrize(
+    ("text", "fingerprint", "said"),
+    [
+        ("h", "AB:CD", "64 hexadecimal digits"),
+        ("h", "xy" * 32, "64 hexadecimal digits"),
+        ("ws://h", "ab" * 32, "expected wss://"),
+        ("unix:///h", "ab" * 32, "leave it out"),
+    ],
+)
+def test_a_fingerprint_that_is_none_is_refused(text: str, fingerprint: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        parse_address(text, fingerprint=fingerprint)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no Unix sockets for asyncio")
+async def test_a_unix_socket(tmp_path: Path) -> None:
+    path = tmp_path / "a socket"
+    headers: list[str | None] = []
+
+    async def handler(connection: ServerConnection) -> None:
+        assert connection.request is not None
+        headers.append(connection.request.headers.get("Authorization"))
+        await sending(ready(), end(2))(connection)
+
+    async with unix_serve(handler, str(path)):
+        found = parse_address(f"unix://{path}", "secret")
+        assert await received(found) == ([ready(), end(2)], [])
+    assert headers == ["Bearer secret"]
+    with pytest.raises(PeerError, match=f"no daemon at unix://{path}"):
+        await received(found)
+
+
+async def test_a_daemon_cannot_fill_the_memory() -> None:
+    async def endless(connection: ServerConnection) -> None:
+        await connection.send("x" * (1 << 20) + "x")
+
+    async def nothings() -> AsyncIterator[str]:
+        while True:
+            yield ""
+            await asyncio.sleep(0)
+
+    async def fragments(connection: ServerConnection) -> None:
+        with contextlib.suppress(Exception):
+            await connection.send(nothings())
+
+    for handler in (endless, fragments):
+        async with daemon(handler) as (address, _):
+            with pytest.raises(PeerError, match="closed the connection"):
+                await received(address)
+
+
+async def test_what_is_not_shown_yet_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.client.connection.CLOSE_TIMEOUT_S", 0.1)
+    sent = 0
+
+    async def flood(connection: ServerConnection) -> None:
+        nonlocal sent
+        text = final(2).to_json().ljust(200_000)
+        with contextlib.suppress(Exception):
+            while True:
+                await connection.send(text)
+                sent += 1
+
+    async with (
+        daemon(flood) as (address, _),
+        contextlib.aclosing(captions(parse_address(address), on_notice=print)) as events,
+    ):
+        await anext(events)
+        before = -1
+        while sent > before:  # until nothing more is taken
+            before = sent
+            await asyncio.sleep(0.1)
+        assert sent * 200_000 < 16e6
+
+
+@pytest.mark.parametrize("location", ["ws://[", "http://[::1", "https://h", "ws://h:99999"])
+async def test_a_redirect_that_leads_nowhere_is_one_line(location: str) -> None:
+    answer = f"HTTP/1.1 302 Found\r\nLocation: {location}\r\nContent-Length: 0\r\n\r\n".encode()
+    async with answering(answer) as address:
+        with pytest.raises(PeerError) as caught:
+            await received(address)
+        assert str(caught.value).isprintable()
+
+
+async def test_an_answer_without_end_is_given_up() -> None:
+    for answer in (b"x" * (1 << 20), b"HTTP/1.1 101 x\r\n" + b"A: b\r\n" * 100_000):
+        async with answering(answer) as address:
+            with pytest.raises(PeerError):
+                await received(address)

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -62,6 +63,29 @@ def test_words_are_timed_and_where_the_text_is_known_counted(played: tuple[int, 
     assert figures["all"]["audio_s"] == pytest.approx(2 * LENGTH_S + 0.5)
     assert figures["all"]["encoder_calls_per_audio_s"] > 0
     assert 0 < figures["all"]["decoder_calls_per_token"] <= figures["all"]["decoder_calls_per_found_token"]
+
+
+def leaves(data: object) -> Iterator[float]:
+    """Yield all numbers of a JSON document."""
+    if isinstance(data, dict | list):
+        for item in data.values() if isinstance(data, dict) else data:
+            yield from leaves(item)
+    elif isinstance(data, int | float):
+        yield data
+
+
+def test_every_figure_that_is_printed_is_in_the_json(played: tuple[int, str, dict[str, object]]) -> None:
+    _, printed, data = played
+    known = {f"{n * scale:.{digits}f}" for n in leaves(data) for scale in (1, 100, 1000) for digits in (0, 1, 2)}
+    missing = []
+    for line in printed.splitlines():
+        # The first cell of a row says what the others are.
+        said = " ".join(line.strip("│").split("│")[1:]) if "│" in line else line
+        missing += [found for found in re.findall(r"(?<![\w.])\d+(?:\.\d+)?(?!\w)", said) if found not in known]
+    assert not missing
+    for name in ("model", "weights", "windows_s", "devices", "versions", "start_s", "from_cache", "loaded_rss_mb"):
+        assert name in data
+    assert data["windows_s"] == [5, 10, 30]
 
 
 def test_each_call_is_timed_on_its_device(played: tuple[int, str, dict[str, object]]) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
+from streamer.audio.sources import SystemSound
 from streamer.audio.sources.microphone import MicrophoneInfo
 from streamer.commands import devices
 from streamer.commands.devices import show_devices
@@ -30,6 +31,7 @@ def shown(
 ) -> str:
     monkeypatch.setattr(devices, "list_devices", lambda: list(found))
     monkeypatch.setattr(devices, "list_microphones", lambda: list(microphones))
+    monkeypatch.setattr(SystemSound, "check", lambda sound: setattr(sound, "name", "system sound of 'Boxes'"))
     console = Console(file=io.StringIO(), width=width)
     assert show_devices(Settings(model=model or ModelSettings()), console) == 0
     assert isinstance(console.file, io.StringIO)
@@ -84,6 +86,10 @@ def test_microphones_are_listed_as_they_are_named(monkeypatch: pytest.MonkeyPatc
     assert row(text, "     3") == ["3", "[bold]Headset", "ALSA", "2", "48000 Hz", "yes"]
 
 
+def test_what_the_computer_plays_is_told_with_its_output(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown(monkeypatch).endswith("System sound: 'Boxes', with --input system\n")
+
+
 def test_a_narrow_terminal_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     own = ("NPU_COMPILATION_MODE_PARAMS=optimization-level=2",)
     model = ModelSettings(npu_through_cpu=True, encoder_properties=own)
@@ -101,6 +107,10 @@ def test_it_works_without_devices_and_without_portaudio(monkeypatch: pytest.Monk
     def no_inference() -> None:
         raise InferenceError("OpenVINO cannot list its devices")
 
+    def no_system(sound: object) -> None:
+        raise AudioDeviceError("no sound server")
+
+    monkeypatch.setattr(SystemSound, "check", no_system)
     console = Console(file=io.StringIO(), width=200)
     monkeypatch.setattr(devices, "list_microphones", no_audio)
     monkeypatch.setattr(devices, "list_devices", no_inference)
@@ -109,4 +119,5 @@ def test_it_works_without_devices_and_without_portaudio(monkeypatch: pytest.Monk
     assert console.file.getvalue() == (
         "Inference devices: OpenVINO cannot list its devices\n"
         "Microphones: no PortAudio [library]: install libportaudio2\n"
+        "System sound: no sound server\n"
     )

@@ -4,6 +4,7 @@ import asyncio
 import dataclasses
 import io
 import os
+import re
 import shutil
 import socket
 import tempfile
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from streamer.commands import doctor
+from streamer.commands import doctor, fit
 from streamer.commands.doctor import (
     CHECKS,
     Finding,
@@ -34,20 +35,26 @@ from streamer.commands.doctor import (
     check_openvino,
     check_port,
     check_portaudio,
+    check_sizes,
     check_stages,
+    check_system_sound,
     diagnose,
     run_check,
     show,
 )
-from streamer.commands.probes import Audio, Inference
+from streamer.commands.probes import Audio, Inference, answer_speed
 from streamer.errors import ConfigError
 from streamer.settings.table import Settings
+from streamer.whisper import measured
+from streamer.whisper.cache import cache_base
 from tests.server.support import serving
 
 OK, WARNING, PROBLEM = Verdict.OK, Verdict.WARNING, Verdict.PROBLEM
 
 CPU_ONLY = Inference("2026.4.1", {"CPU": "Some Processor"})
 ALL = Inference("2026.4.1", {"CPU": "Some Processor", "GPU": "Arc", "NPU": "Intel(R) AI Boost, driver 1688"})
+# About that of two cores of a server: a layer of small takes 0.03 s in 5 s of audio.
+SPEED = {"short_flops": 150e9, "whole_flops": 130e9, "step_bytes": 11e9, "block_bytes": 2.5e9}
 HEADSET = Audio(("Webcam", "Headset"), "Headset")
 
 Usage = namedtuple("Usage", "total used free")
@@ -67,7 +74,14 @@ def machine(tmp_path: Path) -> Machine:
     root = tmp_path / "root"
     root.mkdir()
     whole = Machine(
-        settings=Settings(), inference=CPU_ONLY, audio=HEADSET, platform="linux", root=root, may_use=lambda path: True
+        settings=Settings(),
+        inference=CPU_ONLY,
+        audio=HEADSET,
+        speed=SPEED,
+        free_bytes=8 * 10**9,
+        platform="linux",
+        root=root,
+        may_use=lambda path: True,
     )
     return having(whole, cache_dir=str(tmp_path / "cache"))
 
@@ -106,6 +120,7 @@ def expect(finding: Finding, verdict: Verdict, found: str, remedy: str = "") -> 
 def test_all_is_well_on_a_good_machine(machine: Machine) -> None:
     free_port = having(machine, "server", port=0)
     findings = {name: run_check(check, free_port) for name, check in CHECKS.items() if name != "Hub cache"}
+    assert findings.pop("Model").verdict == WARNING  # nano.en works, but not for people
     assert {name: finding for name, finding in findings.items() if finding.verdict != OK} == {}
 
 
@@ -203,6 +218,17 @@ def test_the_microphone_of_the_settings_must_be_there(machine: Machine) -> None:
     expect(check_microphone(gone), PROBLEM, "no microphone is named 'head'", "input.microphone")
 
 
+def test_system_sound_is_a_problem_only_where_it_is_to_be_heard(machine: Machine) -> None:
+    whole = dataclasses.replace(machine, system={"name": "system sound of 'Boxes'", "error": ""})
+    expect(check_system_sound(whole), OK, "'Boxes'")
+    deaf = dataclasses.replace(machine, system={"error": "it gives no audio: expected some"})
+    expect(check_system_sound(deaf), WARNING, "gives no audio")
+    for source in ("system", "mic+system"):
+        expect(check_system_sound(having(deaf, "input", source=source)), PROBLEM, "gives no audio")
+    mixed = having(dataclasses.replace(machine, audio=Audio()), "input", source="mic+system")
+    expect(check_microphone(mixed), PROBLEM, "none", "Linux knows of no sound card")
+
+
 def test_a_portaudio_that_is_missing_or_stuck(machine: Machine) -> None:
     stuck = dataclasses.replace(machine, audio=Audio(error="no answer within 15 s"))
     expect(check_portaudio(stuck), PROBLEM, "no answer within 15 s")
@@ -211,7 +237,8 @@ def test_a_portaudio_that_is_missing_or_stuck(machine: Machine) -> None:
 
 
 def test_a_model_that_is_missing_empty_or_half_fetched(machine: Machine, tmp_path: Path) -> None:
-    expect(check_model(machine), OK, "nano.en")
+    expect(check_model(machine), WARNING, "nano.en", "synthetic voices, not people")
+    expect(check_model(machine), WARNING, "nano.en", "`streamer models pull base.en`")
     expect(check_model(having(machine, name="./no/such/model")), PROBLEM, "there is no model './no/such/model'", "list")
     expect(
         check_model(having(machine, name="nobody/such-a-whisper")), WARNING, "is not here", "pull nobody/such-a-whisper"
@@ -226,6 +253,33 @@ def test_a_model_that_is_missing_empty_or_half_fetched(machine: Machine, tmp_pat
     one_file = tmp_path / "ggml-tiny.bin"
     one_file.write_bytes(bytes(3_000_000))
     expect(check_model(having(machine, name=str(one_file))), OK, "3 MB of weights")
+
+
+def test_the_sizes_that_fit_and_keep_pace_are_told(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = check_sizes(machine)
+    expect(found, OK, "estimated for the CPU")
+    told = {part.replace(":", " ").split()[0]: part for part in found.found.split("; ")}
+    assert list(told) == ["tiny.en", "base.en", "small.en", "medium.en", "turbo", "large-v3", "estimated"]
+    delays = {name: [float(s) for s in re.findall(r"([\d.]+) s", part)] for name, part in told.items()}
+    assert all(short < whole for whole, short in (delays[name] for name in ("tiny.en", "base.en", "small.en")))
+    assert delays["tiny.en"] < delays["base.en"] < delays["small.en"]
+    assert "turbo is too slow" in told["turbo"]
+    little = dataclasses.replace(machine, free_bytes=500_000_000)
+    expect(check_sizes(little), OK, "large-v3 does not fit (about")
+    too_large = having(little, name="turbo")
+    expect(check_sizes(too_large), WARNING, "turbo does not fit (about", "choose a smaller model")
+    unknown = dataclasses.replace(machine, speed={"error": "no answer within 60 s"})
+    expect(check_sizes(unknown), WARNING, "no answer within 60 s", "OpenVINO above")
+    # What `models verify` kept of a model that is here.
+    monkeypatch.setattr("streamer.whisper.locate.find_model", lambda name: machine.root if "base" in name else None)
+    entry = measured.entry_of(cache_base(machine.settings.model.cache_dir), [machine.root], "auto", ["CPU"])
+    measured.keep(entry, measured.Measured((5, 10)))
+    assert f"base.en: {delays['base.en'][1]} s behind; " in check_sizes(machine).found
+
+
+def test_the_processor_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fit, "_MEASURED", fit._size(64, (1, 1), 64))
+    assert min(dataclasses.astuple(fit.Speed(**answer_speed()))) > 0
 
 
 @contextmanager
@@ -264,6 +318,8 @@ def listening(server_name: str, body: bytes) -> Iterator[int]:
         ("nginx", b'{"status":"ok"}', PROBLEM, "taken by another program"),
         ("streamer", b"[1]", PROBLEM, "taken by another program"),
         ("streamer", b"\xff", PROBLEM, "taken by another program"),
+        ("streamer", b"[" * 60_000, PROBLEM, "taken by another program"),
+        ("streamer", b'{"status":"\\u001b[31mok"}', OK, "its status is [31mok;"),
     ],
 )
 def test_a_taken_port_is_told_by_whom(machine: Machine, name: str, body: bytes, verdict: Verdict, words: str) -> None:
@@ -271,8 +327,12 @@ def test_a_taken_port_is_told_by_whom(machine: Machine, name: str, body: bytes, 
         expect(check_port(having(machine, "server", port=port)), verdict, words)
 
 
-async def test_the_real_server_is_known_as_a_daemon(machine: Machine) -> None:
-    async with serving() as running:
+@pytest.mark.parametrize("tls", ["off", "self-signed"])
+async def test_the_real_server_is_known_as_a_daemon(
+    machine: Machine, tls: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platformdirs.user_data_path", lambda *_, **__: tmp_path)
+    async with serving(tls=tls) as running:
         found = await asyncio.to_thread(check_port, having(machine, "server", port=running.port))
     expect(found, OK, "a streamer daemon runs on 127.0.0.1")
 
@@ -282,18 +342,22 @@ def test_a_port_whose_holder_says_nothing(machine: Machine, monkeypatch: pytest.
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         expect(check_port(having(machine, "server", port=port)), PROBLEM, "taken by another program", "--port N")
-        every = having(machine, "server", host="0.0.0.0", token="secret", port=port)
+        every = having(machine, "server", host="0.0.0.0", token="a secret of 16 or more", port=port)
         expect(check_port(every), PROBLEM, "taken by another program", "--port N")
     expect(check_port(having(machine, "server", port=port)), OK, f"127.0.0.1 port {port} is free")
+
+
+def test_a_certificate_that_cannot_be_loaded(machine: Machine) -> None:
+    expect(check_port(having(machine, "server", tls_certificate="/absent.pem")), PROBLEM, "/absent.pem cannot be read")
 
 
 def test_an_address_that_cannot_be_listened_on(machine: Machine) -> None:
     expect(check_port(having(machine, "server", port=0)), OK, "any free port")
     expect(check_port(having(machine, "server", host="0.0.0.0")), PROBLEM, "server.token is empty")
     # Of the block for documentation (RFC 5737): no machine has it.
-    elsewhere = having(machine, "server", host="192.0.2.1", token="secret")
+    elsewhere = having(machine, "server", host="192.0.2.1", token="a secret of 16 or more")
     expect(check_port(elsewhere), PROBLEM, "cannot listen on 192.0.2.1 port 8765", "an address of this machine")
-    nowhere = having(machine, "server", host="a" * 70, token="secret")
+    nowhere = having(machine, "server", host="a" * 70, token="a secret of 16 or more")
     expect(check_port(nowhere), PROBLEM, "cannot be resolved", "127.0.0.1")
 
 
@@ -403,11 +467,13 @@ def test_diagnose_asks_and_looks_at_everything(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(doctor, "ask_inference", ask(ALL))
     monkeypatch.setattr(doctor, "ask_audio", ask(HEADSET))
+    monkeypatch.setattr(doctor, "ask_speed", ask(SPEED))
+    monkeypatch.setattr(doctor, "ask_system", ask({"name": "Boxes"}))
     monkeypatch.setattr(doctor, "CHECKS", dict.fromkeys(CHECKS, check))
     console = Console(file=io.StringIO(), width=80)
     refusal = ConfigError("no")
     assert diagnose(Settings(), console, config=Path("a.yaml"), refusal=refusal) == 0
-    assert asked == [(), ("",)]
+    assert asked == [(), (), ("",), ()]
     assert len(looked) == len(CHECKS)
     assert (looked[0].inference, looked[0].audio, looked[0].config, looked[0].refusal) == (
         ALL,

@@ -6,10 +6,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
+from streamer.audio.sources import SourceCallbacks
 from streamer.commands import probes
-from streamer.commands.probes import answer_audio, answer_inference, ask_apart, ask_audio, ask_inference
+from streamer.commands.probes import (
+    answer_audio,
+    answer_inference,
+    answer_system,
+    ask_apart,
+    ask_audio,
+    ask_inference,
+)
 
 # Generous: nothing here comes near it.
 TIMEOUT_S = 120.0
@@ -80,14 +89,26 @@ def test_answers_are_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:
     from streamer.errors import AudioDeviceError, InferenceError
     from streamer.whisper.device import devices
 
+    def speak(source: object, callbacks: SourceCallbacks) -> None:
+        callbacks.on_audio(np.zeros(160, dtype=np.float32))
+
+    def refuse(source: object, callbacks: SourceCallbacks) -> None:
+        raise AudioDeviceError("none is named so")
+
     found = [
         microphone.MicrophoneInfo(0, "Webcam", "ALSA", 1, 48_000, False),
         microphone.MicrophoneInfo(1, "Headset", "ALSA", 1, 48_000, True),
     ]
     monkeypatch.setattr(microphone, "list_microphones", lambda: found)
+    monkeypatch.setattr(microphone.Microphone, "start", speak)
     answer = answer_audio("")
     assert json.loads(json.dumps(answer)) == {"microphones": ["Webcam", "Headset"], "default": "Headset", "refusal": ""}
-    assert "no microphone is named 'Piano'" in answer_audio("Piano")["refusal"]
+    assert answer_system() == {"name": "system sound", "error": ""}
+    monkeypatch.setattr(microphone.Microphone, "start", refuse)
+    assert answer_audio("Piano")["refusal"] == answer_system()["error"] == "none is named so"
+    monkeypatch.setattr(microphone.Microphone, "start", lambda self, callbacks: None)
+    monkeypatch.setattr(probes, "FIRST_AUDIO_S", 0.0)
+    assert "microphone gives no audio: expected some" in answer_audio("")["refusal"]
     npu = devices.DeviceInfo("NPU", "Intel(R) AI Boost", "1688")
     monkeypatch.setattr(devices, "list_devices", lambda: [npu, devices.DeviceInfo("GPU", "", "")])
     assert answer_inference()["devices"] == {"NPU": "Intel(R) AI Boost, driver 1688", "GPU": "unnamed"}

@@ -16,6 +16,7 @@ from rich.console import Console
 
 from streamer.commands import pull as commands
 from streamer.errors import ModelError
+from streamer.settings.table import ModelSettings
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from tests.hub_server import Hub, take_for_the_real_one
@@ -155,9 +156,31 @@ def test_list_shows_what_is_here_and_what_can_be_pulled(server: Hub, console: Co
     assert server.requests == []
 
 
-@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("width", [40, 80, 300])
 def test_list_fits_a_terminal(server: Hub, width: int) -> None:
+    fetch.pull("base.en")
     console = Console(file=io.StringIO(), width=width)
     commands.list_models(console)
     table = [line for line in printed(console).splitlines() if not line.startswith("Fetch")]
     assert max(map(len, table)) <= width
+    if width >= 80:  # what may be copied is in one piece
+        assert "openai/whisper-base.en" in printed(console)
+        assert str(cache.cached("base.en")) in printed(console) or width == 80
+
+
+@pytest.mark.parametrize(
+    ("typed", "language", "model"),
+    [("y\n", "auto", "base.en"), ("yes\ny\n", "de", "base"), ("\n", "auto", "nano.en"), ("", "auto", "nano.en")],
+)
+def test_a_model_for_people_is_offered_at_a_terminal(
+    typed: str, language: str, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", Terminal(typed))
+    nano = ModelSettings(name="nano.en")
+    assert commands.offer_model(nano, language) is nano
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(sys, "stderr", screen := Terminal())
+    assert commands.offer_model(nano, language).name == model
+    assert "does not understand people" in screen.getvalue()
+    other = ModelSettings(name="tiny.en")
+    assert commands.offer_model(other, language) is other

@@ -1,7 +1,10 @@
 """Who is let in to send audio, who is told to come back, and what becomes of audio whose client is gone."""
 
 import asyncio
+import contextlib
 import dataclasses
+import tracemalloc
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,9 +12,11 @@ import numpy as np
 import pytest
 
 from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
-from streamer.live.clients import ClientStreams
+from streamer.events import Error, Event
+from streamer.live.clients import SPARE_S, ClientStream, ClientStreams
 from streamer.live.sessions import session_settings
-from streamer.server.messages import StreamStart
+from streamer.protocols.native import StreamStart
+from streamer.server.history import History
 from streamer.settings.table import DecodingSettings, ServerSettings, Settings
 from streamer.stream.engine import Engine
 from streamer.whisper.model import WhisperModel
@@ -26,7 +31,7 @@ MODEL = cast(
         name="model",
         n_beams=1,
         dims=SimpleNamespace(n_mels=80, n_text_ctx=448),
-        runtime=SimpleNamespace(devices={}, decoder=SimpleNamespace(beams=None)),
+        runtime=SimpleNamespace(devices={}, decoder=SimpleNamespace(beams=None), windows_s=(30,)),
         generation=SimpleNamespace(prompted=False),
         choose_language=lambda language, task: language,
         tokenizer=SimpleNamespace(
@@ -40,11 +45,12 @@ MODEL = cast(
 @pytest.fixture
 def machine() -> Machine:
     """A machine that keeps four sessions in real time."""
-    return Machine(encode_s=0.1, decode_s=0.4)
+    return Machine(encode_s=0.1, decode_s=0.3)
 
 
-def streams_of(machine: Machine, max_streams: int = 64, resume_s: float = 30.0) -> ClientStreams:
-    streams = ClientStreams(Settings(server=ServerSettings(max_streams=max_streams, resume_s=resume_s)))
+def streams_of(machine: Machine, max_streams: int = 64, resume_s: float = 30.0, idle_s: float = 300.0) -> ClientStreams:
+    settings = ServerSettings(max_streams=max_streams, resume_s=resume_s, idle_s=idle_s)
+    streams = ClientStreams(Settings(server=settings))
     streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
     return streams
 
@@ -52,6 +58,24 @@ def streams_of(machine: Machine, max_streams: int = 64, resume_s: float = 30.0) 
 async def test_nobody_is_let_in_before_the_model_is_there() -> None:
     with pytest.raises(BusyError, match="still being loaded"):
         ClientStreams(Settings()).open(StreamStart())
+
+
+async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(machine: Machine, tmp_path: Path) -> None:
+    with contextlib.closing(History(tmp_path / "history.db")) as history:
+        streams = ClientStreams(Settings(), history)
+        streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+        streams.open(StreamStart())
+        kept = streams.open(StreamStart(keep=True))
+        (session,) = history.file.sessions(9)
+        assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
+        kept.abandon()
+        (session,) = history.file.sessions(9)
+        assert session.ended is not None
+
+
+async def test_a_client_that_wants_its_text_kept_is_told_that_it_is_not(machine: Machine) -> None:
+    with pytest.raises(ConfigError, match="keeps no history: leave keep out"):
+        streams_of(machine).open(StreamStart(keep=True))
 
 
 async def test_a_client_that_could_not_be_kept_in_real_time_is_refused_until_another_leaves(machine: Machine) -> None:
@@ -222,3 +246,135 @@ async def test_a_session_that_ends_by_itself_lets_go_of_the_client(monkeypatch: 
     stream.feed.close()
     await within(writing)
     await within(stream.finish())
+
+
+def be_silent(stream: ClientStream, seconds: float) -> None:
+    """Let it be that long ago that the client has sent something."""
+    stream._heard_from_s -= seconds
+
+
+async def test_who_sends_nothing_is_told_so_and_ended(machine: Machine) -> None:
+    streams = streams_of(machine, idle_s=0.05)
+    stream = streams.open(StreamStart())
+    events: list[Event] = []
+    stream.feed.subscribe(events.append)
+    await stream.write(bytes(320))
+    async with asyncio.timeout(20.0):
+        while not stream.complete:
+            await asyncio.sleep(0.01)
+    machine.run_until(machine.clock.now_s + 1.0)
+    await within(stream.finish())
+    assert [event.type for event in events] == ["error", "end"]
+    assert isinstance(events[0], Error)
+    assert (events[0].code, events[0].fatal) == ("idle", True)
+    assert "server.idle_s is 0.05" in events[0].message
+    assert machine.engine.n_sessions == 0
+
+
+async def test_audio_and_commands_are_signs_of_life_and_an_empty_message_is_none(machine: Machine) -> None:
+    stream = streams_of(machine).open(StreamStart())
+    for said in (stream.write(bytes(2)), stream.command("flush"), stream.change(StreamStart(pace_s=1.0))):
+        be_silent(stream, 100.0)
+        await stream.write(b"")
+        assert stream.idle_s >= 100.0
+        await said
+        assert stream.idle_s < 50.0
+
+
+async def test_who_waits_for_us_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    runner = FakeRunner(capacity_samples=1000)
+    stream = open_stream(runner)
+    writing = asyncio.create_task(stream.write(bytes(6000)))
+    await asyncio.sleep(0)
+    be_silent(stream, 100.0)
+    assert stream.idle_s == 0.0
+    runner.start()
+    await within(writing)
+    assert stream.idle_s < 50.0
+    finishing = asyncio.create_task(stream.finish())
+    await asyncio.sleep(0)
+    be_silent(stream, 100.0)
+    assert stream.idle_s == 0.0
+    await within(finishing)
+
+
+async def test_a_kept_stream_is_not_ended_for_being_idle(machine: Machine) -> None:
+    streams = streams_of(machine, idle_s=0.2)
+    stream = streams.open(StreamStart())
+    stream.keep()
+    be_silent(stream, 100.0)
+    await asyncio.sleep(0.2)
+    assert not stream.complete
+    assert streams.resume(stream.feed.session) is stream
+    assert not stream.complete
+    assert stream.idle_s < 50.0
+
+
+async def test_a_newcomer_takes_the_place_of_who_was_idle_longest(machine: Machine) -> None:
+    streams = streams_of(machine, max_streams=2)
+    first, second = (streams.open(StreamStart()) for _ in range(2))
+    be_silent(first, SPARE_S - 20.0)
+    with pytest.raises(BusyError):
+        streams.open(StreamStart())
+    be_silent(first, 40.0)
+    be_silent(second, 60.0)
+    third = streams.open(StreamStart())
+    assert (first.expired, second.expired) == (False, True)
+    first.touch()
+    with pytest.raises(BusyError):
+        streams.open(StreamStart())
+    # Its connection broke before it had been told: it takes no place, and has none to give.
+    second.keep()
+    with pytest.raises(BusyError):
+        streams.open(StreamStart())
+    third.keep()
+    streams.open(StreamStart())
+    with pytest.raises(UnknownSessionError):
+        streams.resume(third.feed.session)
+    assert streams.resume(second.feed.session) is second
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        StreamStart(sample_rate=4_000),
+        StreamStart(sample_rate=4_000, format="f32le"),
+        StreamStart(sample_rate=384_000, channels=32),
+        StreamStart(sample_rate=16_000),
+        StreamStart(sample_rate=11_025, channels=3),
+        StreamStart(sample_rate=4_000, channels=32, format="f32le"),
+    ],
+)
+async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamStart) -> None:
+    runner = FakeRunner(capacity_samples=20_000)
+    stream = open_stream(runner, start)
+    await stream.write(bytes(stream._pcm.frame_bytes * 1000))  # the resampler is there
+    data = bytes(2**20)
+    tracemalloc.start()
+    try:
+        writing = asyncio.create_task(stream.write(data))
+        await asyncio.sleep(0)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2**19
+    runner.start()
+    await within(writing)
+    await within(stream.finish())
+    n_frames = (len(data) + 1000 * stream._pcm.frame_bytes) // stream._pcm.frame_bytes
+    assert stream.go_on() == n_frames
+    assert len(runner.heard()) == pytest.approx(n_frames * 16_000 / start.sample_rate, abs=2)
+
+
+async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    stream = open_stream(FakeRunner(capacity_samples=1000))
+    heard = 0
+    for _ in range(5):
+        writing = asyncio.create_task(stream.write(bytes(6000)))
+        await asyncio.sleep(0)
+        writing.cancel()
+        heard = stream.go_on()
+    assert heard == 800
+    assert not any(isinstance(item, memoryview) for item in stream._waiting)

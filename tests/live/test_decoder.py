@@ -13,7 +13,7 @@ from streamer.errors import ConfigError
 from streamer.live import decoder as live
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.live.sessions import session_settings
-from streamer.server.messages import SessionOptions
+from streamer.protocols.native import SessionOptions
 from streamer.settings.apply import decode_options
 from streamer.settings.check import check_decode_options
 from streamer.settings.load import load_settings
@@ -55,7 +55,7 @@ class KnownModel:
         self.generation = default_generation(self.tokenizer, self.dims)
         self.n_beams = 5
         decoder = SimpleNamespace(n_calls=0, block_tokens=16, capacity=448)
-        self.runtime = SimpleNamespace(decoder=decoder, decoder_of=lambda encoded: decoder)
+        self.runtime = SimpleNamespace(decoder=decoder, decoder_of=lambda encoded: decoder, windows_s=(30,))
         self.probabilities = {"en": 1.0, "de": 0.0, "ja": 0.0}
         # Languages that each search for the language chose from.
         self.searched: list[tuple[str, ...]] = []

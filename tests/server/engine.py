@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
 from streamer.live.clients import ClientStream
-from streamer.server.messages import SessionOptions, StreamStart
+from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import SessionRunner
 from tests.server.support import final, opened_log

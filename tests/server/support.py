@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -14,9 +15,10 @@ from websockets.exceptions import ConnectionClosed
 
 from streamer.errors import UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, Ready, Word, from_json
+from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import ClientStream
-from streamer.server.messages import Command, SessionOptions, StreamStart
+from streamer.settings.table import ServerSettings
 from streamer.stream.eventlog import EventLog
 
 T = TypeVar("T")
@@ -226,21 +228,17 @@ async def serving(log: EventLog | None = None, **settings: Any) -> AsyncIterator
     own = RecordingInput()
     registry = CollectorRegistry()
     health: dict[str, object] = {"status": "ok", "model": "nano.en"}
+    names = {field.name for field in dataclasses.fields(ServerSettings)}
+    chosen = {name: value for name, value in settings.items() if name in names}
     arguments: dict[str, Any] = {
-        "host": "127.0.0.1",
-        "port": 0,
-        "token": "",
-        "origins": (),
-        "max_subscribers": 10,
-        "queue_events": 256,
         "feed": log,
         "input_now": lambda: own,
         "streams": streams,
         "health": lambda: health,
         "registry": registry,
-        **settings,
+        **{name: value for name, value in settings.items() if name not in names},
     }
-    server = Server(**arguments)
+    server = Server(ServerSettings(**{"port": 0, "max_subscribers": 10, **chosen}), **arguments)
     url = await server.start()
     try:
         yield Running(server=server, url=url, log=log, streams=streams, own=own, registry=registry, health=health)

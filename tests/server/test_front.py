@@ -1,5 +1,6 @@
 import asyncio
 import json
+import re
 import socket
 from http.client import HTTPConnection, HTTPResponse
 
@@ -8,9 +9,10 @@ from prometheus_client import CollectorRegistry
 from websockets.exceptions import InvalidStatus
 
 from streamer.errors import ConfigError, PortInUseError
-from streamer.events import Final
+from streamer.events import Error, Final
 from streamer.server.front import Server
 from streamer.server.http import PAGE_FILES
+from streamer.settings.table import ServerSettings
 from tests.server.support import (
     RecordingStreams,
     Running,
@@ -21,17 +23,22 @@ from tests.server.support import (
     within,
 )
 
+TOKEN = "a-secret-of-16-or-more"
 
-async def get(running: Running, path: str, method: str = "GET", **headers: str) -> tuple[HTTPResponse, str]:
+
+async def get(
+    running: Running, path: str, method: str = "GET", body: str = "", **headers: str
+) -> tuple[HTTPResponse, str]:
     """Ask over HTTP; return the response and its body."""
 
     def ask() -> tuple[HTTPResponse, str]:
         connection = HTTPConnection("127.0.0.1", running.port, timeout=20)
-        connection.request(method, path, headers={name.replace("_", "-"): value for name, value in headers.items()})
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, body or None, named)
         response = connection.getresponse()
-        body = response.read().decode("utf-8")
+        said = response.read().decode("utf-8")
         connection.close()
-        return response, body
+        return response, said
 
     return await asyncio.to_thread(ask)
 
@@ -103,19 +110,29 @@ async def test_what_does_not_exist_is_told_together_with_what_does() -> None:
         assert "/v1/captions" in json.loads(body)["error"]
         assert body.count("\n") == 1
         response, body = await get(running, "/", method="DELETE")
-        assert (response.status, response.getheader("Allow")) == (405, "GET")
+        assert response.status == 405
+        assert set((response.getheader("Allow") or "").split(", ")) == {"GET", "HEAD"}  # in any order
         response, body = await get(running, "/v1/stream")
         assert response.status == 426
         assert "ws://" in json.loads(body)["error"]
+
+
+@pytest.mark.parametrize("path", ["/v1/stream", "/v1/captions", "/v1/realtime", "/v1/listen", "/vosk", "/"])
+async def test_a_recording_that_is_posted_to_a_websocket_is_told_where_it_belongs(path: str) -> None:
+    async with serving() as running:
+        for body in ("", "x" * 200_000):
+            response, said = await get(running, path, method="POST", body=body)
+            assert response.status == 426
+            assert "recordings go to /v1/audio/transcriptions" in said
 
 
 @pytest.mark.parametrize("command", ["pause", "resume", "flush", "clear"])
 async def test_the_input_does_what_it_is_told(command: str) -> None:
     async with serving() as running:
         response, body = await get(running, f"/v1/input/{command}", method="POST")
-        assert (response.status, json.loads(body)) == (200, {"paused": command == "pause"})
+        assert (response.status, json.loads(body)) == (200, {"paused": command == "pause", "kept": False})
         assert running.own.commands == [command]
-        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": command == "pause"}
+        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": command == "pause", "kept": False}
 
 
 async def test_looking_at_a_command_does_not_do_it() -> None:
@@ -128,11 +145,11 @@ async def test_looking_at_a_command_does_not_do_it() -> None:
 
 
 async def test_nobody_else_commands_the_input() -> None:
-    async with serving(token="secret") as running:
+    async with serving(token=TOKEN) as running:
         path = "/v1/input/clear"
         assert (await get(running, path, method="POST"))[0].status == 401
         assert (await get(running, f"{path}?token=wrong", method="POST"))[0].status == 401
-        token = "Bearer secret"
+        token = f"Bearer {TOKEN}"
         for headers in ({"Origin": "https://evil.example"}, {"Origin": "null"}, {"Host": "evil.example"}):
             assert (await get(running, path, method="POST", Authorization=token, **headers))[0].status == 403
         assert running.own.commands == []
@@ -152,7 +169,7 @@ async def test_an_input_that_is_not_there_cannot_be_commanded() -> None:
         response, body = await get(running, "/v1/input/pause", method="POST")
         assert response.status == 503
         assert "loaded" in json.loads(body)["error"]
-        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": False}
+        assert json.loads((await get(running, "/v1/input"))[1]) == {"paused": False, "kept": False}
 
 
 @pytest.mark.parametrize("after", ["x", "-1", "1.5", "", "9" * 40, "%D9%A1"])
@@ -165,24 +182,79 @@ async def test_a_bad_after_is_400(after: str) -> None:
 async def test_a_daemon_without_input_has_no_captions() -> None:
     async with serving(feed=None) as running:
         assert await refusal(running, "/v1/captions") == 404
-        _, body = await get(running, "/v1/captions", Upgrade="websocket", Connection="Upgrade")
+        _, body = await get(running, "/v1/captions")
         assert "/v1/stream" in json.loads(body)["error"]
 
 
 async def test_without_the_token_nothing_but_health_is_shown() -> None:
-    async with serving(token="secret") as running:
-        for path in ("/", "/metrics"):
+    async with serving(token=TOKEN) as running:
+        for path in ("/v1/input", "/metrics"):
             assert (await get(running, path))[0].status == 401
             assert (await get(running, f"{path}?token=wrong"))[0].status == 401
-            assert (await get(running, f"{path}?token=secret"))[0].status == 200
-            assert (await get(running, path, Authorization="Bearer secret"))[0].status == 200
-        assert (await get(running, "/healthz"))[0].status == 200
+            assert (await get(running, f"{path}?token={TOKEN}"))[0].status == 200
+            assert (await get(running, path, Authorization=f"Bearer {TOKEN}"))[0].status == 200
+        for path in ("/healthz", *PAGE_FILES):  # of the page nothing but the program
+            assert (await get(running, path))[0].status == 200
         for path in ("/v1/captions", "/v1/stream"):
             assert await refusal(running, path) == 401
+        async with running.socket(f"/v1/captions?token={TOKEN}") as client:
+            assert (await next_event(client)).type == "ready"
+        async with running.socket("/v1/captions", additional_headers={"Authorization": f"Bearer {TOKEN}"}) as client:
+            assert (await next_event(client)).type == "ready"
+
+
+async def test_strangers_are_told_the_status_and_no_more() -> None:
+    async with serving(token="x" * 16) as running:
+        bearer = {"Authorization": f"Bearer {'x' * 16}"}
+        for headers, known in (({}, False), ({"Authorization": "Bearer wrong"}, False), (bearer, True)):
+            response, body = await get(running, "/healthz", **headers)
+            assert response.status == 200
+            assert json.loads(body) == ({"status": "ok", "model": "nano.en"} if known else {"status": "ok"})
+        running.health["status"] = "failing"
+        response, body = await get(running, "/healthz")
+        assert (response.status, body) == (503, '{"status":"failing"}\n')
+
+
+@pytest.mark.parametrize(("is_live", "expected"), [(True, (200, "ok")), (False, (503, "stuck"))])
+async def test_whether_the_daemon_makes_progress_is_told_to_all(is_live: bool, expected: tuple[int, str]) -> None:
+    async with serving(token="x" * 16, is_live=lambda: is_live) as running:
+        running.health["status"] = "starting"
+        response, body = await get(running, "/livez")
+        assert (response.status, json.loads(body)["status"]) == expected
+
+
+async def test_bytes_and_what_waits_are_counted() -> None:
+    async with serving() as running, running.socket("/v1/stream") as client:
+        await client.send(b"12345678")
+        await next_event(client)
+        await running.value("streamer_received_bytes_total", {}, 8)
+        assert (running.registry.get_sample_value("streamer_sent_bytes_total") or 0) > 20
+        assert running.registry.get_sample_value("streamer_events_waiting_max") == 0
+
+
+async def test_a_short_message_waits_for_no_acknowledgement_of_the_one_before() -> None:
+    async with serving() as running, running.socket("/v1/captions") as client:
+        await next_event(client)
+        (connection,) = running.server._state.connections
+        sock = connection.transport.get_extra_info("socket")
+        assert sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_requests_are_logged_where_asked_for_but_no_token(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="streamer.access")
+    async with serving() as running:
+        await get(running, "/metrics?token=secret", Authorization="Bearer secret")
+        await get(running, "/nowhere")
         async with running.socket("/v1/captions?token=secret") as client:
-            assert (await next_event(client)).type == "ready"
-        async with running.socket("/v1/captions", additional_headers={"Authorization": "Bearer secret"}) as client:
-            assert (await next_event(client)).type == "ready"
+            await next_event(client)
+    lines = [record.getMessage() for record in caplog.records if record.name == "streamer.access"]
+    shown = [re.sub(r"(duration_s|bytes_\w+)=\S+ ?", "", line).rstrip() for line in lines]
+    assert shown[:2] == [
+        "client=127.0.0.1 token=- method=GET path=/metrics status=200",
+        "client=127.0.0.1 token=- method=GET path=/nowhere status=404",
+    ]
+    assert re.fullmatch(r"client=127.0.0.1 token=- method=GET path=/v1/captions status=101 close_code=10\d\d", shown[2])
+    assert "secret" not in caplog.text
 
 
 async def test_another_web_site_cannot_listen_in() -> None:
@@ -198,12 +270,7 @@ async def test_another_web_site_cannot_listen_in() -> None:
 
 def make_server(host: str, port: int, token: str = "") -> Server:
     return Server(
-        host=host,
-        port=port,
-        token=token,
-        origins=(),
-        max_subscribers=1,
-        queue_events=8,
+        ServerSettings(host=host, port=port, token=token),
         feed=None,
         input_now=lambda: None,
         streams=RecordingStreams(),
@@ -215,7 +282,7 @@ def make_server(host: str, port: int, token: str = "") -> Server:
 async def test_an_address_open_to_a_network_needs_a_token() -> None:
     with pytest.raises(ConfigError, match=r"server\.token"):
         make_server("0.0.0.0", 0)
-    server = make_server("0.0.0.0", 0, "t")
+    server = make_server("0.0.0.0", 0, TOKEN)
     assert (await server.start()).startswith("http://127.0.0.1:")
     await server.stop()
 
@@ -230,7 +297,7 @@ async def test_a_taken_port_is_named() -> None:
 @pytest.mark.parametrize("host", ["no-such-host.invalid", "192.0.2.1", "a" * 300])
 async def test_a_host_that_is_not_this_machine_is_named(host: str) -> None:
     with pytest.raises(ConfigError, match=host[:20]):
-        await make_server(host, 0, "t").start()
+        await make_server(host, 0, TOKEN).start()
 
 
 async def test_localhost_has_one_port_for_all_its_addresses() -> None:
@@ -270,7 +337,7 @@ async def test_stopping_finishes_a_clients_stream_first() -> None:
         await within(stream.written.wait())
         stopping = asyncio.create_task(running.server.stop())
         events = await events_until(client, "end")
-        assert [event.type for event in events] == ["ready", "final", "end"]
+        assert [event.type for event in events] == ["ready", "error", "final", "end"]
         await within(client.wait_closed())
         assert client.close_code == 1001
         await within(stopping)
@@ -298,3 +365,36 @@ async def test_a_client_that_speaks_no_http_is_no_trouble(caplog: pytest.LogCapt
         writer.close()
         assert (await get(running, "/healthz"))[0].status == 200
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+async def test_a_daemon_that_drains_tells_streams_at_once_and_takes_no_more() -> None:
+    async with serving() as running, running.socket("/v1/captions") as reader, running.socket("/v1/stream") as client:
+        assert (await next_event(reader)).type == "ready"
+        await client.send(bytes(640))
+        assert (await next_event(client)).type == "ready"
+        async with running.socket("/v1/stream") as silent:
+            await running.value("streamer_streams", {}, 1)
+            running.server.drain()
+            told = await next_event(client)
+            assert isinstance(told, Error)
+            assert (told.code, told.fatal) == ("stopping", False)
+            assert "320 samples" in told.message
+            await events_until(client, "end")
+            await within(client.wait_closed())
+            assert (client.close_code, client.close_reason) == (
+                1001,
+                "the daemon stops: 320 samples of session client-1 were heard",
+            )
+            await within(silent.wait_closed())  # it has said nothing yet, and nothing is waited for
+            assert silent.close_code == 1001
+        assert await refusal(running, "/v1/stream") == 503
+        assert (await get(running, "/healthz"))[0].status == 200
+        running.log.append(final(1, "the daemon's own last words"))
+        assert (await next_event(reader)).type == "final"
+        stopping = asyncio.create_task(running.server.stop())
+        await within(reader.wait_closed())
+        assert (reader.close_code, reader.close_reason) == (
+            1001,
+            "the daemon stops: reconnect with ?after=2&session=s1",
+        )
+        await within(stopping)

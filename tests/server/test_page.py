@@ -1,18 +1,30 @@
 """The captions page in a real browser."""
 
+import asyncio
+import contextlib
 import json
 from pathlib import Path
+from urllib.parse import quote
 
+import msgspec
 import numpy as np
+import pytest
 import soundfile
 
-from streamer.errors import BusyError
+from streamer.errors import AudioFileError, BusyError
 from streamer.events import Error, Gap, Speech
-from tests.browser import browse, fake_microphone_flags
-from tests.server.support import final, opened_log, partial, serving, within
+from streamer.server import front
+from streamer.server.history import History
+from streamer.server.tokens import TokenFile, new_token
+from streamer.stream.eventlog import EventLog
+from tests.browser import Page, browse, fake_microphone_flags
+from tests.cutting import cutting
+from tests.protocols.recorded import segment
+from tests.server.support import final, opened_log, partial, ready, serving, within
+from tests.server.test_rest import NotedRecordings
 
 LIVE = "['live', 'speech'].includes(document.querySelector('#status').dataset.state)"
-FINALS = "[...document.querySelectorAll('#finals p')].map(p => p.textContent)"
+FINALS = "[...document.querySelectorAll('#finals .text')].map(p => p.textContent)"
 TONE_HZ = 1000.0
 
 
@@ -20,6 +32,18 @@ def finals_are(*texts: str) -> str:
     return (
         f"JSON.stringify({FINALS}) === {json.dumps(json.dumps(list(texts), ensure_ascii=False, separators=(',', ':')))}"
     )
+
+
+async def saved(page: Page, format: str = "txt") -> str:
+    """Save the transcript and return what would be in the file."""
+    text = await page.evaluate(
+        "(async () => { const saved = new Promise((resolve) => {"
+        "   URL.createObjectURL = (blob) => (resolve(blob.text()), 'blob:x');"
+        "   HTMLAnchorElement.prototype.click = () => {}; });"
+        " document.querySelector('[data-opens=save]').click();"
+        f" document.querySelector('#save [value={format}]').click(); return await saved; }})()"
+    )
+    return str(text)
 
 
 async def test_words_appear_settle_and_become_final() -> None:
@@ -41,6 +65,170 @@ async def test_words_appear_settle_and_become_final() -> None:
         assert spoken == "good 👋 morning everybody"
         assert "01:05 – 01:07" in gap
         assert page.problems == []
+
+
+async def test_the_page_says_whether_captions_are_kept(tmp_path: Path) -> None:
+    shown = "document.querySelector('#kept').checkVisibility()"
+    async with serving() as running, browse(running.url) as page:
+        await page.wait_for(LIVE)
+        assert not await page.evaluate(shown)
+    with contextlib.closing(History(tmp_path / "history.db")) as history:
+        async with serving(history_file=history.file) as running, browse(running.url) as page:
+            await page.wait_for(shown)
+            assert "captions are kept" in await page.text("#kept")
+
+
+async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
+    live = "[role=log], [role=status], [role=alert], [aria-live]:not([aria-live=off]), [role=marquee], [role=timer]"
+    spoken = "[...document.querySelector('#spoken').children].map(p => [p.lang, p.textContent].join(' '))"
+    log = opened_log()
+    for n in range(1, 11):
+        log.append(final(n, f"old {n}"))
+    async with serving(log) as running, browse(running.url) as page:
+        assert await page.evaluate(f"[...document.querySelectorAll('{live}')].map(e => e.id)") == ["spoken"]
+        await page.wait_for(f"{spoken}.at(-1) === 'en old 10'")
+        assert await page.evaluate(f"{spoken}.length") == 3  # of a replay
+        running.log.append(Speech(state="start", time=0.1))
+        running.log.append(partial(11, "and so", 3))
+        running.log.append(Gap(start=65.0, end=66.2, reason="overrun"))
+        running.log.append(msgspec.structs.replace(final(12, "شكرا لكم."), language="ar", speaker="0"))
+        await page.wait_for(f"JSON.stringify({spoken}) === JSON.stringify(['ar Speaker 1: شكرا لكم.'])")
+        last = "[...document.querySelectorAll('#finals .text')].at(-1)"
+        assert await page.evaluate(f"[{last}.lang, {last}.dir, getComputedStyle({last}).direction]") == [
+            "ar",
+            "auto",
+            "rtl",
+        ]
+        assert await page.evaluate("getComputedStyle(document.querySelector('#finals .text')).direction") == "ltr"
+        assert await page.text("#finals .who") == "Speaker 1"
+
+
+async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: Path) -> None:
+    ground = "getComputedStyle(document.body).backgroundColor"
+    inside = "[...document.querySelectorAll('#finals p')].filter((p) => p.getBoundingClientRect().top >= {}).length"
+    with contextlib.closing(History(tmp_path / "history.db")) as history:
+        log = EventLog("own", 1000, keep=history.keeper(source="microphone"))
+        log.append(ready())
+        async with serving(log, history_file=history.file) as running, browse(running.url) as page:
+            running.health["notice"] = "nano.en knows few words"
+            await page.wait_for(LIVE)
+            for n in range(1, 10):
+                said = final(n, "we have a long word, Donaudampfschifffahrtsgesellschaft")
+                doubted = tuple(msgspec.structs.replace(word, probability=0.3) for word in said.words)
+                log.append(msgspec.structs.replace(said, words=doubted, speaker=str(n % 6)))
+            log.append(Error(code="x", message="the microphone is gone: plug it in again", fatal=False))
+            log.append(partial(11, "and so", 3))
+            await page.wait_for("document.querySelector('#unstable').textContent === ' so'")
+            for name in ("times", "doubts"):
+                await page.click(f"#display [name={name}]")
+            await page.click("#find")
+            grounds = set()
+            for scheme in ("light", "dark"):
+                await page.command(
+                    "Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}]
+                )
+                assert await page.violations() == []
+                grounds.add(await page.evaluate(ground))
+            assert len(grounds) == 2
+            for dialog in ("display", "save", "sessions"):
+                await page.click(f"[data-opens={dialog}]")
+                assert await page.violations(f"#{dialog}") == []
+                await page.click(f"#{dialog} .close")
+            await page.click("#find")
+            await page.evaluate("document.querySelectorAll('#display [type=checkbox]').forEach((box) => box.click())")
+            await page.resize(800, 200)
+            await page.wait_for(
+                f"{inside.format('document.querySelector(`#captions`).getBoundingClientRect().top')} > 1"
+            )
+            assert await page.violations() == []  # its buttons have no text there
+            await page.resize(320, 640, phone=True)
+            for part in ("documentElement", "querySelector('#captions')"):
+                assert await page.evaluate(f"document.{part}.scrollWidth") <= 320
+
+
+@pytest.mark.parametrize("path", ["overlay", "settings"])
+async def test_axe_core_finds_nothing_serious_on_other_pages(path: str) -> None:
+    async with serving() as running, browse(running.url + path) as page:
+        running.log.append(final(1, "Good morning everybody."))
+        await page.wait_for("document.body.innerText.length")
+        assert [found for found in await page.violations() if found.startswith(("serious", "critical"))] == []
+
+
+async def test_captions_are_searched_and_earlier_sessions_opened(tmp_path: Path) -> None:
+    with contextlib.closing(History(tmp_path / "history.db")) as history:
+        earlier = EventLog("earlier", 1000, keep=history.keeper(source="microphone"))
+        earlier.append(ready())
+        for n in range(1, 601):
+            earlier.append(final(n, f"number {n}", start=3.0 * n))
+        earlier.close()
+        log = opened_log()
+        log.append(final(1, "Good morning"))
+        async with serving(log, history_file=history.file) as running, browse(running.url) as page:
+            await page.wait_for(finals_are("Good morning"))
+            await page.click("[data-opens=sessions]")
+            await page.wait_for("document.querySelectorAll('#sessions-list li').length === 1")
+            assert "microphone · 30:00 · English · nano.en" in await page.text("#sessions-list .about")
+            search = "((field) => {{ field.value = '{}'; field.dispatchEvent(new Event('input')); }})({})"
+            await page.evaluate(search.format("NUMBER 7", "document.querySelector('#sessions-query')"))
+            await page.wait_for("document.querySelectorAll('#sessions-list mark').length === 2")
+            await page.click("#sessions-list button")
+            await page.wait_for("document.querySelector('#finals .current')?.textContent.includes('number 7')")
+            assert not await page.evaluate("document.querySelector('#sessions').open")
+            await page.click("#find")
+            await page.evaluate(search.format("Number 60", "document.querySelector('#query')"))
+            assert await page.text("#hits") == "2 found"
+            for shown in ("2 of 2", "1 of 2", "2 of 2"):
+                await page.click("#previous")
+                assert await page.text("#hits") == shown
+            await page.command("Input.dispatchKeyEvent", type="keyDown", key="Escape")
+            assert await page.evaluate(
+                "document.querySelector('#search').hidden && document.activeElement.id === 'find'"
+            )
+            assert (await saved(page, "srt")).startswith("1\n00:00:03,000 --> 00:00:03,700\nnumber 1\n\n2\n")
+            await page.click("[data-opens=sessions]")
+            await page.evaluate(search.format("", "document.querySelector('#sessions-query')"))
+            await page.wait_for("document.querySelector('#sessions-list .about')?.textContent.includes('30:00')")
+            await page.click("#sessions-list button")
+            await page.wait_for("document.querySelector('#finals .text')?.textContent === 'number 1'")
+            assert await page.evaluate("document.querySelector('#captions').scrollTop") == 0
+            await page.click("#back")
+            await page.wait_for(finals_are("Good morning"))
+            assert page.problems == []
+
+
+async def test_a_file_is_transcribed(tmp_path: Path) -> None:
+    path = tmp_path / "talk.wav"
+    soundfile.write(path, np.zeros(64_000), 16_000, subtype="PCM_16")
+    drop = (
+        "(() => { const data = new DataTransfer(); data.items.add(new File(['RIFF'], 'talk.wav'));"
+        " window.dispatchEvent(new DragEvent('drop', { dataTransfer: data, cancelable: true })); })()"
+    )
+    recordings = NotedRecordings()
+    more = asyncio.Event()
+    recordings.items = [segment(1, "Ask not", 1.0), more, segment(2, "what.", 2.0)]
+    async with serving(recordings=recordings) as running, browse(running.url) as page:
+        await page.wait_for(LIVE)
+        node = await page.command("Runtime.evaluate", expression="document.querySelector('#file')")
+        await page.command("DOM.setFileInputFiles", files=[str(path)], objectId=node["result"]["objectId"])
+        await page.wait_for(finals_are("Ask not"))
+        assert recordings.opened[0].audio == path.read_bytes()
+        await page.wait_for("document.querySelector('#job-text').textContent === 'talk.wav: 00:01 of 00:04'")
+        assert 0 < await page.evaluate("document.querySelector('#job-progress').value") < 1
+        more.set()
+        await page.wait_for("document.querySelector('#job').hidden")
+        assert await page.evaluate(FINALS) == ["Ask not", "what."]
+        assert (await saved(page, "vtt")).startswith("WEBVTT\n\n00:00:01.000 --> 00:00:01.700\nAsk not\n")
+        recordings.items = [AudioFileError("the recording is no audio: expected a file of sound")]
+        await page.evaluate(drop)
+        await page.wait_for("document.querySelector('#message').textContent.includes('is no audio')")
+        assert await page.evaluate("document.activeElement.id") == "message"
+        recordings.items = [asyncio.Event()]
+        await page.evaluate(drop)
+        await page.wait_for("document.querySelector('#job-text').textContent.includes('listening')")
+        await page.click("#job-cancel")
+        await within(recordings.opened[-1].closed.wait())
+        await page.click("#back")
+        await page.wait_for(LIVE)
 
 
 async def test_text_is_shown_as_text() -> None:
@@ -66,10 +254,15 @@ async def test_the_page_comes_back_after_a_restart_and_shows_nothing_twice() -> 
             await page.wait_for(finals_are("before", "meanwhile"))
             log.append(final(3, "after"))
             await page.wait_for(finals_are("before", "meanwhile", "after"))
+            log.append(partial(4, "it has settled but not", len("it has settled")))
+            await page.wait_for("document.querySelector('#stable').textContent === 'it has settled'")
+        texts = ("before", "meanwhile", "after", "it has settled")
+        assert (await saved(page)).splitlines() == list(texts)  # while the daemon is away
         new = opened_log("another session")
         new.append(final(1, "new run"))
         async with serving(new, port=port):
-            await page.wait_for(finals_are("before", "meanwhile", "after", "the daemon was restarted", "new run"))
+            await page.wait_for(finals_are(*texts, "the daemon was restarted", "new run"))
+            assert (await saved(page)).splitlines() == [*texts, "[the daemon was restarted]", "new run"]
 
 
 async def test_the_page_does_not_grow_for_ever() -> None:
@@ -79,12 +272,9 @@ async def test_the_page_does_not_grow_for_ever() -> None:
             running.log.append(final(n, f"number {n}"))
         await page.wait_for(f"{FINALS}.at(-1) === 'number 700'")
         assert await page.evaluate(f"{FINALS}.length") == 500
-        saved = await page.evaluate(
-            "(async () => { let text; URL.createObjectURL = (blob) => ((text = blob.text()), 'blob:x');"
-            " HTMLAnchorElement.prototype.click = () => {}; document.querySelector('#download').click();"
-            " return await text; })()"
-        )
-        assert saved.splitlines() == [f"number {n}" for n in range(1, 701)]
+        assert (await saved(page)).splitlines() == [f"number {n}" for n in range(1, 701)]
+        await page.click("#earlier")
+        assert await page.evaluate(f"[{FINALS}.length, {FINALS}[0]]") == [700, "number 1"]
 
 
 async def test_the_page_follows_the_bottom_unless_the_reader_scrolled_up() -> None:
@@ -116,25 +306,63 @@ async def test_text_size_is_remembered() -> None:
         assert await page.evaluate(size) == larger
 
 
-async def test_nothing_is_wider_than_a_phone() -> None:
-    async with serving() as running, browse(running.url) as page:
-        await page.resize(320, 640, phone=True)
-        running.log.append(final(1, "Donaudampfschifffahrtsgesellschaft" * 4))
-        running.log.append(Error(code="x", message="the microphone is gone: plug it in again", fatal=False))
-        await page.wait_for("document.querySelectorAll('#finals p').length === 2")
-        assert await page.evaluate("document.documentElement.scrollWidth") <= 320
-        assert await page.evaluate("document.querySelector('#captions').scrollWidth") <= 320
+TOKEN = "a b&c=+/#% and ten more"
 
 
-async def test_a_page_with_a_token_passes_it_on() -> None:
-    async with serving(token="a b&c") as running, browse(running.url + "?token=a%20b%26c") as page:
+@pytest.mark.parametrize("place", ["?after=1&token=", "#token="])
+async def test_a_token_leaves_the_address_and_stays_with_the_tab(place: str) -> None:
+    async with serving(token=TOKEN) as running, browse(running.url + place + quote(TOKEN, safe="")) as page:
         await page.wait_for(LIVE)
+        assert await page.evaluate("location.href") == running.url + ("?after=1" if "?" in place else "")
         running.log.append(final(1, "private"))
         await page.wait_for(finals_are("private"))
+        await page.goto(running.url)  # with nothing but what the tab keeps
+        await page.wait_for(finals_are("private"))
+        port = running.port
+        await running.server.stop()
+        async with serving(running.log, port=port, token=TOKEN):
+            await page.wait_for(LIVE)
+            await page.click("#pause")
+            await page.wait_for("document.querySelector('#status-text').textContent === 'Paused'")
+        assert TOKEN[:5] not in "".join(page.problems)
+        assert "token" not in "".join(page.problems)
+
+
+async def test_a_page_without_the_token_asks_for_it_and_does_not_guess() -> None:
+    async with serving(token=TOKEN) as running, browse(running.url) as page:
+        await page.wait_for("!document.querySelector('#token-form').hidden")
+        assert await page.text("#status-text") == "Token required"
+        fill = "document.querySelector('#token').value = {}; document.querySelector('#token-form button').click()"
+        await page.evaluate(fill.format(json.dumps("wrong ö")))
+        await page.wait_for("document.querySelector('#status-text').textContent === 'Wrong token'")
+        assert "wrong" in await page.text("#token-text")
+        refused = running.registry.get_sample_value("streamer_refusals_total", {"reason": "token"})
+        await page.evaluate("new Promise((resolve) => setTimeout(resolve, 700))")
+        assert running.registry.get_sample_value("streamer_refusals_total", {"reason": "token"}) == refused
+        await page.evaluate(fill.format(json.dumps(f" {TOKEN} ")))
+        await page.wait_for(LIVE)
+        assert await page.evaluate("document.querySelector('#token-form').hidden")
+        assert TOKEN[:5] not in await page.evaluate("location.href")
+
+
+async def test_a_token_that_is_revoked_is_asked_for_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(front, "TOKENS_S", 0.02)
+    path = tmp_path / "tokens.json"
+    secret, token = new_token("display", scopes=("read",))
+    TokenFile(path).change(lambda _: (token,))
+    async with serving(token_file=str(path)) as running, browse(f"{running.url}#token={secret}") as page:
+        await page.wait_for(LIVE)
+        await page.click("#pause")
+        await page.wait_for("document.querySelector('#message').textContent.includes('lacks the scope control')")
+        TokenFile(path).change(lambda _: ())
+        await page.wait_for("!document.querySelector('#token-form').hidden")
 
 
 async def test_the_daemons_input_can_be_paused() -> None:
-    async with serving(token="a b") as running, browse(running.url + "?token=a%20b") as page:
+    async with (
+        serving(token="a b and ten letters more") as running,
+        browse(running.url + "?token=a%20b%20and%20ten%20letters%20more") as page,
+    ):
         await page.wait_for(LIVE)
         await page.click("#pause")
         await page.wait_for("document.querySelector('#status-text').textContent === 'Paused'")
@@ -172,7 +400,11 @@ async def test_a_daemon_without_input_says_so() -> None:
 async def test_the_browsers_microphone_is_captioned(tmp_path: Path) -> None:
     wav = tmp_path / "tone.wav"
     soundfile.write(wav, 0.5 * np.sin(2 * np.pi * TONE_HZ * np.arange(48_000) / 48_000), 48_000, subtype="PCM_16")
-    async with serving() as running, browse(running.url, flags=fake_microphone_flags(wav)) as page:
+    async with (
+        serving() as running,
+        cutting(running.port) as proxy,
+        browse(f"http://127.0.0.1:{proxy.port}/", flags=fake_microphone_flags(wav)) as page,
+    ):
         await page.wait_for(LIVE)
         await page.click("#microphone")
         stream = await running.streams.first()
@@ -180,12 +412,22 @@ async def test_the_browsers_microphone_is_captioned(tmp_path: Path) -> None:
         stream.log.append(partial(1, "a tone", 2))
         await page.wait_for("document.querySelector('#stable').textContent === 'a '")
         assert await page.text("#status-text") == "Your microphone"
+        for shown in ("Muted", "Your microphone"):
+            await page.click("#mute")
+            assert await page.text("#status-text") == shown
+            assert (
+                await page.evaluate("document.querySelector('#mute').getAttribute('aria-pressed')")
+                == str(shown == "Muted").lower()
+            )
         for _ in range(2):
             await page.click("#pause")
         while [command for command, _ in stream.commands] != ["pause", "resume"]:
             stream.written.clear()
             await within(stream.written.wait())
         assert running.own.commands == []
+        proxy.cut()
+        await page.wait_for("document.querySelector('#status-text').textContent === 'Reconnecting…'")
+        await page.wait_for("document.querySelector('#status-text').textContent === 'Your microphone'")
         while len(stream.audio) < 2 * stream.start.sample_rate:  # one second
             stream.written.clear()
             await within(stream.written.wait())

@@ -1,13 +1,19 @@
 """docs/protocol.md says what the server does."""
 
 import asyncio
+import http.server
 import os
 import re
 import sys
+import threading
+from functools import partial
 from pathlib import Path
 
+import pytest
+
 from streamer.events import EVENT_TYPES, from_json
-from streamer.server.messages import StreamStart, parse_message
+from streamer.protocols.native import StreamStart, parse_message
+from tests.browser import browse
 from tests.server.support import final, serving, within
 
 DOCUMENT = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text(encoding="utf-8")
@@ -44,3 +50,37 @@ async def test_the_python_client_prints_the_finals() -> None:
         running.log.close()
         assert (await within(process.stdout.read())).split() == [b"live"]
         assert await within(process.wait()) == 0
+
+
+@pytest.mark.slow
+async def test_the_page_shows_the_finals_from_another_port_and_from_a_file(tmp_path: Path) -> None:
+    (page_text,) = blocks("html")
+    token = "a-token-of-sixteen-or-more"
+    handler = partial(http.server.SimpleHTTPRequestHandler, directory=tmp_path)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as elsewhere:
+        threading.Thread(target=elsewhere.serve_forever, daemon=True).start()
+        named = f"http://localhost:{elsewhere.server_port}"
+        async with (
+            serving(origins=(named,)) as running,
+            serving(origins=("null",), token=token) as guarded,
+            serving(token=token) as closed,
+            browse() as page,
+        ):
+            for n, (server, address, shown) in enumerate(
+                [
+                    (running, f"{named}/captions.html", ""),
+                    (guarded, (tmp_path / "captions.html").as_uri(), token),
+                    (closed, (tmp_path / "captions.html").as_uri(), token),
+                ]
+            ):
+                text = page_text.replace("localhost:8765", f"127.0.0.1:{server.port}")
+                text = text.replace('const token = ""', f'const token = "{shown}"')
+                (tmp_path / "captions.html").write_text(text, encoding="utf-8")
+                server.log.append(final(1, f"words {n}"))
+                await page.goto(address)
+                if server is closed:
+                    refused = {"reason": "origin"}
+                    await server.value("streamer_refusals_total", refused, 1)
+                else:
+                    await page.wait_for(f"document.body.innerText.trim() === 'words {n}'")
+        elsewhere.shutdown()

@@ -1,5 +1,6 @@
 import asyncio
 import json
+import logging
 import socket
 import struct
 
@@ -8,7 +9,7 @@ import pytest
 
 from streamer.errors import BusyError, ConfigError, InferenceError, UsageError
 from streamer.events import Error, Final, Resumed
-from streamer.server.messages import StreamStart
+from streamer.protocols.native import StreamStart
 from streamer.server.stream import MAX_BAD_MESSAGES
 from tests.server.engine import FakeRunner, OneStream, open_stream
 from tests.server.support import (
@@ -39,7 +40,6 @@ async def test_a_stream_takes_start_audio_and_finish() -> None:
         stream = await running.streams.first()
         assert stream.start == StreamStart(format="f32le", sample_rate=48_000)
         assert stream.audio == b"\x01\x02" * 1600
-        assert not stream.abandoned.is_set()
         await running.value("streamer_streams", {}, 0)
 
 
@@ -239,7 +239,7 @@ async def test_a_client_that_has_everything_is_not_kept() -> None:
 
 
 async def test_a_client_that_does_not_answer_the_close_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.ws.CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.1)
     async with serving() as running:
         sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
         finish = b'{"type":"finish"}'
@@ -251,7 +251,7 @@ async def test_a_client_that_does_not_answer_the_close_is_kept(monkeypatch: pyte
 
 
 async def test_a_frame_that_announces_a_gigabyte_is_refused_by_its_header(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.front.CLOSE_TIMEOUT_S", 0.3)  # the client does not hang up by itself
+    monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.3)  # the client does not hang up by itself
     async with serving() as running:
         sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
         mask = bytes(4)
@@ -309,7 +309,7 @@ async def test_a_client_faster_than_the_daemon_is_held_back() -> None:
 
 
 async def test_a_stream_client_that_does_not_read_is_closed_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.ws.CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.1)
     async with serving(queue_events=10) as running:
         sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
         sock.sendall(b"\x82" + bytes([0x80 | 126]) + struct.pack("!H", 640) + bytes(4) + bytes(640))
@@ -324,7 +324,7 @@ async def test_a_stream_client_that_does_not_read_is_closed_too(monkeypatch: pyt
 
 
 async def test_a_silent_client_that_answers_pings_stays(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.ws.KEEPALIVE_S", 0.1)
+    monkeypatch.setattr("streamer.server.connection.KEEPALIVE_S", 0.1)
     async with serving() as running, running.socket("/v1/stream") as client:
         await client.send(bytes(640))
         stream = await running.streams.first()
@@ -336,8 +336,8 @@ async def test_a_silent_client_that_answers_pings_stays(monkeypatch: pytest.Monk
 
 
 async def test_a_silent_client_that_does_not_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.ws.KEEPALIVE_S", 0.1)
-    monkeypatch.setattr("streamer.server.ws.CLOSE_TIMEOUT_S", 0.1)
+    monkeypatch.setattr("streamer.server.connection.KEEPALIVE_S", 0.1)
+    monkeypatch.setattr("streamer.server.connection.CLOSE_TIMEOUT_S", 0.1)
     async with serving() as running:
         sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
         sock.sendall(b"\x82" + bytes([0x80 | 126]) + struct.pack("!H", 640) + bytes(4) + bytes(640))
@@ -418,7 +418,7 @@ async def test_a_new_connection_takes_the_stream_from_one_that_hangs() -> None:
         assert not stream.kept.is_set()
 
 
-async def test_what_was_taken_in_before_a_cut_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon still waits for room when the connection is replaced."""
     monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
     fake = FakeRunner(capacity_samples=1000)
@@ -431,12 +431,44 @@ async def test_what_was_taken_in_before_a_cut_is_not_asked_for_again(monkeypatch
             async with running.socket(f"/v1/stream?session={stream.feed.session}") as new:
                 resumed = await next_event(new)
                 assert isinstance(resumed, Resumed)
-                assert resumed.heard_samples == 2999
-                await new.send(np.arange(2999, 3100, dtype="<i2").tobytes())
+                # What there was room for; else whoever is cut again and again would fill the memory.
+                heard = resumed.heard_samples
+                assert 400 <= heard <= 1000
+                await new.send(np.arange(heard, 3100, dtype="<i2").tobytes())
                 await new.send('{"type":"finish"}')
                 fake.start()
                 await events_until(new, "end")
         assert np.array_equal(fake.heard(), np.arange(3100))
+
+
+async def test_a_stream_that_is_ended_for_being_idle_is_closed_with_the_reason() -> None:
+    async with serving() as running, running.socket("/v1/stream") as client:
+        await client.send(bytes(640))
+        stream = await running.streams.first()
+        stream.complete = True
+        stream.report("idle", "nothing was sent for 300 s", fatal=True)
+        stream.log.close()
+        *_, error, end = await events_until(client, "end")
+        assert (error.type, end.type) == ("error", "end")
+        assert await closing(client) == (1008, "idle")
+        await running.value("streamer_refusals_total", {"reason": "idle"}, 1)
+
+
+async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as running:
+        old = await running.socket("/v1/stream")
+        await old.send(bytes(640))
+        stream = await running.streams.first()
+        await within(stream.written.wait())
+        old.transport.pause_reading()  # it does not answer that it is closed
+        async with running.socket(f"/v1/stream?session={SESSION}&after=0") as new:
+            await new.send('{"type":"finish"}')
+            await events_until(new, "end")
+            assert (await closing(new))[0] == 1000
+            await running.value("streamer_streams", {}, 1)
+        old.transport.abort()
+        await running.value("streamer_streams", {}, 0)
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 async def stream_cut_in_its_last_words(running: Running) -> RecordingStream:

@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from streamer.errors import ConfigError
-from streamer.settings.documents import config_yaml, json_schema, options_markdown, settings_yaml
+from streamer.settings.documents import config_yaml, json_schema, settings_yaml
 from streamer.settings.load import load_settings
 from streamer.settings.table import SETTINGS, Settings
-from tools.documents import REPOSITORY, documents
+from tools.documents import REPOSITORY, documents, options_markdown
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: str(path.name))

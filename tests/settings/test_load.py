@@ -273,6 +273,46 @@ def test_a_refused_variable_is_named(variable: str, text: str, words: list[str])
         assert word in message
 
 
+def test_variables_of_kubernetes_are_let_through() -> None:
+    environ = {
+        "STREAMER_SERVICE_HOST": "10.96.0.12",
+        "STREAMER_SERVICE_PORT": "8765",
+        "STREAMER_SERVICE_PORT_HTTP": "8765",
+        "STREAMER_PORT": "tcp://10.96.0.12:8765",
+        "STREAMER_PORT_8765_TCP": "tcp://10.96.0.12:8765",
+        "STREAMER_PORT_8765_TCP_PROTO": "tcp",
+        "STREAMER_PORT_8765_TCP_PORT": "8765",
+        "STREAMER_PORT_8765_TCP_ADDR": "10.96.0.12",
+        "STREAMER_GPU_SERVICE_HOST": "fd00::1",
+        "STREAMER_SERVER_PORT": "tcp://10.96.0.12:8765",  # of a service `streamer-server`
+    }
+    assert load_settings(None, environ, {}) == Settings()
+
+
+@pytest.mark.parametrize(
+    ("variable", "text"),
+    [
+        ("STREAMER_SERVICE_HOST", "localhost"),
+        ("STREAMER_SERVICE_PORTS", "8765"),
+        ("STREAMER_PORT", "8765"),
+        ("STREAMER_PORT_8765", "tcp://10.96.0.12:8765"),
+    ],
+)
+def test_what_only_resembles_a_variable_of_kubernetes_is_told(variable: str, text: str) -> None:
+    assert f"{variable} is no setting" in refusal(environ={variable: text})
+
+
+@pytest.mark.parametrize("text", ["on", "off", "'on'"])
+def test_a_choice_that_yaml_takes_for_true_or_false_is_itself(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"server:\n  tls: {text}\n", encoding="utf-8")
+    assert load_settings(path, {}, {}).server.tls == text.strip("'")
+
+
+def test_a_variable_that_steers_the_terminal_is_told_in_a_line() -> None:
+    assert refusal(environ={"STREAMER_\x1b[31m\nPORT": "1"}).isprintable()
+
+
 def test_other_variables_are_let_through() -> None:
     environ = {"STREAMER_CACHE_DIR": "x", "STREAMERS": "1", "HOME": "/", "streamer_port": "1"}
     assert load_settings(None, environ, {}) == Settings()

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from streamer.errors import ConfigError, PeerError
-from streamer.events import Final
+from streamer.events import Event, Final, Partial, Speech
 from streamer.sinks.chatbot import MAX_REPLY_CHARS, Chatbot, Conversation
 from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying
 
 
-def final(text: str) -> Final:
+def final(text: str, segment: int = 0) -> Final:
     kinds: dict[str, Any] = {"words": (), "language": "en", "no_speech_prob": 0.0, "avg_logprob": 0.0}
-    return Final(segment=0, start=0.0, end=1.0, text=text, **kinds)
+    return Final(segment=segment, start=0.0, end=1.0, text=text, **kinds)
 
 
 async def pieces(conversation: Conversation, text: str) -> list[str]:
@@ -295,13 +295,15 @@ async def test_a_server_of_another_kind_is_told() -> None:
 class Transcript:
     """A chatbot and what it told."""
 
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: Endpoint, *, pause_s: float = 1.5) -> None:
         self.conversation = Conversation(endpoint.url)
         self.lines: list[str] = []
         self.bot = Chatbot(
             self.conversation,
+            pause_s=pause_s,
             on_question=lambda text: self.lines.append(f"you: {text}"),
             on_piece=lambda text: self.lines.append(text),
+            on_interrupt=lambda: self.lines.append("..."),
             on_end=lambda: self.lines.append("."),
             on_error=lambda error: self.lines.append(f"error: {error}"),
         )
@@ -311,28 +313,88 @@ class Transcript:
             await self.bot.run()
 
 
-async def test_what_is_said_during_a_reply_becomes_one_question_after_it() -> None:
-    said = asyncio.Event()
+@pytest.fixture
+async def skip(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Returns what moves the loop's clock on by so many seconds."""
+    loop = asyncio.get_running_loop()
+    real, skipped_s = loop.time, 0.0
 
-    async def slow(reply: Reply) -> None:
+    def move_on(seconds: float) -> None:
+        nonlocal skipped_s
+        skipped_s += seconds
+
+    monkeypatch.setattr(loop, "time", lambda: real() + skipped_s)
+    return move_on
+
+
+def speaking(text: str = " Wait") -> Partial:
+    return Partial(segment=5, start=1.0, end=2.0, text=text, stable=len(text), words=())
+
+
+async def test_half_a_sentence_is_asked_after_a_pause_and_with_what_follows(skip: Callable[[float], None]) -> None:
+    async with chat_endpoint(saying("Paris."), saying("Yes.")) as endpoint:
+        transcript = Transcript(endpoint, pause_s=10)
+        running = asyncio.create_task(transcript.run())
+        spoken: list[Event] = [final(" What is the capital"), Speech(state="start", time=1.0), final(" of France?")]
+        for event in spoken:
+            transcript.bot.handle(event)
+            await asyncio.sleep(0)
+        assert transcript.lines == []
+        transcript.bot.handle(Speech(state="end", time=1.0))
+        await until(lambda: "." in transcript.lines)
+        transcript.bot.handle(final(" And then"))
+        await asyncio.sleep(0)
+        assert len(endpoint.bodies) == 1
+        skip(11)  # less than what the waits here take at most
+        await until(lambda: "Yes." in transcript.lines)
+        transcript.bot.close()
+        await running
+    assert endpoint.questions == ["What is the capital of France?", "And then"]
+
+
+async def test_the_speaker_interrupts_an_answer_and_the_model_knows_what_it_has_said() -> None:
+    hung_up = asyncio.Event()
+
+    async def endless(reply: Reply) -> None:
         await reply.start()
-        await reply.say("first")
-        await said.wait()
-        await reply.end()
+        await reply.say("Once upon")
+        await reply.hang()
+        hung_up.set()
 
-    async with chat_endpoint(slow, saying("second")) as endpoint:
+    async with chat_endpoint(endless, saying("Sorry.")) as endpoint:
         transcript = Transcript(endpoint)
         running = asyncio.create_task(transcript.run())
-        transcript.bot.handle(final(" One."))
-        await until(lambda: "first" in transcript.lines)
-        transcript.bot.handle(final(" Two."))
-        transcript.bot.handle(final(""))
-        transcript.bot.handle(final(" Three."))
+        transcript.bot.handle(final(" Tell me a story."))
+        await until(lambda: "Once upon" in transcript.lines)
+        transcript.bot.handle(Speech(state="start", time=1.0))
+        transcript.bot.handle(Partial(segment=5, start=1.0, end=1.1, text=" Uh", stable=0, words=()))
+        await asyncio.sleep(0)
+        assert not hung_up.is_set()  # a noise is no word
+        transcript.bot.handle(speaking())
+        await until(hung_up.is_set)
+        assert transcript.lines[-1] == "..."
+        transcript.bot.handle(final(" Wait.", segment=5))
         transcript.bot.close()
-        said.set()
         await running
-    assert transcript.lines == ["you: One.", "first", ".", "you: Two. Three.", "second", "."]
-    assert endpoint.questions == ["One.", "Two. Three."]
+    assert transcript.lines == ["you: Tell me a story.", "Once upon", "...", "you: Wait.", "Sorry.", "."]
+    assert endpoint.bodies[1]["messages"][1] == {"role": "assistant", "content": "Once upon"}
+
+
+async def test_a_question_that_goes_on_before_its_answer_is_asked_once_more_as_a_whole() -> None:
+    async def thinking(reply: Reply) -> None:
+        await reply.start()
+        await reply.hang()
+
+    async with chat_endpoint(thinking, saying("Blue.")) as endpoint:
+        transcript = Transcript(endpoint)
+        running = asyncio.create_task(transcript.run())
+        transcript.bot.handle(final(" Which colour?"))
+        await until(lambda: len(endpoint.bodies) == 1)
+        transcript.bot.handle(final(" Of the sky."))
+        transcript.bot.close()
+        await running
+    assert transcript.lines == ["you: Which colour?", "...", "you: Which colour? Of the sky.", "Blue.", "."]
+    assert len(endpoint.bodies[1]["messages"]) == 1
 
 
 async def test_a_failure_is_told_and_the_conversation_goes_on() -> None:

@@ -61,7 +61,7 @@ def test_cues_are_the_references(
     unlimited: dict[str, Any] = {name: value or None for name, value in options.items()}
     expected = reference(format, finals, **unlimited, highlight_words=highlight)
     if width is count is n_words is None:
-        options["max_line_width"] = 0
+        options["subtitle_style"] = "whisper"
     assert written(format, finals, **options, highlight_words=highlight) == expected
 
 

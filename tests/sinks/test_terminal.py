@@ -3,6 +3,7 @@
 import io
 from typing import Any
 
+import msgspec
 import pytest
 from rich.console import Console
 
@@ -121,13 +122,13 @@ def test_gaps_and_errors_are_short_lines_and_the_rest_is_silent() -> None:
     lines = show(
         Ready(model="m", device={}, sample_rate=16000, language="en"),
         Speech(state="start", time=0.0),
-        Gap(start=1.0, end=2.5, reason="overrun"),
-        Error(code="device", message="it\nwent away", fatal=False),
+        Gap(start=1.0, end=2.5, reason="over\x1brun"),
+        Error(code="dev\x9b2Jice", message="it\nwent away", fatal=False),
         final(""),
         final(" \n"),
         End(),
     ).lines()
-    assert lines == ["[1.0 s to 2.5 s not heard: overrun]", "device: it went away"]
+    assert lines == ["[1.0 s to 2.5 s not heard: over run]", "dev 2Jice: it went away"]
 
 
 def test_text_cannot_steer_the_terminal_or_be_taken_for_markup() -> None:
@@ -140,6 +141,15 @@ def test_text_cannot_steer_the_terminal_or_be_taken_for_markup() -> None:
 
 def test_stable_counts_that_cannot_be_do_not_matter() -> None:
     assert show(partial(" ab", stable=99), partial(" abc", stable=-2), close=False).lines() == ["abc"]
+
+
+def test_a_final_says_who_speaks_where_that_is_known() -> None:
+    file = io.StringIO()
+    sink = TerminalSink(Console(file=file, width=80))
+    for text in ("Hello?", ""):
+        sink.handle(msgspec.structs.replace(final(text), speaker="mic"))
+    sink.close()
+    assert file.getvalue() == "mic: Hello?\n"
 
 
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])

@@ -1,6 +1,11 @@
 """A machine of known speed: the engine on a clock that passes only make go on, while its sessions' audio comes."""
 
+import dataclasses
+import itertools
+import math
+import operator
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -10,6 +15,8 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Event, Final, Gap
 from streamer.stream.engine import Engine
 from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.window import Request
+from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     LOUDNESS_STEP,
     Clock,
@@ -87,13 +94,41 @@ class Talker:
         return piece
 
 
-class Machine:
-    """An engine that encodes and decodes one window after the other, each in a known time."""
+@dataclass
+class CallingDecoder(FakeDecoder):
+    """One that tells its calls: one for 16 tokens that are given or guessed rightly, and one for each more.
 
-    def __init__(self, *, encode_s: float, decode_s: float, max_pace_s: float = 2.0) -> None:
+    `on_calls` is told how many there were.
+    """
+
+    on_calls: Callable[[int], None] = lambda n_calls: None
+
+    def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
+        """See engine.Decoder."""
+        hypothesis = super().decode(encoded, request)
+        n_begins_with = len(request.prefix)
+        found = [token for word in hypothesis.words for token in word.tokens][n_begins_with:]
+        n_sampled = len(found) + 1
+        n_guessed = sum(itertools.takewhile(bool, map(operator.eq, found, request.draft)))
+        n_calls = math.ceil((1 + n_begins_with + len(request.draft)) / 16) + n_sampled - n_guessed
+        self.on_calls(n_calls)
+        return dataclasses.replace(
+            hypothesis, n_calls=n_calls, n_sampled=n_sampled, n_given=1 + n_begins_with, n_begins_with=n_begins_with
+        )
+
+
+class Machine:
+    """An engine that encodes and decodes one window after the other, each in a known time.
+
+    With `call_s` decoding takes so much longer for each call of the decoder.
+    """
+
+    def __init__(self, *, encode_s: float, decode_s: float, call_s: float = 0.0, max_pace_s: float = 2.0) -> None:
         self.clock = Clock()
         self.encoder = FakeEncoder()
         self.decoder = FakeDecoder(self.encoder, [])
+        if call_s:
+            self.decoder = CallingDecoder(self.encoder, [], on_calls=lambda n: self.pass_time(n * call_s))
         self.encoder.before = lambda encoded: self.pass_time(encode_s)
         self.decoder.before = lambda encoded: self.pass_time(decode_s * self.slowness.get(encoded.voice, 1.0))
         # How much longer the decoder takes for a voice.

@@ -16,6 +16,19 @@ def test_audio_is_as_old_as_it_came() -> None:
     assert arrivals.position_at(1000.0) == 320_000
 
 
+def test_when_audio_came_is_known_while_it_is_kept() -> None:
+    arrivals = Arrivals(keep_s=30.0)
+    assert arrivals.time_at(1) is None
+    for i in range(1, 5001):  # 20 ms at a time
+        arrivals.note(320 * i, 100.0 + 0.02 * i)
+    for time_s in (171.0, 199.9, 200.0):
+        came_s = arrivals.time_at(round((time_s - 100.0) * SAMPLE_RATE))
+        assert came_s is not None
+        assert 0.0 <= time_s - came_s + 0.001 <= STEP_S + 0.021
+    assert arrivals.time_at(10 * SAMPLE_RATE) is None
+    assert arrivals.time_at(200 * SAMPLE_RATE) is None
+
+
 def test_what_came_at_once_is_of_one_age() -> None:
     arrivals = Arrivals(keep_s=30.0)
     arrivals.note(1600, 10.0)

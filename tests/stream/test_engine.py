@@ -1,6 +1,7 @@
 """The engine's threads, with an encoder and a decoder that do as they are told."""
 
 import itertools
+import math
 import random
 import threading
 from collections.abc import Callable, Iterator
@@ -476,3 +477,52 @@ def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     assert not any(thread.is_alive() for thread in setting.engine._threads)
     assert setting.engine.stats.decodes == len(setting.decoder.decoded) == 1
     assert not listener.finished.is_set()
+
+
+def test_an_engine_is_busy_while_a_window_is_at_work(setting: Setting) -> None:
+    assert not setting.engine.busy
+    setting.decoder.before = setting.barrier
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    setting.barrier.wait()
+    assert setting.engine.busy
+    setting.barrier.let_go.set()
+    listener.live.end()
+    assert listener.finished.wait(PATIENCE_S)
+    wait_until(setting.engine, lambda: not setting.engine.busy)
+
+
+def test_a_turn_that_does_not_end_can_be_seen() -> None:
+    setting, now_s = Setting(), 100.0
+    engine = Engine(setting.encoder, setting.decoder, clock=lambda: now_s)
+    assert engine.turn_s == 0.0  # not started
+    engine.start()
+    try:
+        setting.decoder.before = setting.barrier
+        listener = setting.listener()
+        engine.add(listener.live)
+        listener.write(14.0)
+        setting.barrier.wait()
+        now_s = 230.0
+        assert engine.turn_s == 130.0
+        setting.barrier.let_go.set()
+        listener.live.end()
+        assert listener.finished.wait(PATIENCE_S)
+        wait_until(engine, lambda: engine.turn_s == 0.0)
+    finally:
+        setting.barrier.let_go.set()
+        engine.stop()
+    assert engine.turn_s == 0.0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_thread_that_has_died_can_be_seen(setting: Setting) -> None:
+    def die(encoded: FakeEncoded) -> None:
+        raise SystemExit
+
+    setting.decoder.before = die
+    listener = setting.listener()
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    wait_until(setting.engine, lambda: setting.engine.turn_s == math.inf)

@@ -4,42 +4,92 @@ from collections.abc import Callable
 
 import pytest
 
-from streamer.stream.load import ACTIVITY_S, HESITATION_S, MIN_PASSES, Activity, LoadMeter
+from streamer.stream.load import (
+    ACTIVITY_S,
+    HESITATION_S,
+    MAX_LOAD,
+    MIN_PASSES,
+    Activity,
+    BusyTime,
+    LoadMeter,
+    Pass,
+)
 
 
-def meter(encode_s: float, decode_s: float, max_pace_s: float = 2.0) -> LoadMeter:
+def a_pass(
+    encode_s: float = 0.0,
+    decode_s: float = 0.0,
+    *,
+    busy_s: float | None = None,
+    n_calls: int = 0,
+    n_tokens: int = 0,
+    window_s: float = 5.0,
+    new_s: float = 2.0,
+) -> Pass:
+    return Pass(
+        busy_s=encode_s + decode_s if busy_s is None else busy_s,
+        encode_s=encode_s,
+        decode_s=decode_s,
+        n_calls=n_calls,
+        n_tokens=n_tokens,
+        window_s=window_s,
+        new_s=new_s,
+    )
+
+
+def meter(measured: Pass, max_pace_s: float = 2.0) -> LoadMeter:
     result = LoadMeter(max_pace_s)
     for _ in range(10):
-        result.take_encode(encode_s)
-        result.take_decode(decode_s)
+        result.take_pass(measured)
     return result
 
 
 def test_nothing_is_refused_before_something_was_measured() -> None:
     unknown = LoadMeter(2.0)
     for _ in range(MIN_PASSES - 1):
-        unknown.take_encode(10.0)
-        unknown.take_decode(10.0)
+        unknown.take_pass(a_pass(10.0, 10.0))
     load = unknown.load([1.0] * 50)
     assert (load.ratio, load.capacity, load.room) == (0.0, None, True)
 
 
-@pytest.mark.parametrize(("encode_s", "decode_s"), [(0.2, 0.1), (0.1, 0.2)])
-def test_the_busier_thread_decides(encode_s: float, decode_s: float) -> None:
+def test_what_a_pass_keeps_the_machine_busy_decides() -> None:
     # A tenth of it for each session: nine leave a tenth free.
-    load = meter(encode_s, decode_s).load([1.0] * 8)
+    measured = meter(a_pass(0.2, 0.1, busy_s=0.2))
+    load = measured.load([1.0] * 8)
     assert load.ratio == pytest.approx(0.8)
     assert load.capacity == 9
     assert load.room
-    assert not meter(encode_s, decode_s).load([1.0] * 9).room
+    assert not measured.load([1.0] * 9).room
+
+
+def test_a_pass_that_hears_more_at_a_time_is_expected_to_cost_more() -> None:
+    # Eight tokens a second, of which two are new in this pass; at the pace that is still acceptable 16 would be.
+    measured = a_pass(0.1, 0.1, n_calls=4, n_tokens=40, new_s=0.25)
+    assert measured.cost_s(0.25) == pytest.approx(0.2)
+    assert measured.cost_s(2.0) == pytest.approx(0.1 + 0.1 * (4 + 14) / 4)
+    assert measured.cost_s(0.1) == pytest.approx(0.2), "it did cost that"
+    assert meter(measured).load([]).capacity == int(MAX_LOAD * 2.0 / 0.55)
+
+
+def test_time_in_which_two_threads_work_counts_once() -> None:
+    busy = BusyTime()
+    assert busy.take(5.0) == 0.0
+    busy.begin(10.0)
+    busy.begin(11.0)
+    busy.end(13.0)
+    assert busy.take(14.0) == pytest.approx(4.0)
+    busy.end(15.0)
+    busy.begin(20.0)
+    busy.end(22.0)
+    assert busy.take(30.0) == pytest.approx(3.0)
 
 
 def test_a_slower_pace_leaves_room_for_more() -> None:
-    assert meter(0.2, 0.2, max_pace_s=4.0).load([]).capacity == 18
+    assert meter(a_pass(0.1, 0.1), max_pace_s=4.0).load([]).capacity == 18
 
 
 def test_listening_counts_also_in_silence() -> None:
-    measured = meter(0.2, 0.0)
+    measured = meter(a_pass(0.2))
     assert measured.load([0.0] * 100).room
     measured.take_listening(0.01, 1.0)
     assert measured.load([0.0] * 79).room
@@ -47,13 +97,13 @@ def test_listening_counts_also_in_silence() -> None:
 
 
 def test_one_slow_pass_changes_nothing() -> None:
-    measured = meter(0.2, 0.1)
-    measured.take_encode(60.0)
+    measured = meter(a_pass(0.1, 0.1))
+    measured.take_pass(a_pass(30.0, 30.0))
     assert measured.load([1.0] * 5).ratio == pytest.approx(0.5)
 
 
 def test_who_is_alone_has_the_machine_however_slow_it_is() -> None:
-    slow = meter(10.0, 10.0)
+    slow = meter(a_pass(10.0, 10.0))
     assert slow.load([]).room
     assert slow.load([]).capacity == 1
     assert not slow.load([1.0]).room

@@ -3,7 +3,7 @@
 import itertools
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
-from streamer.stream.passes import HESITATION_SAMPLES, MAX_SILENCE_SAMPLES, PAUSE_SAMPLES, Passes
+from streamer.stream.passes import EXPENSIVE_SAMPLES, HESITATION_SAMPLES, MAX_SILENCE_SAMPLES, PAUSE_SAMPLES, Passes
 from streamer.stream.window import Window
 from tests.stream.test_session import SETTINGS, settings_of
 
@@ -55,6 +55,42 @@ def test_the_next_is_due_after_the_pace_or_what_the_last_cost_and_at_once_in_a_p
     passes.advance(begin + 3 * PACE, begin + 3 * PACE - PAUSE_SAMPLES)
     assert window_of(passes).pause
     assert not passes.due()
+
+
+def test_the_more_a_pass_costs_the_more_is_heard_before_the_next() -> None:
+    passes = passes_of((1.0, None))
+    begin = window_of(passes).end
+    for cost_s, interval_s in ((0.05, SETTINGS.pace_s), (0.3, 0.75), (0.6, 1.0), (1.5, 1.5)):
+        passes.cost, interval = round(cost_s * SAMPLE_RATE), round(max(interval_s, SETTINGS.pace_s) * SAMPLE_RATE)
+        passes.advance(begin + interval - 1, begin + interval - 1)
+        assert not passes.due()
+        passes.advance(begin + interval, begin + interval)
+        assert passes.due()
+
+
+def test_only_the_windows_of_expensive_passes_move_on_within_a_segment() -> None:
+    passes = Passes(settings_of(short_window_s=4.0), itertools.count(1))
+    stretch = passes.begin(0, after_loss=False)
+    end = 4 * SAMPLE_RATE
+    passes.cost = EXPENSIVE_SAMPLES - 1
+    assert not passes.moves_on(stretch, end)
+    passes.cost = EXPENSIVE_SAMPLES
+    assert passes.moves_on(stretch, end)
+    assert not passes.moves_on(stretch, end // 2)  # the next is short enough
+    passes.change(settings_of(short_window_s=30.0))
+    assert not passes.moves_on(stretch, end)
+
+
+def test_a_window_that_moves_on_leaves_the_segment_where_it_began() -> None:
+    passes = passes_of((1.0, None))
+    stretch = passes.current
+    assert stretch is not None
+    passes.move_on(stretch, 2 * SAMPLE_RATE, within_segment=True)
+    assert (stretch.window_start, stretch.segment_window_start) == (2 * SAMPLE_RATE, SAMPLE_RATE)
+    passes.move_on(stretch, 0, within_segment=True)  # never back
+    assert stretch.window_start == 2 * SAMPLE_RATE
+    passes.move_on(stretch, 3 * SAMPLE_RATE, within_segment=False)
+    assert stretch.segment_window_start == 3 * SAMPLE_RATE
 
 
 def test_the_pace_can_change() -> None:

@@ -12,7 +12,7 @@ import pytest
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.errors import InferenceError
-from streamer.events import Error, Event, Final, Gap, GapReason, Partial, Speech
+from streamer.events import Error, Event, Final, Flushed, Gap, GapReason, Partial, Speech
 from streamer.stream.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.stream.runner import (
     AudioKind,
@@ -267,6 +267,22 @@ def test_a_flush_makes_final_what_was_said_and_no_word_is_lost() -> None:
     assert rig.gaps == []
 
 
+def test_a_flush_is_answered_when_all_before_it_is_told() -> None:
+    rig = Rig(words_at(0.5, 1.0, 5.0))
+    rig.runner.flush()
+    rig.work()
+    assert [event.type for event in rig.of(Final, Flushed)] == ["flushed"]  # there was nothing
+    rig.speak_until(2.0)
+    rig.runner.flush()
+    rig.work()
+    rig.speak_until(4.0)
+    rig.runner.flush()
+    rig.speak_until(6.0)
+    rig.finish()
+    told = [(event.type, getattr(event, "time", None)) for event in rig.of(Final, Flushed)]
+    assert told == [("flushed", 0.0), ("final", None), ("flushed", 2.0), ("flushed", 4.0), ("final", None)]
+
+
 def test_what_is_cleared_is_a_gap_and_its_segment_is_not_told() -> None:
     rig = Rig(words_at(0.5, 1.0, 1.5, 2.0, 5.0))
     rig.speak_until(2.5)
@@ -416,6 +432,31 @@ def test_what_failed_is_no_longer_tried_where_nobody_speaks() -> None:
     rig.decode = rig.hear
     rig.finish()
     assert len(rig.errors) == len(rig.gaps) == 1
+
+
+def test_the_delay_of_live_text_is_the_time_since_its_audio_came() -> None:
+    rig = Rig(words_at(1.0, 1.6, 2.2))
+    delays: list[tuple[str, float]] = []
+    rig.runner._stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
+    rig.speak_until(5.0)
+    rig.finish()
+    assert {event_type for event_type, _ in delays} == {"partial", "final"}
+    assert all(0.0 <= delay_s < 2.0 for _, delay_s in delays), delays
+    final = next(delay_s for event_type, delay_s in delays if event_type == "final")
+    assert final >= SETTINGS.gate.min_silence_s
+    # At most once while a word is spoken, and once when it is over.
+    assert 3 <= sum(event_type == "partial" for event_type, _ in delays) <= 6
+    assert rig.runner._stats.audio_s == {"own": 0.0, "client": pytest.approx(5.0)}
+
+
+def test_recorded_text_has_no_delay() -> None:
+    rig = Rig(words_at(1.0), kind=AudioKind.RECORDED)
+    delays: list[tuple[str, float]] = []
+    rig.runner._stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
+    rig.speak_until(3.0)
+    rig.finish()
+    assert rig.finals
+    assert delays == []
 
 
 @pytest.mark.parametrize("ahead_s", [0.0, 20.0])

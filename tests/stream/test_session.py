@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import random
+import statistics
 from collections import deque
 from collections.abc import Sequence
 from enum import Enum
@@ -158,6 +159,7 @@ paces = st.builds(
     policy=st.sampled_from(("agreement", "alignatt")),
     n_agreeing=st.integers(1, 4),
     trim_after_s=st.sampled_from((5.0, 8.0, 15.0, 28.0)),
+    short_window_s=st.sampled_from((3.0, 4.0, 30.0)),
 )
 seeds = st.integers(0, 2**32)
 costs = st.sampled_from((0.0, 0.3, 1.0, 4.0, 15.0))
@@ -177,6 +179,26 @@ def test_with_a_good_decoder_every_word_is_told_once(
         word.text.strip() for word in words
     ]
     assert not conversation.promises.gaps
+
+
+def test_windows_of_expensive_passes_stay_short_and_segments_as_long_as_they_were() -> None:
+    words = spoken(random.Random(1), 40.0, pause=0.0)
+    told = {}
+    for short_window_s in (4.0, 30.0):
+        conversation = Conversation(settings_of(short_window_s=short_window_s), words, seed=1)
+        conversation.speak_until(42.0)
+        conversation.finish()
+        told[short_window_s] = conversation
+    short, long = (
+        statistics.median(window.end - window.start for window in told[s].windows) / SAMPLE_RATE for s in (4.0, 30.0)
+    )
+    assert short < 4.0 < long
+    assert len(told[4.0].promises.finals) <= len(told[30.0].promises.finals) + 1
+    # The decoder sees what the window has left behind before it sees the window's own words.
+    prompts = [request.prompt.strip() for request in told[4.0].requests if request.first and request.prompt]
+    said = " ".join(word.text.strip() for word in words)
+    assert prompts
+    assert all(said.startswith(prompt) for prompt in prompts)
 
 
 @given(settings=paces, seed=seeds, cost_s=costs, pause=pauses, duration_s=durations)

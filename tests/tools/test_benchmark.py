@@ -11,14 +11,33 @@ import pytest
 from tests.tools.benchmarks.played import Shows, write_corpus
 from tools import benchmark
 from tools.benchmarks import corpus, raw, stream
+from tools.benchmarks.model_files import ModelFiles
 
 ROOT = Path(benchmark.__file__).parent.parent
 
 
 @pytest.fixture(autouse=True)
 def _played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(benchmark, "Streamer", lambda flags: Shows("streamer"))
+    monkeypatch.setattr(benchmark, "Streamer", lambda flags, name: Shows(name))
     write_corpus(tmp_path / "corpus")
+
+
+def test_to_see_what_there_is_takes_no_more_than_the_program() -> None:
+    code = "import sys; from tools.benchmark import main\ntry: main(['--help'])\nfinally:\n"
+    code += (
+        " more = {'torch', 'whisper', 'safetensors', 'jiwer', 'matplotlib'} & set(sys.modules)\n assert not more, more"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, encoding="utf-8", cwd=ROOT, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "delay, flicker" in done.stdout
+
+
+def test_what_is_missing_is_told_in_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setitem(sys.modules, "tools.benchmarks.results", None)
+    assert benchmark.main(["report", "x"]) == 1
+    assert capsys.readouterr().err.endswith("is not installed: `make bench` installs what is needed\n")
 
 
 def test_a_corpus_is_streamed_and_reported_once_more(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,16 +70,16 @@ def test_a_corpus_is_made_as_asked_for(tmp_path: Path, monkeypatch: pytest.Monke
 def test_peers_are_measured_beside_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folders = []
+    asked = []
 
-    def peer(folder: Path) -> Shows:
-        folders.append(folder)
+    def peer(folder: Path, size: str) -> Shows:
+        asked.append((folder, size))
         return Shows("whisper-live", 2.0)
 
     monkeypatch.setitem(benchmark.PEERS, "whisper-live", peer)
     command = ["stream", "--corpus", str(tmp_path / "corpus"), "--no-offline", "--peers", "whisper-live"]
     assert benchmark.main([*command, "--peers-folder", str(tmp_path / "peers")]) == 0
-    assert folders == [tmp_path / "peers"]
+    assert asked == [(tmp_path / "peers", "nano.en")]
     assert "streamer / best other" in capsys.readouterr().out
 
 
@@ -71,6 +90,8 @@ def test_peers_are_measured_beside_ours(
         (["stream", "--peers", "whisper-life"], "no peer is called whisper-life"),
         (["report", "nowhere"], "nowhere has no timelines"),
         (["stream", "--flags", "'"], "No closing quotation"),
+        (["sizes", "small.json"], "does not say what size it is"),
+        (["sizes", "small=nowhere.json"], "nowhere.json has no figures of a run"),
         (["doubled", "--corpus", "nowhere"], "nowhere has no such recording"),
         (["sessions"], "name a corpus with --corpus"),
         (["beams", "--json", "nowhere/figures.json"], "nowhere is no directory"),
@@ -120,7 +141,9 @@ def test_the_offline_decoder_has_the_model_of_the_stream(tmp_path: Path, monkeyp
 def test_a_system_that_fails_does_not_keep_others_from_being_soaked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(benchmark.PEERS, "whisper-live", lambda folder: Shows("whisper-live", fails_to_start=True))
+    monkeypatch.setitem(
+        benchmark.PEERS, "whisper-live", lambda folder, size: Shows("whisper-live", fails_to_start=True)
+    )
     figures = tmp_path / "figures.json"
     command = ["soak", "--corpus", str(tmp_path / "corpus"), "--hours", "0.001", "--peers", "whisper-live"]
     assert benchmark.main([*command, "--json", str(figures)]) == 0
@@ -146,8 +169,46 @@ def test_raw_speed_is_measured_as_asked_for(
     assert benchmark.main([*command, "--json", str(figures)]) == 0
     assert asked == [(["tiny", "base"], tmp_path, {"n_rounds": 2, "n_tokens": 100, "n_threads": 1})]
     assert json.loads(figures.read_text(encoding="utf-8")) == [{"a": 1}]
-    assert benchmark.main(["raw", "--models", "tiny,huge"]) == 2
-    assert "--models has 'huge': expected some of nano.en,tiny,base,small" in capsys.readouterr().err
+    assert benchmark.main(["raw", "--size", "tiny,huge"]) == 2
+    assert "--size has 'huge': expected some of nano.en,tiny,base,small" in capsys.readouterr().err
+
+
+def test_all_systems_have_the_size_that_was_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[object] = []
+
+    def ours(flags: Sequence[str], name: str) -> Shows:
+        asked.append((name, *flags))
+        return Shows(name)
+
+    def peer(folder: Path, size: str) -> Shows:
+        asked.append((folder, size))
+        return Shows("whisper-live", 2.0)
+
+    monkeypatch.setattr(benchmark, "Streamer", ours)
+    monkeypatch.setitem(benchmark.PEERS, "whisper-live", peer)
+    monkeypatch.setattr(ModelFiles, "streamer", lambda files: files.folder / files.name)
+    figures = tmp_path / "figures.json"
+    command = ["stream", "--corpus", str(tmp_path / "corpus"), "--no-offline", "--json", str(figures)]
+    command += ["--size", "small", "--windows", "5,10", "--windows", "30"]
+    assert benchmark.main([*command, "--peers", "whisper-live", "--peers-folder", str(tmp_path)]) == 0
+    model = str(tmp_path / "small")
+    assert asked == [
+        ("streamer", "--model", model, "--windows", "5,10"),
+        ("streamer 30", "--model", model, "--windows", "30"),
+        (tmp_path, "small"),
+    ]
+    told = json.loads(figures.read_text(encoding="utf-8"))["figures"]
+    assert list(told) == ["streamer", "streamer 30", "whisper-live"]
+    capsys.readouterr()
+    picture = tmp_path / "sizes.svg"
+    assert benchmark.main(["sizes", f"tiny={figures}", f"small={figures}", "--plot", str(picture)]) == 0
+    assert "whisper-live" in picture.read_text(encoding="utf-8")
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[0] == "| tiny | streamer | streamer 30 | whisper-live |"
+    assert "| stable p50 / p90 | 1.00 / 1.00 s | 1.00 / 1.00 s | 2.50 / 3.70 s |" in printed
+    assert "| clean | 0.0 % | 0.0 % | 0.0 % |" in printed
 
 
 def test_it_runs_as_a_script(tmp_path: Path) -> None:

@@ -17,11 +17,10 @@ import whisper.decoding
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import streamer.transcribe.recording
-import streamer.transcribe.texts
 import streamer.whisper.decode.fallback
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
-from streamer.transcribe import transcribe_segments
+from streamer.transcribe import recording, texts, transcribe_segments
+from streamer.transcribe.features import clip_frames
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.generation import default_generation
@@ -170,9 +169,11 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
 
     class NoFeatures:
         n_samples = n_frames * HOP_LENGTH
+        speech = None
 
-        def __init__(self, *_: object, **__: object) -> None:
+        def __init__(self, *_: object, clips: Sequence[float], **__: object) -> None:
             self.n_frames = n_frames
+            self.clips = list(clip_frames(clips, n_frames))
 
         def window(self, begin: int, length: int) -> None:
             assert begin >= 0
@@ -190,9 +191,9 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
     )
     decoding = as_whisper(model, language="en", **options)
     with (
-        patch.object(streamer.transcribe.recording, "Features", NoFeatures),
+        patch.object(recording, "Features", NoFeatures),
         patch.object(streamer.whisper.decode.fallback, "decode_window", decode),
-        patch.object(streamer.transcribe.texts, "add_word_timestamps", add_words),
+        patch.object(texts, "add_word_timestamps", add_words),
     ):
         segments = list(transcribe_segments(model, np.empty(0, np.float32), decoding))
     return [(s.start_samples, s.end_samples, s.text, list(s.tokens), s.temperature) for s in segments]

@@ -51,7 +51,7 @@ SIZES = {
 BYTES = {"f32": 4, "f16": 2, "int8": 2, "int4": 2}
 
 # Weights that share a scale under 4 bits.
-GROUP_SIZE = 64
+GROUP_SIZE = 128
 
 
 def stage_of(name: str) -> str:
@@ -64,20 +64,16 @@ def stage_of(name: str) -> str:
 def weight_bytes(dims: ModelDimensions, precision: str) -> dict[str, int]:
     """Return on paper how large the weights of each stage are, on disk and in memory."""
     found = dict.fromkeys(("encoder", "cross_kv", "decoder"), 0)
-    # NNCF keeps the last matrix of a graph at 8 bits; the decoder's is the embedding, which has them anyway.
-    last = {
-        f"encoder.layers.{dims.n_audio_layer - 1}.fc2.weight",
-        f"decoder.layers.{dims.n_text_layer - 1}.encoder_attn.v_proj.weight",
-    }
     for name, shape in expected_shapes(dims).items():
         n = math.prod(shape)
         if precision in ("f32", "f16") or len(shape) == 1 or name == "encoder.embed_positions.weight":
             n_bytes = BYTES[precision] * n
-        elif precision == "int8" or "conv" in name or "embed" in name or name in last:
+        elif precision == "int8":
             n_bytes = n + 3 * shape[0]  # a row has a scale of 16 bits and a zero point of 8
+        elif "conv" in name or "embed" in name:
+            n_bytes = n + 2 * shape[0]
         else:
-            n_groups = n // GROUP_SIZE
-            n_bytes = (n + n_groups) // 2 + 2 * n_groups  # a group has a scale of 16 bits and a zero point of 4
+            n_bytes = n // 2 + 2 * (n // GROUP_SIZE)
         found[stage_of(name)] += n_bytes
     return found
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from streamer.whisper.cache import READ, UNUSED_AFTER_S, cache_base, entry, prune, replacing, use
+from streamer.whisper import cache
+from streamer.whisper.cache import READ, UNUSED_AFTER_S, USED_NOW_S, cache_base, entry, prune, replacing, use
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tests.whisper.support import NANO
@@ -63,6 +64,23 @@ def test_what_was_not_used_for_long_is_deleted_and_nothing_else(tmp_path: Path) 
     assert not read.exists()
     assert used.is_dir()
     assert all(path.exists() for path in strangers)
+
+
+def test_the_oldest_go_where_all_take_too_much(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "MOST_BYTES", 25)
+    paths = [entry(tmp_path, "CPU", [i]) for i in range(3)]
+    for i, path in enumerate(paths):
+        use(path)
+        (path / "graph.blob").write_bytes(b"0123456789")
+        os.utime(path, (LONG_AGO_S + i,) * 2)
+    answer = entry(tmp_path, READ, [])
+    use(answer)
+    os.utime(answer, (LONG_AGO_S,) * 2)
+    prune(tmp_path, LONG_AGO_S + USED_NOW_S)
+    assert all(path.exists() for path in paths)
+    prune(tmp_path, LONG_AGO_S + USED_NOW_S + 10)
+    assert [path.exists() for path in paths] == [False, True, True]
+    assert answer.is_dir()
 
 
 def test_pruning_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from tests.whisper.triple import write_triple
 from tests.whisper.weights.checks import at_most
 from tests.whisper.weights.ggml_writer import write_ggml
 from tests.whisper.weights.mlx_writer import write_mlx
+from tests.whisper.weights.optimum_writer import write_optimum
 
 # As small as a model with nano.en's vocabulary can be, and with rows that can be quantized.
 DIMS = ModelDimensions(4, 1500, 32, 2, 1, 2022, 32, 32, 2, 1)
@@ -96,9 +97,14 @@ FORMATS: dict[str, Callable[[Path, Checkpoint], object]] = {
         directory / "ggml-tiny.bin", checkpoint, vocabulary(), np.zeros((4, 201), np.float32), "q5_0"
     ),
     "MLX": lambda directory, checkpoint: write_mlx(directory, checkpoint),
+    "MLX, deflated": lambda directory, checkpoint: write_mlx(directory, checkpoint, save=np.savez_compressed),
     "saved graphs": write_saved,
+    "optimum-intel": lambda directory, checkpoint: write_optimum(directory, checkpoint),
     "triple": lambda directory, checkpoint: write_triple(directory, checkpoint, OURS, capacity=32),
 }
+
+# Graphs of others, which a process of its own reads first.
+PROBED = ("optimum-intel", "triple")
 
 
 @pytest.fixture(scope="module")
@@ -229,7 +235,7 @@ def check_damage(whole: Path, choice: int, damage: Callable[[Path, int], None], 
 
 
 @pytest.mark.usefixtures("no_probe")
-@pytest.mark.parametrize("name", [name for name in FORMATS if name != "triple"])
+@pytest.mark.parametrize("name", [name for name in FORMATS if name not in PROBED])
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.integers(0, 8), damage=st.sampled_from(DAMAGES), seed=st.integers(0, 1 << 40))
 @example(choice=0, damage=pipe_instead, seed=0)
@@ -244,14 +250,15 @@ def test_one_damaged_file(
 
 
 # Each takes a process that reads the graphs first, since a damaged one may crash OpenVINO.
+@pytest.mark.parametrize("name", PROBED)
 @settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.integers(0, 8), damage=st.sampled_from(DAMAGES), seed=st.integers(0, 1 << 40))
 @example(choice=0, damage=pipe_instead, seed=0)
 @example(choice=4, damage=flipped, seed=12345)
-def test_one_damaged_file_of_a_triple(
-    models: dict[str, Path], choice: int, damage: Callable[[Path, int], None], seed: int
+def test_one_damaged_file_of_graphs_of_others(
+    models: dict[str, Path], name: str, choice: int, damage: Callable[[Path, int], None], seed: int
 ) -> None:
-    check_damage(models["triple"], choice, damage, seed)
+    check_damage(models[name], choice, damage, seed)
 
 
 class TestDirectories:

@@ -199,7 +199,7 @@ def test_a_device_that_is_lost_with_a_short_window_is_started_again(
 
     expected = text()
     before = model.runtime
-    part: Untyped = before.decoder._now.step.stage if stage == "decoder" else getattr(before._encoder, stage)
+    part: Untyped = before.decoder._call(1).stage if stage == "decoder" else getattr(before._encoder, stage)
 
     def fail() -> None:
         raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
@@ -374,7 +374,7 @@ def test_saved_graphs_can_be_shortened(
     tmp_path: Path, cache_dir: Path, short_model: WhisperModel, short_mel: FloatArray, precision: str
 ) -> None:
     target = tmp_path / "saved"
-    convert_model(str(NANO), target, weights=precision, report=False, console=Console(quiet=True))
+    convert_model(str(NANO), target, weights=precision, console=Console(quiet=True))
     runtimes = [
         load_model(str(target), DeviceSettings("CPU"), cache_dir=str(cache_dir), windows_s=[SHORT_S]).runtime,
         short_model.runtime,

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import time
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -33,7 +34,7 @@ class Conversation(Protocol):
     async def open(self, connection: ClientConnection) -> None:
         """Say and hear what comes before the audio."""
 
-    def encode(self, samples: Samples) -> bytes:
+    def encode(self, samples: Samples) -> str | bytes:
         """Return 16 kHz mono as a message."""
 
     async def finish(self, connection: ClientConnection) -> None:
@@ -61,14 +62,21 @@ class Cost:
     wall_s: float = 0.0
 
 
-async def play(conversation: Conversation, samples: Samples, meter: Meter) -> Cost:
+async def play(
+    conversation: Conversation,
+    samples: Samples,
+    meter: Meter,
+    opened: AbstractAsyncContextManager[ClientConnection] | None = None,
+) -> Cost:
     """Play 16 kHz mono samples and wait for the end of the answers; the conversation keeps them.
+
+    opened : the connection, where it is no WebSocket
 
     Raises ServerFailure where the server does not answer, or goes away before the audio has ended.
     """
     cost = Cost()
     try:
-        async with connect(
+        async with opened or connect(
             conversation.address, proxy=None, max_size=None, open_timeout=OPEN_TIMEOUT_S, close_timeout=5.0
         ) as connection:
             async with asyncio.timeout(OPEN_TIMEOUT_S):

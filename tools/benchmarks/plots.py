@@ -28,7 +28,7 @@ DRAWN_S = 20.0
 
 def plot_delays(systems: Mapping[str, Figures], path: Path) -> None:
     """Draw which share of the words that were said was seen, and was stable, how long after; some never are."""
-    with _style():
+    with style():
         figure = Figure(figsize=(9, 3.8), layout="constrained")
         axes = figure.subplots(1, 2, sharey=True)
         for ax, title, delays in (
@@ -39,12 +39,12 @@ def plot_delays(systems: Mapping[str, Figures], path: Path) -> None:
             ax.set(title=f"words {title}", xlabel="seconds after the end of the word, by the clock")
         axes[0].set_ylabel("share of the words said")
         figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=len(systems))
-        _save(figure, path)
+        save(figure, path)
 
 
 def plot_stability(timelines: Sequence[Timeline], path: Path) -> None:
     """Draw how many words on screen may still change, from moment to moment, and how many are taken back."""
-    with _style():
+    with style():
         figure = Figure(figsize=(9, 1.2 + 1.9 * len(timelines)), layout="constrained")
         all_axes = figure.subplots(len(timelines), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
         for ax, timeline in zip(all_axes, timelines, strict=True):
@@ -64,7 +64,7 @@ def plot_stability(timelines: Sequence[Timeline], path: Path) -> None:
             ax.set_xlim(left=0)
         all_axes[-1].set_xlabel(f"seconds of {timelines[0].recording}, by the clock")
         figure.legend(*all_axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=2)
-        _save(figure, path)
+        save(figure, path)
 
 
 def plot_recording(
@@ -72,7 +72,7 @@ def plot_recording(
 ) -> None:
     """Draw for each word of a recording's beginning when it was said, first seen, and stable."""
     drawn = [word for word in words if word.end <= DRAWN_S]
-    with _style():
+    with style():
         figure = Figure(figsize=(9, 1.5 + 0.14 * len(drawn)), layout="constrained")
         ax = figure.subplots()
         for i, word in enumerate(drawn):
@@ -95,10 +95,11 @@ def plot_recording(
             title=f"{timelines[0].recording}: from first seen (ring) to stable (dot)", xlabel="seconds, by the clock"
         )
         ax.legend(loc="lower left")
-        _save(figure, path)
+        save(figure, path)
 
 
-def _style() -> AbstractContextManager[None]:
+def style() -> AbstractContextManager[None]:
+    """Return the context in which all pictures are drawn."""
     return mpl.rc_context(
         {
             "font.size": 9,
@@ -146,7 +147,7 @@ def _times(timeline: Timeline, words: Sequence[SpokenWord], normalise: Normalise
     return times
 
 
-def _save(figure: Figure, path: Path) -> None:
+def save(figure: Figure, path: Path) -> None:
     """Save as the name's ending says, without the date."""
     metadata = {"Date": None} if path.suffix == ".svg" else None
     figure.savefig(path, dpi=150, metadata=metadata)

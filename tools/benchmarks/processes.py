@@ -69,6 +69,15 @@ class Server:
                 return
             self._check(ended, deadline_s, timeout_s)
 
+    def wait_ended(self, timeout_s: float) -> None:
+        """Wait until it has done its work; raise ServerFailure where it fails, or takes longer."""
+        try:
+            code = self._process.wait(timeout_s)
+        except psutil.TimeoutExpired:
+            raise ServerFailure(f"{self.name} had not ended after {timeout_s:.0f} s: {self.last_words()}") from None
+        if code != 0:
+            raise ServerFailure(f"{self.name} ended with {code}: {self.last_words()}")
+
     def last_words(self) -> str:
         """Return the last line of its log that names a Python exception, else the last line."""
         lines = [line.strip() for line in self._logged().splitlines() if line.strip()]

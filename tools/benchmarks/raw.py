@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.table import Table
 
 from streamer.audio.constants import N_SAMPLES
+from tools.benchmarks.model_files import ModelFiles
 from tools.benchmarks.peers.environment import Environment, PeerUnavailable, variables_of_peer
-from tools.benchmarks.raw_weights import RawWeights
 from tools.benchmarks.windows import Driver, DriverError, Task, Window
 
 OURS = "streamer"
@@ -32,7 +32,7 @@ class RawSystem:
     """A system, with the module that drives it and the model's files that it takes."""
 
     module: str
-    model: Callable[[RawWeights], Path]
+    model: Callable[[ModelFiles], Path]
 
     # What it is installed in; None: our own interpreter.
     environment: Environment | None = None
@@ -43,20 +43,20 @@ class RawSystem:
 
 
 SYSTEMS = {
-    OURS: RawSystem("tools.benchmarks.ours", RawWeights.streamer),
+    OURS: RawSystem("tools.benchmarks.ours", ModelFiles.streamer),
     "faster-whisper": RawSystem(
         "tools.benchmarks.peers.faster_whisper",
-        RawWeights.ctranslate2,
+        ModelFiles.ctranslate2,
         Environment("faster-whisper", (("faster-whisper==1.2.1", "ctranslate2==4.8.5"),)),
     ),
     "openvino-genai": RawSystem(
         "tools.benchmarks.peers.openvino_genai",
-        RawWeights.openvino_genai,
+        ModelFiles.openvino_genai,
         Environment("openvino-genai", (("openvino-genai==2026.4.1.0", "numpy"),)),
     ),
     "pywhispercpp": RawSystem(
         "tools.benchmarks.peers.pywhispercpp",
-        RawWeights.whisper_cpp,
+        ModelFiles.whisper_cpp,
         Environment("pywhispercpp", (("pywhispercpp==1.5.1",),)),
     ),
 }
@@ -107,7 +107,7 @@ def measure_raw(
 ) -> list[dict[str, object]]:
     """Measure all systems on each model and print a table for each; return the figures.
 
-    models : of `raw_weights.NAMES`
+    models : of `model_files.NAMES`
     samples : shape = (n,)
         What is transcribed, repeated or cut to 30 s.
     folder : where the peers' environments are
@@ -117,7 +117,7 @@ def measure_raw(
         audio = Path(temporary) / "window.npy"
         np.save(audio, np.resize(samples, N_SAMPLES).astype(np.float32))
         for name in models:
-            weights = RawWeights(name, folder)
+            weights = ModelFiles(name, folder)
             console.print(f"{name}: preparing {len(systems)} systems …", markup=False, highlight=False)
             with ExitStack() as stack:
                 drivers: dict[str, Driver] = {}

@@ -78,11 +78,38 @@ def measure_sessions(
     return {
         "system": system.name,
         "sessions": kept,
-        "steps": {
-            n: [{"delay_s": s.delay_s, "share": s.share, "failure": s.failure} for s in sessions]
-            for n, sessions in sorted(steps.items())
-        },
+        "steps": {n: _as_json(sessions) for n, sessions in sorted(steps.items())},
     }
+
+
+def measure_crowd(
+    system: StreamingSystem, recordings: Sequence[Recording], normalise: Normaliser, console: Console, n: int
+) -> dict[str, object]:
+    """Let `n` clients come at once, and print how many are let in and how many of these are kept.
+
+    Raises StreamerError where the system cannot be started.
+    """
+    try:
+        system.start()
+        (alone,) = _run(system, recordings, normalise, 1)
+        crowd = _run(system, recordings, normalise, n)
+    finally:
+        system.stop()
+    admitted = [session for session in crowd if not session.failure]
+    n_kept = sum(session.kept(alone.share) for session in admitted)
+    delays = sorted(session.delay_s for session in admitted if session.delay_s is not None)
+    console.print(
+        f"{system.name}: of {n} clients within {n * APART_S:.0f} s {len(admitted)} are let in,"
+        f" and {n_kept} of these kept"
+        + (f"; nine of ten words within {quantile(delays, 50):.2f} s in half of them" if delays else ""),
+        markup=False,
+        highlight=False,
+    )
+    return {"system": system.name, "admitted": len(admitted), "kept": n_kept, "crowd": _as_json(crowd)}
+
+
+def _as_json(sessions: Sequence[Session]) -> list[dict[str, object]]:
+    return [{"delay_s": s.delay_s, "share": s.share, "failure": s.failure} for s in sessions]
 
 
 def largest(keeps: Callable[[int], bool], most: int) -> int:

@@ -1,7 +1,8 @@
 """Speaks models/nano.en/sample.flac: python -m tools.train_nano.sample --text DIR --out DIR
 
 Held-out lines that follow each other in the text, from the beginning of a sentence that chance has chosen, so none was
-picked for being easy. Beside the sound: `sample.txt`, what is said, and `sample.json`, when and by which voice.
+picked for being easy. Beside the sound: `sample.txt`, what is said, and `sample.json`, when, by
+which voice, and where each word begins.
 """
 
 import argparse
@@ -45,16 +46,18 @@ def main() -> None:
         if position > SECONDS * SAMPLE_RATE:
             break
         speech = voices[number % len(voices)].say(text)
-        begin, end = (position / SAMPLE_RATE + time for time in (speech.words[0][0], speech.words[-1][1]))
+        starts = [round(position / SAMPLE_RATE + start, 3) for start, _ in speech.words]
+        end = round(position / SAMPLE_RATE + speech.words[-1][1], 3)
         voice = VOICES[number % len(voices)]
-        said.append({"start": round(begin, 3), "end": round(end, 3), "voice": voice, "text": text})
+        said.append({"start": starts[0], "end": end, "voice": voice, "text": text, "words": starts})
         pause = np.zeros(round(rng.uniform(0.0, 0.8) * SAMPLE_RATE), dtype=np.int16)
         pieces += [speech.samples, pause]
         position += len(speech.samples) + len(pause)
     soundfile.write(options.out / "sample.flac", np.concatenate(pieces), SAMPLE_RATE, subtype="PCM_16")
     lines = "".join(f"{entry['text']}\n" for entry in said)
     (options.out / "sample.txt").write_text(lines, encoding="utf-8")
-    (options.out / "sample.json").write_text(json.dumps(said, indent=1) + "\n", encoding="utf-8")
+    entries = ",\n".join(map(json.dumps, said))
+    (options.out / "sample.json").write_text(f"[\n{entries}\n]\n", encoding="utf-8")
     print(f"{len(said)} sentences, {position / SAMPLE_RATE:.1f} s")
 
 

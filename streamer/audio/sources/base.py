@@ -1,7 +1,9 @@
 """What a source of audio is, and the thread that most of them need."""
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
@@ -14,6 +16,8 @@ log = logging.getLogger(__name__)
 # How long stop() waits for the source's thread. It only takes as long as one block or one attempt to open a device;
 # a thread that is blocked for longer (a read from a pipe, a driver that hangs) is a daemon and left behind.
 STOP_TIMEOUT_S = 5.0
+
+STEADY_S = 10.0  # what was back for less than this is still in the same outage: no further error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,9 @@ class ThreadedSource:
         # What keeps audio from coming, in a few words; empty while it comes. Set by the thread only.
         self.failure = ""
 
+        # When it came back last, on the monotonic clock.
+        self._back_s = -math.inf
+
         # Set by stop(): the thread returns as soon as it can.
         self._stopping = threading.Event()
 
@@ -102,6 +109,18 @@ class ThreadedSource:
     def _run(self, callbacks: SourceCallbacks) -> None:
         """Deliver until the end or until self._stopping is set. Raises StreamerError where it fails."""
         raise NotImplementedError
+
+    def _begin_outage(self, fact: str, remedy: str, callbacks: SourceCallbacks, error: Exception | None = None) -> None:
+        """Note what is wrong, and say so unless it is the outage that was announced before."""
+        announced = bool(self.failure) or time.monotonic() - self._back_s < STEADY_S
+        self.failure = fact
+        log.log(logging.DEBUG if announced else logging.WARNING, "%s: %s", self.name, fact, exc_info=error)
+        if announced:
+            return
+        try:
+            callbacks.on_error(AudioDeviceError(f"{self.name} {fact}: expected audio; {remedy}"))
+        except Exception:
+            log.exception("%s: its error could not be published", self.name)
 
     def _stop_timeout_s(self) -> float:
         return STOP_TIMEOUT_S

@@ -1,29 +1,25 @@
 """Audio files: read for the offline decoder, or played as if somebody spoke."""
 
-import errno
-import io
-import itertools
-import logging
+import contextlib
+import re
 import tempfile
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing
 from pathlib import Path
 from time import monotonic
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
-import soundfile
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, SAMPLE_RATE
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import silence_bad_samples
 from streamer.audio.resample import Resampler
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
+from streamer.audio.sources.container import AudioTrack
 from streamer.audio.sources.stdin import standard_input
-from streamer.audio.sources.wav import read_wav_header
+from streamer.audio.wav import read_wav_header
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
-
-log = logging.getLogger(__name__)
+from streamer.outside import printable
 
 BLOCK_S = 0.1  # audio read, and delivered, at a time
 
@@ -34,13 +30,13 @@ MAX_LATE_S = 5.0
 # A file counts as truncated where more than this is missing: encoders of lossy formats round to their own frames.
 TOLERANCE_S = 0.2
 
-# libsndfile's word for "the header does not say how long it is" is the largest number.
-UNKNOWN_FRAMES = 1 << 62
-
 SPOOL_BYTES = 16 << 20  # standard input is kept in memory up to here, beyond it in a temporary file
 
 # Float files may go a little over full scale, and decoders of lossy formats do; beyond this it is another scale.
 MAX_PEAK = 16.0
+
+# The frame at the beginning of an MP3 that says how many follow it. Without one, its length is an estimate.
+_MP3_LENGTH = re.compile(rb"\xff[\xe2-\xff].{2,40}(Xing|Info|VBRI)", re.DOTALL)
 
 OGG_MAX_PAGE_BYTES = 65_307
 OGG_END_OF_STREAM = 0x04
@@ -48,17 +44,22 @@ OGG_END_OF_STREAM = 0x04
 OnError = Callable[[StreamerError], None]
 
 
-def read_audio(path: str | Path, on_error: OnError | None = None) -> Iterator[Float32Array]:
+def read_audio(path: str | Path, on_error: OnError | None = None, track: int = 1) -> Iterator[Float32Array]:
     """Return the audio of a file in blocks of about 0.1 s, 16 kHz mono, shape (n,), without holding the whole of it.
 
-    Anything libsndfile reads: wav, flac, ogg, mp3 and others; "-" is such a file on standard input. `on_error` hears
-    of what is wrong but does not stop the reading: NaN or infinite samples, taken as silence, and samples far out of
-    range, clipped; each once.
-
-    Raises AudioFileError at once where there is no audio to read, and TruncatedAudioError from the iterator, after
-    the last block, where the file ends before its header says.
+    See `AudioFile` for what is read and raised.
     """
-    return _Reader(path).blocks(on_error)
+    return AudioFile(path, track).blocks(on_error)
+
+
+def check_audio(path: str | Path, track: int = 1) -> float | None:
+    """Return how many seconds of audio a file has, as far as that is known before it is read.
+
+    Raises AudioFileError where there is no audio to read.
+    """
+    file = AudioFile(path, track)
+    file.close()
+    return file.duration_s
 
 
 class FileReplay(ThreadedSource):
@@ -72,7 +73,7 @@ class FileReplay(ThreadedSource):
         assert speed >= 0, f"speed {speed} is negative"
         super().__init__(str(path), realtime=speed > 0, thread_name="file")
         self.speed = speed
-        self._reader = _Reader(path)
+        self._reader = AudioFile(path)
 
     def stop(self) -> None:
         """Stop playing and close the file."""
@@ -83,7 +84,7 @@ class FileReplay(ThreadedSource):
     def _run(self, callbacks: SourceCallbacks) -> None:
         position_samples = 0
         started_s = monotonic()
-        with closing(self._reader.blocks(callbacks.on_error)) as blocks:
+        with contextlib.closing(self._reader.blocks(callbacks.on_error)) as blocks:
             for block in blocks:
                 position_samples += len(block)
                 if self.speed > 0:
@@ -98,39 +99,61 @@ class FileReplay(ThreadedSource):
                 callbacks.on_audio(block)
 
 
-class _Reader:
-    """An audio file, opened and checked; read once."""
+class AudioFile:
+    """An audio file, opened and checked; read once.
 
-    def __init__(self, path: str | Path) -> None:
+    Anything FFmpeg reads: wav, flac, ogg, opus, mp3, m4a, mp4, webm, mkv, mov, aac, wma and others.
+    """
+
+    def __init__(self, path: str | Path, track: int = 1) -> None:
+        """Open a file, "-" for one on standard input; `track` is which of its audio tracks, from 1 on.
+
+        Raises AudioFileError where there is no audio to read.
+        """
         self.path = "standard input" if str(path) == "-" else str(path)
 
         # The bytes; open until the last block was read or close() was called.
         self._stream: BinaryIO = _spooled(standard_input()) if str(path) == "-" else _opened(Path(path))
         try:
-            # Frames that the file's own header announces; None where it does not say.
-            self._announced_frames = self._read_announced_frames()
-            self._file = self._sound_file()
-            self._check()
-        except BaseException:
+            # Seconds that the file's own header announces; None where it does not say.
+            self._announced_s, is_counted_mp3 = self._read_header()
+            self._track = AudioTrack(_Searched(self._stream), track, block_s=BLOCK_S)
+        except BaseException as error:
             self._stream.close()
-            raise
+            if not isinstance(error, ValueError):
+                raise
+            raise AudioFileError(
+                f"{self.path} is not audio that can be read ({error}):"
+                " expected wav, flac, ogg, mp3, m4a, mp4, webm, mkv or the like; convert it first"
+            ) from None
+        self.sample_rate, self.channels = self._track.sample_rate, self._track.channels
+        # How long it is, as far as that is known before it is read, and how much was read.
+        self.duration_s = self._announced_s or self._track.duration_s
+        self._n_frames = 0
+        if self._announced_s is None and (self._track.is_announced or is_counted_mp3):
+            self._announced_s = self._track.duration_s
 
-    def blocks(self, on_error: OnError | None) -> Generator[Float32Array, None, None]:
-        """Yield the audio; see read_audio."""
+    def blocks(self, on_error: OnError | None = None) -> Generator[Float32Array, None, None]:
+        """Yield the audio in 16 kHz mono, shape (n,), and close the file.
+
+        `on_error` hears of what is wrong but does not stop the reading: NaN or infinite samples, taken as silence, and
+        samples far out of range, clipped; each once.
+
+        Raises TruncatedAudioError after the last block, where the file ends before its header says.
+        """
+        resampler = Resampler(self.sample_rate, self.channels)
         try:
-            yield from self._blocks(on_error)
+            for frames in self.frames(on_error):
+                if len(block := resampler.process(frames)):
+                    yield block
+            if len(block := resampler.flush()):
+                yield block
+            self._check_complete(self._n_frames / self.sample_rate)
         finally:
             self.close()
 
-    def close(self) -> None:
-        """Let go of the file."""
-        self._file.close()
-        self._stream.close()
-
-    def _blocks(self, on_error: OnError | None) -> Iterator[Float32Array]:
-        sample_rate: int = self._file.samplerate
-        resampler = Resampler(sample_rate, self._file.channels)
-        n_frames = 0
+    def frames(self, on_error: OnError | None = None) -> Iterator[Float32Array]:
+        """Yield the audio as it is, shape (n, channels), up to where it can be read."""
         told: set[str] = set()
 
         def tell(fact: str, remedy: str) -> None:
@@ -138,142 +161,83 @@ class _Reader:
                 told.add(fact)
                 on_error(
                     AudioFileError(
-                        f"{self.path} holds {fact}, the first within {n_frames / sample_rate:.1f} s:"
+                        f"{self.path} holds {fact}, the first within {self._n_frames / self.sample_rate:.1f} s:"
                         f" expected -1 to 1; {remedy}, convert the file again"
                     )
                 )
 
-        for frames in self._frames(max(1, round(sample_rate * BLOCK_S))):
-            n_frames += len(frames)
+        for frames in self._track.blocks():
+            self._n_frames += len(frames)
             if silence_bad_samples(frames):
                 tell("NaN or infinite samples", "they were heard as silence")
             if np.abs(frames).max() > MAX_PEAK:
                 tell(f"samples beyond {MAX_PEAK:g}", "they were clipped")
                 np.clip(frames, -1.0, 1.0, out=frames)
-            if len(block := resampler.process(frames)):
-                yield block
-        if len(block := resampler.flush()):
-            yield block
-        if n_frames == 0:
-            raise AudioFileError(
-                f"{self.path} holds no audio that can be decoded: expected at least one frame; copy it again"
-            )
-        self._check_complete(n_frames)
+            yield frames
 
-    def _frames(self, block_frames: int) -> Iterator[Float32Array]:
-        """Yield frames, shape (n, channels), up to the end or to where they cannot be decoded any more."""
-        for position in itertools.count(0, block_frames):
-            frames = np.zeros((block_frames, self._file.channels), dtype=np.float32)
-            try:
-                n_read = len(self._file.read(dtype="float32", always_2d=True, out=frames))
-            except (soundfile.SoundFileError, RuntimeError) as error:
-                log.debug("%s: cannot be decoded after frame %d: %s", self.path, position, error)
-                # The part of the block that was decoded before the error is there; only its length is not returned.
-                n_read = min(max(self._tell() - position, 0), block_frames)
-                if n_read:
-                    yield frames[:n_read]
-                return
-            if n_read:
-                yield frames[:n_read]
-            if n_read < block_frames:
-                return
+    def close(self) -> None:
+        """Let go of the file."""
+        self._track.close()
+        self._stream.close()
 
-    def _tell(self) -> int:
-        try:
-            return int(self._file.tell())
-        except (soundfile.SoundFileError, RuntimeError):
-            return 0
+    def _check_complete(self, found_s: float) -> None:
+        if self._announced_s is not None:
+            exact = self._track.format in ("wav", "flac", "aiff")
+            if self._announced_s - found_s > (0.5 / self.sample_rate if exact else TOLERANCE_S):
+                raise TruncatedAudioError(self.path, found_s, self._announced_s)
+        elif self._track.format == "ogg" and not _ogg_is_complete(self._stream):
+            raise TruncatedAudioError(self.path, found_s, None)
 
-    def _check_complete(self, n_frames: int) -> None:
-        sample_rate = int(self._file.samplerate)
-        if self._announced_frames is not None:
-            if self._announced_frames - n_frames > self._tolerance_frames():
-                raise TruncatedAudioError(self.path, n_frames / sample_rate, self._announced_frames / sample_rate)
-        elif self._file.format == "OGG" and not _ogg_is_complete(self._stream):
-            raise TruncatedAudioError(self.path, n_frames / sample_rate, None)
+    def _read_header(self) -> tuple[float | None, bool]:
+        """Return the seconds that a WAV file announces, and whether an MP3 says how long it is.
 
-    def _tolerance_frames(self) -> int:
-        if self._file.format in ("WAV", "WAVEX", "RF64", "FLAC", "AIFF"):
-            return 0
-        return int(self._file.samplerate * TOLERANCE_S)
-
-    def _read_announced_frames(self) -> int | None:
-        header = read_wav_header(self._stream)
-        if header is not None and header.data_bytes == 0 and _is_audio(self._stream):
-            # Whoever wrote it was stopped before it put the length in; libsndfile would take the 0 at its word.
-            self._stream = _WithoutLength(self._stream)  # type: ignore[assignment]  # has all of BinaryIO that is used
+        Where a WAV file is cut off, FFmpeg tells how long the rest is.
+        Raises AudioFileError where there is a header and nothing else.
+        """
+        counted = _MP3_LENGTH.search(self._stream.read(1 << 16)) is not None
         self._stream.seek(0)
-        if header is None or not header.data_bytes or header.frame_bytes == 0:
-            return None
-        # Compressed WAV (ADPCM, GSM) has several frames a block: leave that to libsndfile's own count.
-        if header.frame_bytes * 8 != header.channels * header.bits_per_sample:
-            return None
-        return header.data_bytes // header.frame_bytes
+        header = read_wav_header(self._stream)
+        if header is not None and header.data_bytes == 0 and not _is_audio(self._stream):
+            raise AudioFileError(f"{self.path} holds no audio: expected at least one frame")
+        self._stream.seek(0)
+        # Compressed WAV (ADPCM, GSM) has several frames a block: leave that to FFmpeg's own count.
+        plain = header is not None and header.frame_bytes * 8 == header.channels * header.bits_per_sample
+        if header is None or not (plain and header.data_bytes and header.frame_bytes and header.sample_rate):
+            return None, counted
+        return header.data_bytes // header.frame_bytes / header.sample_rate, counted
 
-    def _sound_file(self) -> soundfile.SoundFile:
+
+class _Searched:
+    """A stream that says where it cannot go: of its exceptions PyAV writes the traceback to standard error."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self.read, self.tell, self._seek = stream.read, stream.tell, stream.seek
+
+    def seek(self, offset: int, whence: int = 0) -> int:
         try:
-            return _SoundFile(self._stream)
-        except TypeError:
-            # soundfile takes a name in .raw for headerless audio and asks for a format.
-            raise AudioFileError(
-                f"{self.path} is named like raw audio: expected a file with a header (wav, flac, ogg, mp3);"
-                " raw audio goes to standard input: streamer run --input -"
-            ) from None
-        except (soundfile.SoundFileError, RuntimeError) as error:
-            reason = str(error).rpartition(": ")[2].rstrip(".") or "unknown format"
-            raise AudioFileError(
-                f"{self.path} is not audio that can be read ({reason}):"
-                " expected wav, flac, ogg or mp3; convert it first"
-            ) from None
-
-    def _check(self) -> None:
-        file = self._file
-        if not MIN_SAMPLE_RATE <= file.samplerate <= MAX_SAMPLE_RATE:
-            raise AudioFileError(
-                f"{self.path} has a sample rate of {file.samplerate} Hz:"
-                f" expected {MIN_SAMPLE_RATE} to {MAX_SAMPLE_RATE}; convert it first"
-            )
-        if file.channels > MAX_CHANNELS:
-            raise AudioFileError(
-                f"{self.path} has {file.channels} channels: expected at most {MAX_CHANNELS}; mix it down first"
-            )
-        if file.frames == 0:
-            raise AudioFileError(f"{self.path} holds no audio: expected at least one frame; check how it was made")
-        # Of an Ogg file libsndfile counts what is there, so its number announces nothing.
-        if self._announced_frames is None and 0 < file.frames < UNKNOWN_FRAMES and file.format not in ("OGG", "WAV"):
-            self._announced_frames = file.frames
-
-
-class _SoundFile(soundfile.SoundFile):  # type: ignore[misc]  # soundfile has no types
-    """A file that is read from its beginning to its end."""
-
-    def seekable(self) -> bool:
-        # Where it can, soundfile seeks to where it is after each read. An MP3 decoder that is sent anywhere forgets
-        # the frames that the next one refers to, so that every block would begin with a click.
-        return False
+            return self._seek(offset, whence)
+        except (OSError, ValueError):
+            return -1
 
 
 def _opened(path: Path) -> BinaryIO:
     try:
         if path.is_dir():
-            raise AudioFileError(f"{path} is a directory: expected an audio file; name a file in it")
-        if path.exists() and not path.is_file():
+            fact, remedy = "is a directory", "name a file in it"
+        elif path.exists() and not path.is_file():
             # A pipe or a device may never end, and cannot be searched as the formats need.
-            raise AudioFileError(f"{path} is not a regular file: expected an audio file; for a pipe, use - as its name")
-        if path.is_file() and path.stat().st_size == 0:
-            raise AudioFileError(f"{path} is empty: expected an audio file; check how it was made")
-        return path.open("rb")
+            fact, remedy = "is not a regular file", "for a pipe, use - as its name"
+        elif path.is_file() and path.stat().st_size == 0:
+            fact, remedy = "is empty", "check how it was made"
+        else:
+            return path.open("rb")
     except FileNotFoundError:
-        raise AudioFileError(f"{path} does not exist: expected an audio file; check the name") from None
+        fact, remedy = "does not exist", "check the name"
     except PermissionError:
-        raise AudioFileError(f"{path} may not be read: expected read permission; change it, or the user") from None
-    except (OSError, ValueError) as error:
-        # ValueError: a name with a null character in it.
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        remedy = "shorten the name" if getattr(error, "errno", None) == errno.ENAMETOOLONG else "check name and disk"
-        raise AudioFileError(
-            f"{str(path)!r:.200} cannot be opened ({reason}): expected an audio file; {remedy}"
-        ) from None
+        fact, remedy = "may not be read", "change its permissions, or the user"
+    except (OSError, ValueError) as error:  # ValueError: a name with a null character in it
+        fact, remedy = f"cannot be opened ({getattr(error, 'strerror', None) or error})", "check name and disk"
+    raise AudioFileError(f"{printable(str(path)):.400} {fact}: expected an audio file; {remedy}")
 
 
 def _spooled(stream: BinaryIO) -> BinaryIO:
@@ -286,41 +250,6 @@ def _spooled(stream: BinaryIO) -> BinaryIO:
         raise AudioFileError("standard input is empty: expected an audio file; check the command before the pipe")
     spool.seek(0)
     return spool  # type: ignore[return-value]  # has all of BinaryIO that is used
-
-
-class _WithoutLength(io.RawIOBase):
-    """A WAV file whose data chunk says that its length is unknown, without writing to the file."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        super().__init__()
-        self._stream = stream
-
-        # Where the length is: the four bytes before the audio.
-        self._length_at = stream.tell() - 4
-
-    def readinto(self, buffer: Any) -> int:  # noqa: ANN401 - any writable buffer
-        position = self._stream.tell()
-        data = bytearray(self._stream.read(len(buffer)))
-        for i in range(max(0, self._length_at - position), min(len(data), self._length_at + 4 - position)):
-            data[i] = 0xFF
-        buffer[: len(data)] = data
-        return len(data)
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._stream.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._stream.tell()
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        self._stream.close()
-        super().close()
 
 
 def _is_audio(stream: BinaryIO) -> bool:

@@ -29,7 +29,7 @@ LOOK_S = 0.1  # how often the capture thread looks at the device while no audio 
 STALL_S = 2.0  # without audio for so long, the device counts as gone
 FIRST_AUDIO_S = 5.0  # a sound server may take seconds before the first block
 REOPEN_S = 1.0  # between two attempts to open a device that went away
-STEADY_S = 10.0  # a device that was back for less than this is still in the same outage: no further error
+REMEDY = f"plug it in again or check the sound settings, it is tried every {REOPEN_S:g} s"
 
 CLOCK_RETURN_S = 2.0  # stamps that go back by no more come forward again; by more: the clock was set
 CLOCK_PATIENCE = 0.05  # seconds that are given up in each second of waiting for that
@@ -91,14 +91,13 @@ class Microphone(ThreadedSource):
         self._device = device
 
         # The open device; None while there is none.
-        self._stream: _CaptureStream | None = None
+        self._stream: CaptureStream | None = None
 
         # While there is none: up to when audio was delivered or announced as lost, on the monotonic clock.
         self._accounted_until_s = 0.0
 
-        # When the device may be opened again, and when it came back last, on the same clock.
+        # When the device may be opened again, on the same clock.
         self._next_attempt_s = -math.inf
-        self._back_s = -math.inf
 
     def check(self) -> None:
         """Raise AudioDeviceError where there is no such device, without opening it."""
@@ -111,7 +110,7 @@ class Microphone(ThreadedSource):
         if self._device.isdecimal():
             # Numbers change when devices come and go; the name does not.
             self._device = info.name
-        self._stream = _CaptureStream(sd, info)
+        self._stream = CaptureStream(sd, info)
         self.name = f"microphone {info.name!r}"
         log.info("%s: %d Hz, %d channel(s), %s", self.name, info.default_sample_rate, info.channels, info.host_api)
 
@@ -127,7 +126,7 @@ class Microphone(ThreadedSource):
                     if self._stopping.is_set():
                         return
                     self._close()
-                    self._begin_outage(f"failed ({one_line(error):.200})", callbacks, error)
+                    self._begin_outage(f"failed ({one_line(error):.200})", REMEDY, callbacks, error)
                     self._stopping.wait(LOOK_S)
         finally:
             self._close()
@@ -151,7 +150,7 @@ class Microphone(ThreadedSource):
                         self.failure = ""
                 elif fact:
                     self._deliver_rest(resampler, callbacks)
-                    self._begin_outage(fact, callbacks)
+                    self._begin_outage(fact, REMEDY, callbacks)
                     return
                 stream.taken = None
         finally:
@@ -167,23 +166,6 @@ class Microphone(ThreadedSource):
         if n_samples:
             log.warning("%s: about %.3f s of audio were lost", self.name, n_samples / SAMPLE_RATE)
             callbacks.on_gap(n_samples, "overrun")
-
-    def _begin_outage(self, fact: str, callbacks: SourceCallbacks, error: Exception | None = None) -> None:
-        """Note what is wrong, and say so unless it is the outage that was announced before."""
-        announced = bool(self.failure) or time.monotonic() - self._back_s < STEADY_S
-        self.failure = fact
-        log.log(logging.DEBUG if announced else logging.WARNING, "%s: %s", self.name, fact, exc_info=error)
-        if announced:
-            return
-        try:
-            callbacks.on_error(
-                AudioDeviceError(
-                    f"{self.name} {fact}: expected audio; plug it in again or check the sound settings,"
-                    f" it is tried every {REOPEN_S:g} s"
-                )
-            )
-        except Exception:
-            log.exception("%s: its error could not be published", self.name)
 
     def _bridge(self, callbacks: SourceCallbacks) -> None:
         """Announce lost audio, at the pace of real time, until the device gives audio again or the source stops."""
@@ -210,15 +192,19 @@ class Microphone(ThreadedSource):
 
     def _reopen(self) -> None:
         try:
-            sd = _sounddevice()
-            # PortAudio lists the devices once, when it is initialised. Where that failed last time, it is terminated
-            # already and says so.
-            with contextlib.suppress(sd.PortAudioError):
-                sd._terminate()
-            sd._initialize()
+            self._look_again()
             self._open()
         except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt follows
             log.debug("%s: not back yet: %s", self.name, one_line(error))
+
+    def _look_again(self) -> None:
+        """Let the list of devices be a new one."""
+        sd = _sounddevice()
+        # PortAudio lists the devices once, when it is initialised. Where that failed last time, it is terminated
+        # already and says so.
+        with contextlib.suppress(sd.PortAudioError):
+            sd._terminate()
+        sd._initialize()
 
     def _close(self) -> None:
         if self._stream is not None:
@@ -266,8 +252,11 @@ class LossEstimator:
         return round(min(jump_s, MAX_HOLE_S) * self._sample_rate) if jump_s > CLOCK_JUMP_S else 0
 
 
-class _CaptureStream:
-    """One opened device: PortAudio's callback queues blocks at the device's own rate, the capture thread takes them."""
+class CaptureStream:
+    """One opened device: PortAudio's callback queues blocks at the device's own rate, the capture thread takes them.
+
+    sd : sounddevice, or what has its `PortAudioError` and `InputStream` (`system.py`)
+    """
 
     # Not PortAudio's blocking stream: it keeps 10 to 40 ms while its reader is held up, where this keeps 10 s; its
     # blocks have no stamps of the converter's clock, and the time less what waits was wrong by half a second after

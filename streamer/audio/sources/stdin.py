@@ -8,7 +8,7 @@ from typing import BinaryIO
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
-from streamer.audio.sources.wav import FORMAT_FLOAT, FORMAT_PCM, WavHeader, read_wav_chunks
+from streamer.audio.wav import FORMAT_FLOAT, FORMAT_PCM, WavHeader, read_wav_chunks
 from streamer.errors import AudioFileError, ProtocolError, StreamerError, TruncatedAudioError
 
 log = logging.getLogger(__name__)

@@ -1,36 +1,48 @@
-// The captions page: shows the daemon's captions, or those of this browser's microphone.
+// The captions page: what the daemon hears, or this browser's microphone, a file, an earlier session.
 
-import { MAX_ENTRIES, Transcript } from "./transcript.js";
+import { keepToken, takeToken } from "./address.js";
+import { ask, listen, stream } from "./client.js";
+import { copy } from "./clipboard.js";
+import { FORMATS, asText, speakerName, time } from "./formats.js";
+import { transcribe } from "./recordings.js";
+import { listSessions } from "./sessions.js";
+import { Transcript } from "./transcript.js";
+import { View, setLanguage } from "./view.js";
 
-const RETRY_MS = [500, 1000, 2000, 4000, 8000, 15000]; // from one attempt to connect to the next
+const ENDED_RETRY_MS = 15000; // a daemon whose input has ended may be started again
 const TEXT_SCALES = [0.6, 0.75, 0.9, 1, 1.2, 1.4, 1.7, 2, 2.5];
-const NEAR_BOTTOM_PX = 60; // this close to the bottom, the page follows
+const SPEAK_MS = 200; // finals that come within this are spoken together
+const MAX_SPOKEN = 3; // of these, the newest
 const MAX_UNSENT_BYTES = 8 * 2 ** 20; // microphone audio that the daemon has not taken; over a minute of it
 
 const $ = (id) => document.getElementById(id);
-const token = new URLSearchParams(location.search).get("token") ?? "";
 const base = new URL(".", location.href);
+let token = takeToken(); // what the daemon asks its clients for; empty where none is known
 
 const main = $("captions");
 let transcript = new Transcript(); // what is on the page
-let following = true; // whether the page keeps to the bottom
-let socket = null; // the connection to the daemon's captions
-let attempt = 0; // connections in a row that failed
+const view = new View(transcript);
+const unspoken = []; // finals that a screen reader is about to speak
+let aside = null; // [state, text] of what is shown in place of live captions: a file, an earlier session
+let job = null; // the file that is being transcribed
+let listener = null; // to the daemon's captions
+let open = false; // whether it is connected
 let retryTimer = 0;
 let paused = false; // whether the daemon's own input is
-let microphone = null; // the running capture: {socket, stream, context, node, paused, stopping}
+let microphone = null; // the running capture: {client, stream, context, node, lost, paused, muted, stopping}
 
 // --- showing ---------------------------------------------------------------------------------------------------------
 
 function show(event) {
   const shown = transcript.take(event);
-  if (shown === null) return;
   if (shown.ready) showReady(shown.ready);
-  if (shown.add) addEntry(shown.add);
-  if (shown.live) showLive();
+  shown.added.forEach((entry) => view.add(entry));
+  // Files come faster than anybody speaks.
+  if (!aside) shown.added.filter(({ kind }) => kind === "final").forEach(speak);
+  if (shown.live) view.showLive();
   if (event.type === "speech") showState();
   if (event.type === "gap" && event.reason === "paused" && !microphone) command(); // somebody else may have done it
-  follow();
+  view.follow();
 }
 
 function showReady(event) {
@@ -39,162 +51,140 @@ function showReady(event) {
   $("details").title = Object.entries(event.device).map(([stage, device]) => `${stage}: ${device}`).join(", ");
 }
 
-function addEntry(entry) {
-  const paragraph = document.createElement("p");
-  if (entry.kind === "final") {
-    paragraph.textContent = entry.text;
-  } else {
-    paragraph.className = `mark ${entry.kind}`;
-    const label = document.createElement("span");
-    label.textContent = entry.text;
-    paragraph.append(label);
-  }
-  const finals = $("finals");
-  finals.append(paragraph);
-  while (finals.childElementCount > MAX_ENTRIES) {
-    const height = finals.scrollHeight;
-    finals.firstElementChild.remove();
-    if (!following) main.scrollTop -= height - finals.scrollHeight; // what is being read stays where it is
-  }
-  $("empty").hidden = true;
-}
-
-function showLive() {
-  const { partial } = transcript;
-  $("live").hidden = partial === null;
-  $("stable").textContent = partial ? partial.stable.trimStart() : "";
-  $("unstable").textContent = partial ? (partial.stable ? partial.unstable : partial.unstable.trimStart()) : "";
-  if (partial) $("empty").hidden = true;
+// Let a screen reader speak a final: it speaks nothing else, and of many that come at once (a replay) the newest.
+function speak(entry) {
+  if (!unspoken.length) setTimeout(() => $("spoken").replaceChildren(...unspoken.splice(0).slice(-MAX_SPOKEN)), SPEAK_MS);
+  const text = document.createElement("p");
+  text.textContent = entry.turn && entry.speaker ? `${speakerName(entry.speaker)}: ${entry.text}` : entry.text;
+  setLanguage(text, entry.language);
+  unspoken.push(text);
 }
 
 function showState(state, text) {
   if (state === undefined) {
-    if (microphone?.stopping) [state, text] = ["recording", "Finishing…"];
-    else if (microphone) [state, text] = microphone.paused ? ["paused", "Paused"] : ["recording", "Your microphone"];
-    else if (socket?.readyState !== WebSocket.OPEN) return;
+    if (microphone?.lost) [state, text] = ["connecting", "Reconnecting…"];
+    else if (microphone?.stopping) [state, text] = ["recording", "Finishing…"];
+    else if (microphone?.paused) [state, text] = ["paused", "Paused"];
+    else if (microphone) [state, text] = ["recording", microphone.muted ? "Muted" : "Your microphone"];
+    else if (aside) [state, text] = aside;
+    else if (!open) return;
     else if (paused) [state, text] = ["paused", "Paused"];
     else [state, text] = transcript.speaking ? ["speech", "Speech"] : ["live", "Live"];
   }
-  showPause();
+  showActions();
   $("status").dataset.state = state;
   if ($("status-text").textContent !== text) $("status-text").textContent = text;
 }
 
-function showPause() {
+function showActions() {
   const isPaused = microphone ? microphone.paused : paused;
-  $("pause").hidden = microphone ? microphone.stopping : socket?.readyState !== WebSocket.OPEN || transcript.ended;
+  $("pause").hidden = microphone ? microphone.stopping : !open || transcript.ended;
   $("pause").dataset.paused = isPaused;
   $("pause-text").textContent = isPaused ? "Resume" : "Pause";
+  $("mute").hidden = !microphone || microphone.stopping;
+  $("mute").setAttribute("aria-pressed", String(Boolean(microphone?.muted)));
+  $("microphone").hidden = job !== null;
+  $("choose").hidden = job !== null || microphone !== null;
+  $("back").hidden = aside === null || job !== null;
+  $("job").hidden = job === null;
 }
 
-function showMessage(text) {
+// What came of something that the reader has asked for takes the focus: it is no caption, and is not spoken as one.
+function showMessage(text, { asked = false } = {}) {
   $("message").textContent = text;
   $("message").hidden = !text;
+  if (text && asked) $("message").focus();
 }
 
-function clear(placeholder) {
-  transcript = new Transcript();
-  $("finals").replaceChildren();
-  $("empty").textContent = placeholder;
-  $("empty").hidden = false;
-  showLive();
+// Show something other than the daemon's captions: [state, text] says what.
+function leaveLive(shown, placeholder, options) {
+  clearTimeout(retryTimer);
+  listener?.close();
+  listener = null;
+  open = false;
+  aside = shown;
+  $("kept").hidden = true;
+  $("details").textContent = "";
+  showMessage("");
+  clear(placeholder, options);
+  showState();
 }
 
-function follow() {
-  if (following) main.scrollTop = main.scrollHeight;
-  $("jump").hidden = following;
+function clear(placeholder, options) {
+  transcript = new Transcript(options);
+  view.open(transcript, placeholder);
 }
-
-main.addEventListener("scroll", () => {
-  following = main.scrollHeight - main.scrollTop - main.clientHeight < NEAR_BOTTOM_PX;
-  $("jump").hidden = following;
-}, { passive: true });
-new ResizeObserver(follow).observe(main);
-$("jump").addEventListener("click", () => {
-  following = true;
-  follow();
-  main.focus({ preventScroll: true });
-});
 
 // --- the daemon's captions -------------------------------------------------------------------------------------------
 
 function connect() {
   clearTimeout(retryTimer);
-  if (microphone || socket) return;
-  if (!transcript.ended) showState("connecting", attempt ? "Reconnecting…" : "Connecting…");
-  const connection = new WebSocket(transcript.url(base, token));
-  socket = connection;
-  let opened = false;
-  connection.onopen = () => {
-    opened = true;
-    if (!transcript.ended) showState();
-    command();
-  };
-  connection.onmessage = ({ data }) => {
-    attempt = 0;
-    show(JSON.parse(data));
-  };
-  connection.onclose = async ({ code }) => {
-    if (socket !== connection) return;
-    socket = null;
-    if (transcript.ended && code === 1000) {
-      showState("ended", "Ended");
-      $("empty").textContent = "Nothing was said.";
-      retryLater(RETRY_MS.at(-1)); // the daemon may be started again
-      return;
-    }
-    const why = opened ? "" : await whyNot();
-    if (microphone || socket) return;
-    showState(why ? "failed" : "connecting", why || "Reconnecting…");
-    retryLater(RETRY_MS[Math.min(attempt, RETRY_MS.length - 1)]);
-    attempt += 1;
-  };
+  listener?.close();
+  listener = listen({ url: base, token: () => token, after: 0, onEvent: show, onState: showConnection });
 }
 
-function retryLater(ms) {
-  clearTimeout(retryTimer);
-  retryTimer = setTimeout(connect, ms);
+function showConnection({ state, attempt, status, message }) {
+  open = state === "open";
+  switch (state) {
+    case "connecting":
+      if (!transcript.ended) showState("connecting", attempt ? "Reconnecting…" : "Connecting…");
+      break;
+    case "open":
+      showTokenForm(false);
+      if (!transcript.ended) showState();
+      command();
+      showNotice();
+      break;
+    case "ended":
+      showState("ended", "Ended");
+      $("empty").textContent = "Nothing was said.";
+      retryTimer = setTimeout(listener.retry, ENDED_RETRY_MS);
+      break;
+    case "refused": // to try again with the same token is of no use
+      showTokenForm(true);
+      showState("failed", token ? "Wrong token" : "Token required");
+      break;
+    case "lost": {
+      const why = { 0: "No connection", 403: "Not allowed", 404: "No input", 429: "Wait" }[status];
+      if (status === 403 || status === 429) showMessage(message);
+      if (status === 404 && !transcript.session) $("empty").textContent = "The daemon has no input of its own. Use your microphone, or transcribe a file.";
+      showState(why ? "failed" : "connecting", why ?? "Reconnecting…");
+    }
+  }
 }
 
 // Tell the daemon what to do with its input ("pause", "resume"), or nothing; show how the input is then.
 async function command(name) {
   try {
-    const url = new URL(name ? `v1/input/${name}` : "v1/input", base);
-    if (token) url.searchParams.set("token", token);
-    const response = await fetch(url, { method: name ? "POST" : "GET", cache: "no-store" });
+    const response = await ask(new URL(name ? `v1/input/${name}` : "v1/input", base), token, name ? "POST" : "GET");
     const answer = await response.json();
-    if (response.ok) paused = answer.paused;
-    if (name) showMessage(response.ok ? "" : answer.error);
+    if (response.ok) {
+      paused = answer.paused;
+      $("kept").hidden = !answer.kept || microphone !== null || aside !== null; // what this browser hears or sends is not kept
+    }
+    if (name) showMessage(response.ok ? "" : answer.error, { asked: true });
   } catch {
-    if (name) showMessage("The daemon cannot be reached.");
+    if (name) showMessage("The daemon cannot be reached.", { asked: true });
   }
   if (!transcript.ended) showState();
 }
 
-// A browser does not tell a page why a WebSocket was refused; the same address asked over HTTP does.
-async function whyNot() {
-  try {
-    const url = new URL(transcript.url(base, token));
-    url.protocol = location.protocol;
-    const response = await fetch(url, { cache: "no-store" });
-    if (response.status === 404) {
-      if (!transcript.session) $("empty").textContent = "The daemon has no input of its own. Caption your microphone below.";
-      return "No input";
-    }
-    if (response.status === 401) return "Token required";
-    if (response.status === 403) return "Not allowed";
-    return "";
-  } catch {
-    return "No connection";
-  }
+window.addEventListener("online", () => listener?.retry());
+document.addEventListener("visibilitychange", () => {
+  if (document.visibilityState === "visible" && !transcript.ended) listener?.retry();
+});
+
+// What everybody should know of the daemon's model, where there is something.
+async function showNotice() {
+  const { notice } = await ask(new URL("healthz", base), token).then((response) => response.json()).catch(() => ({}));
+  $("notice-text").textContent = notice ?? "";
+  $("notice").hidden = !notice || recall("notice", "sessionStorage") === notice;
 }
 
-window.addEventListener("online", () => {
-  attempt = 0;
-  connect();
-});
-document.addEventListener("visibilitychange", () => {
-  if (document.visibilityState === "visible" && !socket && !transcript.ended) connect();
+$("understood").addEventListener("click", () => {
+  remember("notice", $("notice-text").textContent, "sessionStorage");
+  $("notice").hidden = true;
+  main.focus({ preventScroll: true });
 });
 
 // --- this browser's microphone ---------------------------------------------------------------------------------------
@@ -205,12 +195,13 @@ async function startMicrophone() {
     showMessage(
       window.isSecureContext
         ? "This browser gives pages no access to a microphone. A current Firefox, Chrome, Edge or Safari does."
-        : `Browsers give a page the microphone only at a secure address. Open http://localhost:${location.port || 80}/ on the machine that runs the daemon, or put HTTPS in front of it.`,
+        : `Browsers give a page the microphone only at a secure address. Open http://localhost:${location.port || 80}/ on the machine that runs the daemon, or have it started with server.tls: self-signed.`,
+      { asked: true },
     );
     return;
   }
   $("microphone").disabled = true;
-  const capture = { socket: null, stream: null, context: null, node: null, paused: false, stopping: false };
+  const capture = { client: null, stream: null, context: null, node: null, lost: false, paused: false, muted: false, stopping: false };
   try {
     capture.stream = await navigator.mediaDevices.getUserMedia({
       audio: { channelCount: 1, echoCancellation: false, noiseSuppression: false, autoGainControl: true },
@@ -220,71 +211,60 @@ async function startMicrophone() {
     await capture.context.resume();
   } catch (error) {
     release(capture);
-    showMessage(refusal(error));
+    showMessage(refusal(error), { asked: true });
     return;
   } finally {
     $("microphone").disabled = false;
   }
+  if (job) { // a file was dropped meanwhile
+    release(capture);
+    return;
+  }
 
   microphone = capture;
-  socket?.close();
-  socket = null;
-  clearTimeout(retryTimer);
-  clear("Listening to your microphone…");
-  $("details").textContent = "";
-  following = true;
+  leaveLive(null, "Listening to your microphone…", { resent: true });
   setPressed(true);
-  showState();
-  openStream(capture);
+  send(capture);
 }
 
-function openStream(capture) {
-  const url = new URL("v1/stream", base);
-  url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-  url.search = token ? new URLSearchParams({ token }).toString() : "";
-  const connection = new WebSocket(url);
-  capture.socket = connection;
-  connection.onopen = () => {
-    const { context, stream } = capture;
-    connection.send(JSON.stringify({ type: "start", format: "s16le", sample_rate: context.sampleRate, channels: 1 }));
-    capture.node = new AudioWorkletNode(context, "microphone", { numberOfOutputs: 0 });
-    capture.node.port.onmessage = ({ data }) => passOn(capture, data);
-    context.createMediaStreamSource(stream).connect(capture.node);
-    stream.getAudioTracks()[0].onended = () => {
-      showMessage("The microphone was disconnected.");
-      stopMicrophone();
-    };
-    if (capture.paused) connection.send(JSON.stringify({ type: "pause" }));
-    if (capture.stopping) finish(capture);
+function send(capture) {
+  const { context, stream: sound } = capture;
+  capture.client = stream({
+    url: base,
+    token: () => token,
+    start: { format: "s16le", sample_rate: context.sampleRate, channels: 1 },
+    onEvent: show,
+    onState: (state) => showStream(capture, state),
+  });
+  capture.node = new AudioWorkletNode(context, "microphone", { numberOfOutputs: 0 });
+  capture.node.port.onmessage = ({ data }) => passOn(capture, data);
+  context.createMediaStreamSource(sound).connect(capture.node);
+  sound.getAudioTracks()[0].onended = () => {
+    showMessage("The microphone was disconnected.");
+    stopMicrophone();
   };
-  connection.onmessage = ({ data }) => show(JSON.parse(data));
-  connection.onclose = ({ code, reason }) => {
-    if (microphone !== capture) return;
-    if (transcript.error) showMessage(transcript.error);
-    else if (!transcript.ended) showMessage(reason || `The connection to the daemon was lost (code ${code}).`);
-    release(capture);
-    microphone = null;
-    setPressed(false);
-    showState("ended", "Microphone off");
-    $("empty").textContent = "Nothing was said.";
-    $("back").hidden = false;
-  };
+}
+
+function showStream(capture, { state, message }) {
+  capture.lost = state === "lost" || (state === "connecting" && capture.lost);
+  if (state === "failed") showMessage(transcript.error || message);
+  if (state === "failed" || state === "ended") endMicrophone(capture);
+  else showState();
+  $("microphone").disabled = capture.stopping && !capture.lost; // who waits for a daemon that is away may leave
 }
 
 function passOn(capture, data) {
-  const connection = capture.socket;
-  if (connection.readyState !== WebSocket.OPEN) return;
   if (data === null) {
-    connection.send(JSON.stringify({ type: "finish" }));
+    capture.client.finish();
     release(capture);
     return;
   }
-  if (connection.bufferedAmount > MAX_UNSENT_BYTES) {
+  if (capture.client.waiting > MAX_UNSENT_BYTES) {
     showMessage("The daemon cannot keep up with the microphone; captioning stops here.");
     stopMicrophone();
-    return;
+  } else if (data.audio.byteLength) {
+    capture.client.send(data.audio);
   }
-  if (data.audio.byteLength) connection.send(data.audio);
   $("level").style.setProperty("--level", Math.min(1, Math.sqrt(data.peak)).toFixed(2));
 }
 
@@ -292,13 +272,24 @@ function stopMicrophone() {
   const capture = microphone;
   if (!capture || capture.stopping) return;
   capture.stopping = true;
-  $("microphone").disabled = true;
+  $("microphone").disabled = !capture.lost;
   showState();
-  if (capture.socket.readyState === WebSocket.OPEN && capture.node) finish(capture);
+  capture.node.port.postMessage("stop"); // it answers with what is left, then null
 }
 
-function finish(capture) {
-  capture.node.port.postMessage("stop"); // it answers with what is left, then null
+// Wait no more for a daemon that is away.
+function leaveStream() {
+  microphone.client.close();
+  endMicrophone(microphone);
+}
+
+function endMicrophone(capture) {
+  release(capture);
+  microphone = null;
+  aside = ["ended", "Microphone off"];
+  setPressed(false);
+  showState();
+  $("empty").textContent = "Nothing was said.";
 }
 
 function release(capture) {
@@ -312,8 +303,7 @@ function release(capture) {
 function setPressed(pressed) {
   $("microphone").setAttribute("aria-pressed", String(pressed));
   $("microphone").disabled = false;
-  $("microphone-text").textContent = pressed ? "Stop captioning" : "Caption this browser's microphone";
-  $("back").hidden = true;
+  $("microphone-text").textContent = pressed ? "Stop captioning" : "Use my microphone";
 }
 
 function refusal(error) {
@@ -329,7 +319,11 @@ function refusal(error) {
   }
 }
 
-$("microphone").addEventListener("click", () => (microphone ? stopMicrophone() : startMicrophone()));
+$("microphone").addEventListener("click", () => {
+  if (!microphone) startMicrophone();
+  else if (microphone.stopping) leaveStream();
+  else stopMicrophone();
+});
 $("pause").addEventListener("click", () => {
   const capture = microphone;
   if (!capture) {
@@ -337,87 +331,207 @@ $("pause").addEventListener("click", () => {
     return;
   }
   capture.paused = !capture.paused;
-  if (capture.socket.readyState === WebSocket.OPEN) {
-    capture.socket.send(JSON.stringify({ type: capture.paused ? "pause" : "resume" }));
-  }
+  if (capture.paused) capture.client.pause();
+  else capture.client.resume();
   showState();
 });
-$("back").addEventListener("click", () => {
-  $("back").hidden = true;
+$("mute").addEventListener("click", () => {
+  microphone.muted = !microphone.muted;
+  microphone.stream.getAudioTracks()[0].enabled = !microphone.muted; // silence is sent
+  showState();
+});
+$("back").addEventListener("click", backToLive);
+
+function backToLive() {
+  aside = null;
   showMessage("");
   clear("Waiting for speech…");
-  attempt = 0;
   connect();
+  showState("connecting", "Connecting…");
+  main.focus();
+}
+
+// --- a file, and sessions of the past --------------------------------------------------------------------------------
+
+async function transcribeFile(file) {
+  if (!file || job) return;
+  if (microphone) {
+    showMessage("Stop captioning the microphone first, then drop the file again.", { asked: true });
+    return;
+  }
+  leaveLive(["recording", "Transcribing"], "The first words take a moment…");
+  job = transcribe({
+    url: base,
+    token,
+    file,
+    onFinal: (final) => show({ ...final, session: file.name }),
+    onProgress: ({ sent, done, length }) => {
+      const percent = (part) => `${Math.round(100 * part)} %`;
+      $("job-text").textContent =
+        sent < 1 ? `Sending ${file.name}: ${percent(sent)}` : `${file.name}: ${!done ? "listening" : length ? `${time(done)} of ${time(length)}` : time(done)}`;
+      if (sent < 1 || (done && length)) $("job-progress").value = sent < 1 ? sent : Math.min(1, done / length);
+      else $("job-progress").removeAttribute("value"); // it moves, and says no more
+    },
+  });
+  $("job-text").textContent = file.name;
+  showState();
+  try {
+    $("empty").textContent = (await job.finished) ? "Nothing was said." : "Cancelled.";
+  } catch (error) {
+    $("empty").textContent = "";
+    showMessage(error.message, { asked: true });
+  }
+  job = null;
+  aside = ["ended", file.name];
+  showState();
+  if (document.activeElement === document.body) main.focus(); // the button to cancel it is gone
+}
+
+$("choose").addEventListener("click", () => $("file").click());
+$("file").addEventListener("change", () => {
+  transcribeFile($("file").files[0]);
+  $("file").value = "";
+});
+$("job-cancel").addEventListener("click", () => job.cancel());
+
+// A file may be dropped anywhere.
+for (const type of ["dragover", "dragleave", "drop"]) {
+  window.addEventListener(type, (event) => {
+    if (!event.dataTransfer?.types.includes("Files")) return;
+    event.preventDefault();
+    document.body.classList.toggle("dropping", type === "dragover");
+    if (type === "drop") transcribeFile(event.dataTransfer.files[0]);
+  });
+}
+
+async function openPast({ id, title, live, seq }) {
+  if (microphone || job) {
+    showMessage("Stop what is being captioned first.", { asked: true });
+    return;
+  }
+  if (live) {
+    if (aside) backToLive();
+    return;
+  }
+  leaveLive(["ended", title], "One moment…");
+  const opened = transcript;
+  let failure = "";
+  try {
+    const response = await ask(new URL(`v1/sessions/${encodeURIComponent(id)}.jsonl`, base), token);
+    const text = await response.text();
+    if (!response.ok) throw new Error(JSON.parse(text).error);
+    for (const line of text.split("\n").filter(Boolean)) {
+      const { ready } = opened.take(JSON.parse(line));
+      if (ready && transcript === opened) showReady(ready);
+    }
+  } catch (error) {
+    failure = `The session cannot be read: ${error.message}`;
+  }
+  if (transcript !== opened) return; // something else was chosen meanwhile
+  view.open(opened, failure ? "" : "Nothing was said.");
+  const found = seq && opened.entries.find((entry) => entry.seq === seq);
+  if (opened.entries.length) view.goTo(found || opened.entries[0], Boolean(found)); // it is read from its beginning
+  main.focus({ preventScroll: true });
+  showMessage(failure, { asked: true });
+}
+
+const loadSessions = listSessions({ url: base, token: () => token, onOpen: openPast });
+
+// --- the token -------------------------------------------------------------------------------------------------------
+
+function showTokenForm(shown) {
+  $("token-form").hidden = !shown;
+  $("token-text").textContent = token ? "This token is wrong, or counts no more." : "This daemon asks for a token.";
+  $("empty").hidden = shown || $("finals").childElementCount > 0 || transcript.partial !== null;
+}
+
+$("token-form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  token = keepToken($("token").value);
+  $("token").value = "";
+  showTokenForm(false);
+  listener?.retry();
 });
 
 // --- tools -----------------------------------------------------------------------------------------------------------
 
-function remember(key, value) {
+function remember(key, value, storage = "localStorage") {
   try {
-    localStorage.setItem(key, value);
+    window[storage].setItem(key, value);
   } catch {
     // a browser that keeps nothing still shows captions
   }
 }
 
-function recall(key) {
+function recall(key, storage = "localStorage") {
   try {
-    return localStorage.getItem(key);
+    return window[storage].getItem(key);
   } catch {
     return null;
   }
 }
 
+for (const button of document.querySelectorAll("[data-opens]")) {
+  const dialog = $(button.dataset.opens);
+  button.addEventListener("click", () => {
+    dialog.returnValue = "";
+    dialog.showModal();
+    if (dialog.id === "sessions") loadSessions();
+  });
+  dialog.querySelector(".close").addEventListener("click", () => dialog.close());
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close()); // beside it
+}
+
 let scale = Number(recall("text-scale")) || 1;
 
 function setScale(step) {
-  const next = step > 0 ? TEXT_SCALES.find((s) => s > scale) : TEXT_SCALES.findLast((s) => s < scale);
+  const next = step > 0 ? TEXT_SCALES.find((s) => s > scale) : TEXT_SCALES.filter((s) => s < scale).at(-1);
   scale = step ? (next ?? scale) : scale;
   document.documentElement.style.setProperty("--text-scale", scale);
+  $("size").textContent = `${Math.round(100 * scale)} %`;
   $("smaller").disabled = scale <= TEXT_SCALES[0];
   $("larger").disabled = scale >= TEXT_SCALES.at(-1);
   if (step) remember("text-scale", scale);
-  follow();
-}
-
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme === "light" ? "light" : "dark";
+  view.follow();
 }
 
 $("smaller").addEventListener("click", () => setScale(-1));
 $("larger").addEventListener("click", () => setScale(+1));
-$("theme").addEventListener("click", () => {
-  setTheme(document.documentElement.dataset.theme === "light" ? "dark" : "light");
-  remember("theme", document.documentElement.dataset.theme);
-});
 
-$("copy").addEventListener("click", async () => {
-  try {
-    await navigator.clipboard.writeText(transcript.asText());
-  } catch {
-    copyByHand(transcript.asText()); // no clipboard at an insecure address
-  }
-  $("copy").textContent = "Copied";
-  setTimeout(() => ($("copy").textContent = "Copy"), 1500);
-});
-
-function copyByHand(text) {
-  const area = document.createElement("textarea");
-  area.value = text;
-  document.body.append(area);
-  area.select();
-  document.execCommand("copy");
-  area.remove();
+// Each choice is an attribute of the page, which the style sheet heeds: data-theme, data-font, data-width, data-times, ...
+for (const control of $("display").querySelectorAll("[name]")) {
+  const { name, type } = control;
+  const apply = (value) => {
+    if (value) document.documentElement.dataset[name] = value;
+    else delete document.documentElement.dataset[name];
+    view.follow();
+  };
+  const kept = recall(name) ?? "";
+  if (type === "checkbox") control.checked = Boolean(kept);
+  else if ([...control.options].some(({ value }) => value === kept)) control.value = kept;
+  apply(kept);
+  control.addEventListener("change", () => {
+    const value = type === "checkbox" ? (control.checked ? "on" : "") : control.value;
+    remember(name, value);
+    apply(value);
+    if (name === "doubts") view.open(transcript);
+  });
 }
 
-$("download").addEventListener("click", () => {
-  const link = document.createElement("a");
-  link.href = URL.createObjectURL(new Blob([transcript.asText()], { type: "text/plain;charset=utf-8" }));
-  link.download = `transcript-${new Date().toISOString().slice(0, 19).replaceAll(":", "-")}.txt`;
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+$("save").addEventListener("close", async () => {
+  const format = $("save").returnValue;
+  const times = Boolean(document.documentElement.dataset.times);
+  if (format === "copy") {
+    await copy(asText(transcript.saved(), { times }));
+  } else if (format in FORMATS) {
+    const { type, write } = FORMATS[format];
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(new Blob([write(transcript.saved(), { times })], { type: `${type};charset=utf-8` }));
+    link.download = `transcript-${new Date().toISOString().slice(0, 19).replaceAll(":", "-")}.${format}`;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  }
 });
 
-setTheme(recall("theme"));
 setScale(0);
 connect();

@@ -1,7 +1,11 @@
-// What the page knows of one session: events in, changes out. No DOM, no network.
+// What the page knows of what was said: events in, changes out. No DOM, no network.
 
-export const MAX_ENTRIES = 500; // paragraphs and marks on the page; older ones leave it
-export const MAX_TEXTS = 20000; // finals kept for the saved transcript: more than a day of speech
+import { cuesOf, time } from "./formats.js";
+
+export const MAX_ENTRIES = 20000; // finals and marks that are kept: more than a day of speech
+
+// Words less probable than these are shown as doubtful, where that is asked for.
+const DOUBTS = [0.8, 0.5];
 
 const GAP_REASONS = {
   overrun: "audio was lost before it could be read",
@@ -12,60 +16,69 @@ const GAP_REASONS = {
 };
 
 export class Transcript {
-  constructor() {
-    this.seq = 0; // number of the newest event; what a reconnection asks to continue after
-    this.session = null; // the session it belongs to
-    this.partial = null; // what the open segment reads so far: {segment, stable, unstable}
-    this.texts = []; // finals and gaps, as lines of the saved transcript
+  #resent; // whether audio without a final is sent again to a new session, as `stream` does
+  #base = 0; // where the present session begins, in seconds of the transcript
+  #end = 0; // of the last entry
+  #speaker = ""; // of the last final
+
+  constructor({ resent = false } = {}) {
+    this.#resent = resent;
+    this.session = null; // the one that the newest event belongs to
+    this.language = ""; // of what is being said, as far as it is known
+    this.partial = null; // what the open segment reads so far: {segment, start, end, stable, unstable, words}
+    this.entries = []; // the newest ones, see #keep
+    this.nEntries = 0; // of all that ever were
     this.speaking = false;
     this.ended = false;
     this.error = ""; // what ended the session, where something did
   }
 
-  // Take one event in. Returns what is to be shown: {add: entry|null, live: bool, ready: event|null}, where an entry is
-  // {kind: "final"|"gap"|"error"|"break", text} ("break": between sessions); null where the event brings nothing new.
+  // Take one event in. Returns what is to be shown: {added: entries, live: bool, ready: event|null}.
   take(event) {
-    let restarted = false;
+    const shown = { added: [], live: false, ready: null };
+    const restarted = this.session !== null && event.session !== this.session;
     if (event.session !== this.session) {
-      restarted = this.session !== null;
+      if (restarted && !this.#resent) {
+        const open = this.#settled();
+        if (open) shown.added.push(this.#keep("final", open.text, open));
+        this.#base = this.#end;
+      }
       this.session = event.session;
       this.partial = null;
       this.speaking = false;
       this.ended = false;
-    } else if (event.seq <= this.seq) {
-      return null;
     }
-    this.seq = event.seq;
-    const shown = { add: null, live: false, ready: null };
     switch (event.type) {
       case "ready":
         shown.ready = event;
         shown.live = true;
-        if (restarted) shown.add = this.#keep("break", "the daemon was restarted");
+        this.language = event.language === "auto" ? this.language : event.language;
+        if (restarted) shown.added.push(this.#keep("break", "the daemon was restarted"));
         break;
       case "speech":
         this.speaking = event.state === "start";
         break;
       case "partial":
-        this.partial = { segment: event.segment, ...split(event.text, event.stable) };
+        this.partial = { ...event, ...split(event.text, event.stable) };
         shown.live = true;
         break;
       case "final":
         if (this.partial && this.partial.segment <= event.segment) this.partial = null;
         shown.live = true;
-        if (event.text.trim()) shown.add = this.#keep("final", event.text.trim());
+        this.language = event.language || this.language;
+        if (event.text.trim()) shown.added.push(this.#keep("final", event.text.trim(), event));
         break;
       case "gap":
         if (event.reason === "cleared") {
           this.partial = null; // no final comes of it
           shown.live = true;
         }
-        shown.add = this.#keep("gap", `${time(event.start)} – ${time(Math.ceil(event.end))} missing: ${GAP_REASONS[event.reason] ?? event.reason}`);
+        shown.added.push(this.#keep("gap", `${time(event.start)} – ${time(Math.ceil(event.end))} missing: ${GAP_REASONS[event.reason] ?? event.reason}`, event));
         break;
       case "error":
         if (event.fatal) this.error = event.message;
-        if (event.code === "history_lost") shown.add = { kind: "gap", text: "earlier captions are no longer kept" };
-        else shown.add = this.#keep("error", event.message);
+        if (event.code === "history_lost") shown.added.push(this.#keep("gap", "earlier captions are no longer kept"));
+        else shown.added.push(this.#keep("error", event.message));
         break;
       case "end":
         this.ended = true;
@@ -75,40 +88,55 @@ export class Transcript {
     return shown;
   }
 
-  // The address to connect to, so that nothing is missed and nothing is shown twice.
-  url(base, token) {
-    const url = new URL("v1/captions", base);
-    url.protocol = url.protocol === "https:" ? "wss:" : "ws:";
-    url.search = "";
-    if (this.session !== null) {
-      url.searchParams.set("after", this.seq);
-      url.searchParams.set("session", this.session);
-    } else {
-      url.searchParams.set("after", 0);
-    }
-    if (token) url.searchParams.set("token", token);
-    return url.href;
+  // What can be saved: the entries, and behind them what has settled of the open segment, which no final can change.
+  saved() {
+    const open = this.#settled();
+    return open ? [...this.entries, this.#entry("final", open.text, open)] : this.entries;
   }
 
-  asText() {
-    return this.texts.map((line) => line + "\n").join("");
+  #settled() {
+    if (!this.partial?.stable.trim()) return null;
+    const words = this.partial.words.filter((word) => word.stable);
+    return { ...this.partial, text: this.partial.stable.trim(), end: words.at(-1)?.end ?? this.partial.end, words };
   }
 
-  #keep(kind, text) {
-    this.texts.push(kind === "final" ? text : `[${text}]`);
-    if (this.texts.length > MAX_TEXTS) this.texts.shift();
-    return { kind, text };
+  #keep(kind, text, event) {
+    const entry = this.#entry(kind, text, event);
+    this.#end = Math.max(this.#end, entry.end);
+    if (kind === "final") this.#speaker = entry.speaker;
+    this.nEntries += 1;
+    this.entries.push(entry);
+    if (this.entries.length > MAX_ENTRIES) this.entries.shift();
+    return entry;
   }
+
+  // kind: "final", "gap", "error" or "break" (between sessions). `turn`: whether somebody else spoke before.
+  #entry(kind, text, event = {}) {
+    const { start = this.#end - this.#base, end = start, speaker = "", words = [], task, seq } = event;
+    const language = (task === "translate" ? "en" : event.language) || this.language;
+    const entry = { number: this.nEntries, kind, text, start: this.#base + start, end: this.#base + end, seq, language, speaker };
+    if (kind !== "final") return entry;
+    return { ...entry, turn: speaker !== this.#speaker, doubts: doubtsOf(text, words), cues: cuesOf({ ...entry, words, base: this.#base }) };
+  }
+}
+
+// Where a text is doubtful: [from, to, level], in its UTF-16 units. The words themselves would take too much memory.
+function doubtsOf(text, words) {
+  const spoken = words.map(({ word }) => word).join("");
+  let from = spoken.trimStart().length - spoken.length;
+  if (spoken.trim() !== text) return [];
+  const doubts = [];
+  for (const { word, probability } of words) {
+    const to = from + word.length;
+    const level = DOUBTS.filter((limit) => probability < limit).length;
+    if (level) doubts.push([Math.max(0, to - word.trimStart().length), Math.min(to, text.length), level]);
+    from = to;
+  }
+  return doubts;
 }
 
 // `stable` counts characters as Python does, by code points; JavaScript's strings count UTF-16 units.
 export function split(text, stable) {
   const points = Array.from(text);
   return { stable: points.slice(0, stable).join(""), unstable: points.slice(stable).join("") };
-}
-
-export function time(seconds) {
-  const whole = Math.floor(seconds);
-  const parts = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60].map((n) => String(n).padStart(2, "0"));
-  return (whole < 3600 ? parts.slice(1) : parts).join(":");
 }

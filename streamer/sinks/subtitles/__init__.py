@@ -6,11 +6,10 @@ from typing import TextIO
 from streamer.errors import UsageError
 from streamer.sinks.base import Sink
 from streamer.sinks.subtitles.cues import SubtitleOptions, subtitle_options
-from streamer.sinks.subtitles.layout import MAX_CUE_LINES, MAX_LINE_CHARS
 from streamer.sinks.subtitles.timed import LrcWriter, SrtWriter, VttWriter
 from streamer.sinks.subtitles.transcripts import JsonLinesWriter, JsonWriter, TextWriter, TsvWriter
 
-__all__ = ["FORMATS", "MAX_CUE_LINES", "MAX_LINE_CHARS", "SubtitleOptions", "open_writer", "subtitle_options"]
+__all__ = ["FORMATS", "SubtitleOptions", "open_writer", "subtitle_options"]
 
 _WRITERS: dict[str, Callable[[TextIO, SubtitleOptions], Sink]] = {
     "text": TextWriter,
@@ -28,8 +27,8 @@ FORMATS = tuple(_WRITERS)
 def open_writer(format: str, stream: TextIO, options: SubtitleOptions | None = None) -> Sink:
     """Return a writer of one of FORMATS to a text stream, which stays the caller's to close.
 
-    All but `json` write each final as it comes, unless `options` let a cue go on in the next one. Raises UsageError for
-    another format.
+    Each final is written as it comes, but for `json`, and for the last cue of `srt` and `vtt`, which may end where the
+    next one begins, or go on in the next final. Raises UsageError for another format.
     """
     if format not in _WRITERS:
         raise UsageError(f"format {format!r:.40} is unknown: expected one of {', '.join(FORMATS)}")

@@ -4,6 +4,7 @@ import dataclasses
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from unicodedata import east_asian_width
 
 import msgspec
 
@@ -16,23 +17,48 @@ from streamer.settings.table import OutputSettings, Settings
 _UNSAFE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\u202a-\u202e\u2066-\u2069\ufeff]")
 
 
+# Speed of speech in characters a second, for words of which only the place is known.
+_SPOKEN_CHARS_PER_S = 15
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CueStyle:
+    """What a guide asks of cues of two lines. Characters of East Asian width count twice."""
+
+    line_chars: int = 42
+    chars_per_s: float = 17.0
+    min_ms: int = 700
+    max_ms: int = 7000
+
+    # A shorter gap between two cues is closed, down to what has to stay between them.
+    close_ms: int = 1000
+    gap_ms: int = 0
+
+
+STYLES = {
+    "broadcast": CueStyle(),
+    # BBC Subtitle Guidelines: lines as in teletext, 180 words a minute, and no gaps of less than a second and a half.
+    "bbc": CueStyle(line_chars=37, close_ms=1500),
+    # Netflix Timed Text Style Guide: 5/6 s at least, two frames between cues, gaps of up to half a second closed.
+    "netflix": CueStyle(min_ms=834, close_ms=500, gap_ms=84),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubtitleOptions(OutputSettings):
-    """How a transcript is divided and marked: `output` of the settings, and what `decoding` says of segments.
-
-    Where no length is given, cues are laid out as broadcasters ask: at most two lines of 42 characters. Where one is,
-    they are laid out as openai-whisper does with the same options, and what is not given has no limit.
-    """
+    """How a transcript is divided and marked: `output` of the settings, and what `decoding` says of segments."""
 
     # Characters a segment, the spaces before its words included; 0 is no limit.
     max_len: int = 0
     split_on_word: bool = False
 
     @property
-    def as_whisper(self) -> bool:
-        """Whether cues are laid out as openai-whisper does."""
-        given = (self.max_line_width, self.max_line_count, self.max_words_per_line)
-        return self.max_len > 0 or any(value is not None for value in given)
+    def style(self) -> CueStyle | None:
+        """What cues are held to; None where they are openai-whisper's, as they are with any of its limits."""
+        limits = (self.max_line_width, self.max_line_count, self.max_words_per_line)
+        if self.max_len > 0 or any(limit is not None for limit in limits):
+            return None
+        return STYLES.get(self.subtitle_style)
 
 
 def subtitle_options(settings: Settings) -> SubtitleOptions:
@@ -49,6 +75,11 @@ def file_line(text: str) -> str:
 def milliseconds(time_s: float) -> int:
     """Return a time in whole milliseconds, never negative."""
     return max(0, round(time_s * 1000))
+
+
+def columns(text: str) -> int:
+    """Return how many columns a text takes: characters, those of East Asian width twice."""
+    return len(text) if text.isascii() else sum(1 + (east_asian_width(char) in "WF") for char in text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +133,45 @@ def spoken_words(final: Final) -> Iterator[Word]:
             spaced = raw[-1:].isspace()
 
 
+def timed_words(final: Final) -> list[Word]:
+    """Return the spoken words of a final; those that last no time get some of what is between their neighbours.
+
+    Where none lasts any time, they share that of the segment. Where nothing is left, they share their neighbour's.
+    """
+    words = list(spoken_words(final))
+    first = last = 0
+    while first < len(words):
+        while last < len(words) and words[last].end <= words[last].start:
+            last += 1
+        if last > first:
+            begin = words[first - 1].end if first else final.start
+            end = words[last].start if last < len(words) else final.end
+            if end > begin and last - first < len(words):
+                length_s = sum(columns(word.word) for word in words[first:last]) / _SPOKEN_CHARS_PER_S
+                begin = max(begin, min(words[first].start, end - length_s))
+                end = min(end, begin + length_s)
+            elif end <= begin and last < len(words):
+                end, last = words[last].end, last + 1
+            elif end <= begin and first:
+                first -= 1
+                begin = words[first].start
+            words[first:last] = _spread(words[first:last], begin, max(begin, end))
+        else:
+            last += 1
+        first = last
+    return words
+
+
+def _spread(words: list[Word], begin: float, end: float) -> Iterator[Word]:
+    """Yield words one after another, each with time by its length."""
+    step = (end - begin) / max(1, sum(columns(word.word) for word in words))
+    for word in words:
+        end = begin + step * columns(word.word)
+        yield msgspec.structs.replace(word, start=begin, end=end)
+        begin = end
+
+
 def evenly(text: str, start: float, end: float) -> Iterator[Word]:
     """Yield the words of a text without word times, spread over its time."""
-    words = file_line(text).split()
-    step = (end - start) / max(1, len(words))
-    for i, word in enumerate(words):
-        yield Word(word=f" {word}", start=start + i * step, end=start + (i + 1) * step, probability=0.0, stable=True)
+    words = [f" {word}" for word in file_line(text).split()]
+    return _spread([Word(word=word, start=start, end=end, probability=0.0, stable=True) for word in words], start, end)

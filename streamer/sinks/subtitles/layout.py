@@ -1,19 +1,35 @@
-"""Where lines and cues begin.
+"""Where lines and cues begin, and how long a cue stands.
 
-Broadcasters ask for lines of 42 characters, two to a cue (Netflix Timed Text Style Guide; EBU-TT-D leaves room for as
-many). The other layout is that of openai-whisper's `SubtitlesWriter`.
+Source: BBC Subtitle Guidelines, Netflix Timed Text Style Guide; the other layout is that of openai-whisper's
+`SubtitlesWriter`.
 """
 
 import dataclasses
+import itertools
+import math
 from collections.abc import Iterator
-from typing import Protocol
 
 from streamer.events import Final, Word
-from streamer.sinks.subtitles.cues import Cue, CueWord, SubtitleOptions, file_line, milliseconds, spoken_words
+from streamer.sinks.subtitles.cues import (
+    Cue,
+    CueStyle,
+    CueWord,
+    SubtitleOptions,
+    columns,
+    file_line,
+    milliseconds,
+    spoken_words,
+    timed_words,
+)
 
-MAX_LINE_CHARS = 42
 MAX_CUE_LINES = 2
 MAX_PAUSE_MS = 1000  # a longer pause between two words begins a new cue: a text must not stand while nobody speaks
+
+_SENTENCE_ENDS = ".!?…。！？"
+_WIDE_CLAUSE_ENDS = "、，；：。！？"
+_CLAUSE_ENDS = f",;:–—{_WIDE_CLAUSE_ENDS}"
+_CLAUSE_PAUSE_MS = 250
+_LINKING_CHARS = 3  # most words as short as that belong to the next one: articles, prepositions, conjunctions
 
 # In openai-whisper no limit is one of so many characters or words, and a pause is so long, from start to start. As many
 # lines are more than a cue of as many words can have.
@@ -21,86 +37,123 @@ _WHISPER_NO_LIMIT = 1000
 _WHISPER_PAUSE_S = 3.0
 
 
-class Layout(Protocol):
-    """Turns finals into cues."""
-
-    def add(self, final: Final) -> Iterator[Cue]:
-        """Yield the cues that the next final completes."""
-        ...
-
-    def close(self) -> Iterator[Cue]:
-        """Yield what is still held back."""
-        ...
-
-
-def make_layout(options: SubtitleOptions) -> Layout:
-    """Return the layout that the options ask for."""
-    return WhisperLayout(options) if options.as_whisper else BroadcastLayout()
+# Words that no line break may stand between.
+_Piece = list[CueWord]
 
 
 class BroadcastLayout:
-    """Lines of at most 42 characters, two a cue. A cue ends with its segment and where a pause begins.
+    """Two lines a cue, divided where sentences and clauses end. A cue ends with its segment and where a pause begins.
 
     Words that are written without a space between them stay on one line; one longer than a line is divided.
     """
 
+    def __init__(self, style: CueStyle) -> None:
+        self._style = style
+
     def add(self, final: Final) -> Iterator[Cue]:
-        cue: list[CueWord] = []
-        n_lines = line_chars = 0
-        for piece in _pieces(final):
-            n_chars = sum(len(word.text) for word in piece)
-            goes_on = cue and not _is_pause(cue[-1], piece[0])
-            if goes_on and line_chars + n_chars <= MAX_LINE_CHARS:
-                line_chars += n_chars
-                cue += piece
-                continue
-            line_break = ""
-            if goes_on and n_lines < MAX_CUE_LINES:
-                n_lines += 1
-                line_break = "\n"
-            else:
-                if cue:
-                    yield _cue(cue, final)
-                cue, n_lines = [], 1
-            first = piece[0].text.removeprefix(" ")
-            line_chars = n_chars - len(piece[0].text) + len(first)
-            cue += [dataclasses.replace(piece[0], text=line_break + first), *piece[1:]]
-        if cue:
-            yield _cue(cue, final)
+        """Yield the cues of the next final."""
+        pieces = list(_pieces(final, self._style.line_chars))
+        for begin, end in itertools.pairwise(self._cuts(pieces)):
+            cue = pieces[begin:end]
+            line_begins = {self._second_line(cue): "\n", 0: ""}
+            words: list[CueWord] = []
+            for i, (first, *others) in enumerate(cue):
+                if i in line_begins:
+                    first = dataclasses.replace(first, text=line_begins[i] + first.text.removeprefix(" "))
+                words += [first, *others]
+            yield Cue(tuple(words), bool(final.words), words[0].start_ms, max(word.end_ms for word in words))
 
     def close(self) -> Iterator[Cue]:
+        """Yield nothing: nothing is held back."""
         return iter(())
 
+    def _cuts(self, pieces: list[_Piece]) -> list[int]:
+        """Return where cues begin and end, so that all their costs together are least."""
+        style = self._style
+        full = MAX_CUE_LINES * style.line_chars
+        # For each number of pieces: the least cost of their cues, and where the last of these begins.
+        costs, begins = [0.0, *[math.inf] * len(pieces)], [0] * (len(pieces) + 1)
+        for begin, first in enumerate(pieces):
+            n_lines, n_columns, line_columns = 1, 0, 0
+            for end, piece in enumerate(pieces[begin : begin + full], begin + 1):
+                space, width = piece[0].text.startswith(" ") and end > begin + 1, _width([piece])
+                n_columns += space + width
+                line_columns += space + width
+                if line_columns > style.line_chars:
+                    n_lines, line_columns = n_lines + 1, width
+                too_much = n_lines > MAX_CUE_LINES or piece[0].start_ms - first[0].start_ms > style.max_ms
+                if end > begin + 1 and (too_much or _is_pause(pieces[end - 2][-1], piece[0])):
+                    break
+                # Few cues, of like lengths, and none that is gone at once.
+                is_short = piece[-1].end_ms - first[0].start_ms < style.min_ms
+                cost = costs[begin] + 1 + (1 - n_columns / full) ** 2 + is_short
+                cost += _break_cost(pieces, end) if end < len(pieces) else 0
+                if cost < costs[end]:
+                    costs[end], begins[end] = cost, begin
+        cuts = [len(pieces)]
+        while cuts[-1]:
+            cuts.append(begins[cuts[-1]])
+        return cuts[::-1]
 
-def _pieces(final: Final) -> Iterator[list[CueWord]]:
-    """Yield words that no line break may stand between: those without spaces between them, as far as a line holds."""
+    def _second_line(self, cue: list[_Piece]) -> int:
+        """Return the piece that begins the second line of a cue, 0 where all of it fits on one."""
+        most = self._style.line_chars
+
+        def cost(i: int) -> float:
+            above, below = _width(cue[:i]), _width(cue[i:])
+            return _break_cost(cue, i) + abs(above - below) / most if max(above, below) <= most else math.inf
+
+        return min(range(1, len(cue)), key=cost) if _width(cue) > most else 0
+
+
+def _width(pieces: list[_Piece]) -> int:
+    return columns("".join(word.text for piece in pieces for word in piece).removeprefix(" "))
+
+
+def _break_cost(pieces: list[_Piece], i: int) -> float:
+    """Return how much is lost where a line or a cue ends before a piece."""
+    word, following = pieces[i - 1][-1], pieces[i][0]
+    text = word.text.strip().rstrip("\"'”’»)]")
+    if text.endswith(tuple(_SENTENCE_ENDS)):
+        return 0
+    if text.endswith(tuple(_CLAUSE_ENDS)) or following.start_ms - word.end_ms >= _CLAUSE_PAUSE_MS:
+        return 0.5
+    return 2.5 if columns(text) <= _LINKING_CHARS else 1.5
+
+
+def _pieces(final: Final, line_chars: int) -> Iterator[_Piece]:
+    """Yield the words of a final in pieces, none longer than a line."""
     piece: list[CueWord] = []
-    n_chars = 0
-    for word in spoken_words(final):
-        for part in _divided(word):
-            joined = piece and not part.text.startswith(" ") and not _is_pause(piece[-1], part)
-            if not joined or n_chars + len(part.text) > MAX_LINE_CHARS:
-                if piece:
-                    yield piece
-                piece, n_chars = [], 0
-            piece.append(part)
-            n_chars += len(part.text.removeprefix(" "))
+    n_columns = 0
+    for word in timed_words(final):
+        for part in _divided(word, line_chars):
+            width = columns(part.text.removeprefix(" "))
+            joined = piece and not (
+                part.text.startswith(" ")
+                or piece[-1].text.endswith(tuple(_WIDE_CLAUSE_ENDS))
+                or _is_pause(piece[-1], part)
+                or n_columns + width > line_chars
+            )
+            if piece and not joined:
+                yield piece
+            piece, n_columns = ([*piece, part], n_columns + width) if joined else ([part], width)
     if piece:
         yield piece
 
 
-def _divided(word: Word) -> list[CueWord]:
+def _divided(word: Word, line_chars: int) -> list[CueWord]:
     """Divide a word at its spaces, if it has any within, and where a line is full; the parts share its time."""
+    step = line_chars if columns(word.word) == len(word.word) else line_chars // 2
     texts = [
-        (" " if first == 0 else "") + part[first : first + MAX_LINE_CHARS]
+        (" " if first == 0 else "") + part[first : first + step]
         for part in word.word.removeprefix(" ").split(" ")
-        for first in range(0, len(part), MAX_LINE_CHARS)
+        for first in range(0, len(part), step)
     ]
     if not word.word.startswith(" "):
         texts[0] = texts[0].removeprefix(" ")
-    step = (word.end - word.start) / len(texts)
+    step_s = (word.end - word.start) / len(texts)
     return [
-        CueWord(text, milliseconds(word.start + i * step), milliseconds(word.start + (i + 1) * step))
+        CueWord(text, milliseconds(word.start + i * step_s), milliseconds(word.start + (i + 1) * step_s))
         for i, text in enumerate(texts)
     ]
 
@@ -109,8 +162,54 @@ def _is_pause(last: CueWord, word: CueWord) -> bool:
     return word.start_ms - last.end_ms > MAX_PAUSE_MS
 
 
-def _cue(words: list[CueWord], final: Final) -> Cue:
-    return Cue(tuple(words), bool(final.words), words[0].start_ms, max(word.end_ms for word in words))
+class CueTimes:
+    """Gives cues the times that a style asks for. Each is held back until it is known when the next one begins.
+
+    A cue begins when it is spoken, and stands until it can be read or the next one begins. It always stands for the
+    style's least time: where the next one comes earlier, the two become one of two lines, or the next one waits.
+    """
+
+    def __init__(self, style: CueStyle) -> None:
+        self._style = style
+
+        # Told last; its end is not known yet.
+        self._held: Cue | None = None
+
+        # Before which nothing may begin.
+        self._free_ms = 0
+
+    def add(self, cue: Cue) -> Iterator[Cue]:
+        """Yield the cue before, where there is one."""
+        cue = dataclasses.replace(cue, start_ms=max(cue.start_ms, self._free_ms))
+        held = self._held
+        if held is not None and cue.start_ms - held.start_ms < self._style.min_ms + self._style.gap_ms:
+            if len(held.lines) == len(cue.lines) == 1:
+                first, *others = cue.words
+                first = dataclasses.replace(first, text=f"\n{first.text}")
+                words = (*held.words, first, *others)
+                end_ms = max(held.end_ms, cue.end_ms)
+                self._held = Cue(words, held.timed and cue.timed, held.start_ms, end_ms)
+                return
+            cue = dataclasses.replace(cue, start_ms=held.start_ms + self._style.min_ms + self._style.gap_ms)
+        yield from self._release(cue.start_ms)
+        self._held = cue
+
+    def close(self) -> Iterator[Cue]:
+        """Yield the last cue."""
+        return self._release(math.inf)
+
+    def _release(self, next_ms: float) -> Iterator[Cue]:
+        cue, self._held = self._held, None
+        if cue is None:
+            return
+        style = self._style
+        text = sum(columns(word.text.removeprefix("\n")) for word in cue.words)
+        end_ms = max(cue.end_ms, cue.start_ms + max(style.min_ms, math.ceil(text / style.chars_per_s * 1000)))
+        latest_ms = min(next_ms - style.gap_ms, cue.start_ms + style.max_ms)
+        if end_ms > latest_ms or next_ms - end_ms < style.close_ms:
+            end_ms = int(latest_ms)
+        self._free_ms = end_ms + style.gap_ms
+        yield dataclasses.replace(cue, end_ms=end_ms)
 
 
 class WhisperLayout:
@@ -136,6 +235,7 @@ class WhisperLayout:
         self._last_start: float | None = None
 
     def add(self, final: Final) -> Iterator[Cue]:
+        """Yield the cues that the next final completes."""
         if not final.words:
             yield from self.close()
             start_ms, end_ms = milliseconds(final.start), milliseconds(final.end)
@@ -161,6 +261,7 @@ class WhisperLayout:
             yield from self.close()
 
     def close(self) -> Iterator[Cue]:
+        """Yield what is still held back."""
         if self._cue:
             cue, self._cue, self._n_lines = self._cue, [], 1
             yield Cue(tuple(cue), True, cue[0].start_ms, cue[-1].end_ms)

@@ -15,7 +15,7 @@ import msgspec
 
 from streamer.events import Final
 from streamer.sinks.subtitles.cues import Cue, CueWord, SubtitleOptions, has_words
-from streamer.sinks.subtitles.layout import make_layout
+from streamer.sinks.subtitles.layout import BroadcastLayout, CueTimes, WhisperLayout
 from streamer.sinks.subtitles.transcripts import Writer
 
 # What a reader of lyrics could take for a tag: a bracket, digits or a name, and a colon.
@@ -27,7 +27,7 @@ class _LayoutWriter(Writer):
 
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         super().__init__(stream, options)
-        self._layout = make_layout(options)
+        self._layout = BroadcastLayout(options.style) if options.style else WhisperLayout(options)
 
         # Where the last cue ends, or the last line of lyrics begins.
         self._last_ms = 0
@@ -47,14 +47,29 @@ class _LayoutWriter(Writer):
         raise NotImplementedError
 
 
-class _CueWriter(_LayoutWriter):
-    """What subtitle formats share: cues in order, none over another."""
+class CueWriter(_LayoutWriter):
+    """What subtitle formats share: cues in order, none over another, for as long as the style wants them to stand."""
+
+    def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
+        super().__init__(stream, options)
+        self._times = CueTimes(options.style) if options.style else None
+
+    def close(self) -> None:
+        super().close()
+        for cue in self._times.close() if self._times else ():
+            self._timed(cue)
 
     def _cue(self, cue: Cue) -> None:
+        for timed in self._times.add(cue) if self._times else (cue,):
+            self._timed(timed)
+
+    def _timed(self, cue: Cue) -> None:
         start_ms = max(cue.start_ms, self._last_ms)
         end_ms = max(cue.end_ms, start_ms + 1)
         if self._options.highlight_words and cue.timed:
             self._highlight(cue, start_ms)
+            if self._times and self._last_ms < end_ms:
+                self._place(self._last_ms, end_ms, self._text(cue, start_ms, end_ms))
         else:
             self._place(start_ms, end_ms, self._text(cue, start_ms, end_ms))
 
@@ -84,7 +99,7 @@ class _CueWriter(_LayoutWriter):
         raise NotImplementedError
 
 
-class SrtWriter(_CueWriter):
+class SrtWriter(CueWriter):
     """SubRip."""
 
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
@@ -103,7 +118,7 @@ class SrtWriter(_CueWriter):
         self._write(f"{self._number}\n{_clock(start_ms, ',')} --> {_clock(end_ms, ',')}\n{text}\n\n")
 
 
-class VttWriter(_CueWriter):
+class VttWriter(CueWriter):
     """WebVTT."""
 
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
@@ -135,7 +150,7 @@ class VttWriter(_CueWriter):
     def _time(self, time_ms: int) -> str:
         clock = _clock(time_ms, ".")
         # The standard lets hours be left out where there are none; so does openai-whisper.
-        return clock.removeprefix("00:") if self._options.as_whisper else clock
+        return clock.removeprefix("00:") if self._options.style is None else clock
 
 
 class LrcWriter(_LayoutWriter):
@@ -144,7 +159,9 @@ class LrcWriter(_LayoutWriter):
     def _cue(self, cue: Cue) -> None:
         for line in cue.lines:
             self._last_ms = max(self._last_ms, line[0].start_ms)
-            text = self._tagged(line) if self._options.karaoke and cue.timed else _untagged(line)
+            text = _LRC_TAG.sub("(", "".join(word.text for word in line))
+            if self._options.karaoke and cue.timed:
+                text = self._tagged(line)
             self._write(f"[{_lrc_time(self._last_ms)}]{text}\n")
 
     def _tagged(self, line: list[CueWord]) -> str:
@@ -155,10 +172,6 @@ class LrcWriter(_LayoutWriter):
             space = " " if word.text.startswith(" ") else ""
             text += f"{space}<{_lrc_time(tagged_ms)}>{_LRC_TAG.sub('(', word.text[len(space) :])}"
         return f"{text}<{_lrc_time(max(tagged_ms, line[-1].end_ms))}>"
-
-
-def _untagged(line: list[CueWord]) -> str:
-    return _LRC_TAG.sub("(", "".join(word.text for word in line))
 
 
 def _clock(time_ms: int, point: str) -> str:

@@ -1,11 +1,15 @@
 """Transcripts: text, JSON, JSON Lines, and openai-whisper's tab-separated values."""
 
+import re
 from typing import Any, TextIO
 
 import msgspec
 
 from streamer.events import Event, Final, Gap, Ready, Word
 from streamer.sinks.subtitles.cues import SubtitleOptions, evenly, file_line, has_words, milliseconds
+
+# DEL and C1 controls, which terminals obey, and line breaks that JSON does not escape.
+_CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
 
 
 class Writer:
@@ -43,7 +47,8 @@ class JsonLinesWriter(Writer):
     """Every event as it came, one a line, whatever the options say."""
 
     def handle(self, event: Event) -> None:
-        self._write(event.to_json() + "\n")
+        # JSON escapes the controls up to U+001F only. Outside of strings none of these can stand.
+        self._write(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", event.to_json()) + "\n")
 
 
 class JsonWriter(Writer):
@@ -83,8 +88,8 @@ class JsonWriter(Writer):
             "text": " ".join(text for text in self._texts if text),
             "language": self._segments[0].language if self._segments else "",
             "model": self._model,
-            "segments": [_without_envelope(final) for final in self._segments],
-            "gaps": [_without_envelope(gap) for gap in self._gaps],
+            "segments": [without_envelope(final) for final in self._segments],
+            "gaps": [without_envelope(gap) for gap in self._gaps],
         }
         self._write(msgspec.json.format(msgspec.json.encode(transcript), indent=2).decode("utf-8") + "\n")
 
@@ -135,5 +140,6 @@ def _divided(final: Final, options: SubtitleOptions) -> list[Final]:
     ]
 
 
-def _without_envelope(event: Event) -> dict[str, Any]:
+def without_envelope(event: Event) -> dict[str, Any]:
+    """Return an event as a transcript's JSON has it."""
     return {key: value for key, value in msgspec.to_builtins(event).items() if key not in ("type", "seq", "session")}

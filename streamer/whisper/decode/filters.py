@@ -31,7 +31,6 @@ class SuppressTokens:
         self._bias[list(suppressed)] = -np.inf
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
-        """See LogitFilter."""
         logits += self._bias
 
 
@@ -42,7 +41,6 @@ class SuppressAtBegin:
     suppressed: tuple[int, ...]
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
-        """See LogitFilter."""
         if not tokens:
             logits[list(self.suppressed)] = -np.inf
 
@@ -54,12 +52,9 @@ class TimestampRules:
     end_of_text: int
     no_timestamps: int
     timestamp_begin: int
-
-    # Latest time at which the text may begin, in steps of 20 ms.
-    max_initial: int | None
+    max_initial: int | None  # latest time at which the text may begin, in steps of 20 ms
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
-        """See LogitFilter."""
         begin = self.timestamp_begin
         logits[self.no_timestamps] = -np.inf
         last_is_time = len(tokens) >= 1 and tokens[-1] >= begin

@@ -89,7 +89,6 @@ class HotWordsFilter:
         self._within_word = np.array(within, dtype=np.float32)
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
-        """See LogitFilter."""
         node = self._tree.find(tokens)
         if node.complete:
             logits[: len(self._within_word)] -= node.complete * self._within_word

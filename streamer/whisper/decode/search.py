@@ -122,16 +122,11 @@ class Guess:
     """A token that was fed before it was known to come, and what the decoder said behind it."""
 
     token: int
-
-    # Shape (n_vocab,).
-    logits: FloatArray
-
-    # Shape (n_heads, 1, n_audio_ctx).
-    attention: FloatArray
+    logits: FloatArray  # shape (n_vocab,)
+    attention: FloatArray  # shape (n_heads, 1, n_audio_ctx)
 
 
 def greedy(logits: FloatArray) -> int:
-    """Choose the likeliest token."""
     return int(logits.argmax())
 
 
@@ -219,7 +214,6 @@ def loop_length(tokens: Sequence[int]) -> int:
 
 
 def loop_repeats(length: int) -> int:
-    """Return how often a run of this length has to come in a row to be a loop."""
     return max(LOOP_REPEATS, -(-LOOP_TOKENS // length))
 
 

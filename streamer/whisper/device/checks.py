@@ -7,6 +7,7 @@ and state are tried out on the device that will be used.
 from collections.abc import Iterator
 
 import numpy as np
+import openvino as ov
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND
@@ -33,7 +34,7 @@ def check_ports(compilation: Compilation) -> Iterator[Check]:
         wrong = [
             f"{port} {describe(found[port]) if port in found else 'missing'}, expected {list(shape)}"
             for port, shape in expected.items()
-            if port not in found or tuple(found[port].shape) != shape
+            if port not in found or not found[port].partial_shape.compatible(ov.PartialShape(list(shape)))
         ]
         yield Check(
             f"{name}: ports",
@@ -147,7 +148,6 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int, window_s: int = C
 
 
 def _run(runtime: Runtime, mel: FloatArray, token: int) -> dict[str, FloatArray]:
-    """Return what each stage gives for a window."""
     window = runtime.encode(mel, 0)
     cross = to_float32(next(iter(window.tensors.values())))
     hidden = runtime.last_hidden_state.astype(np.float32)

@@ -1,6 +1,7 @@
 """A model's graphs compiled for devices, in parallel, each stage on the first of its devices that takes it."""
 
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,24 +14,32 @@ from openvino import opset13
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ConfigError, InferenceError
 from streamer.whisper import cache
+from streamer.whisper.device.allocator import give_back_mapped
+from streamer.whisper.device.apart import WrittenGraph, may_abort
 from streamer.whisper.device.devices import (
     DEVICE_ORDER,
     StagePlan,
     check_properties,
     device_facts,
+    has_choice,
     kind_of,
     properties_for,
     the_core,
 )
+from streamer.whisper.generation import MIN_WINDOW_S
 from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
-from streamer.whisper.graphs.ir import first_line
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId
+from streamer.whisper.graphs.ports import BATCH_SLOTS, BLOCK_TOKENS, MAX_WINDOWS, GraphId, Ports, beam_slots, ports
+from streamer.whisper.ir import first_line
 
 logger = logging.getLogger(__name__)
 
 # Up to this width a decoder's step is too short to be shared: on a two-core machine a second thread takes nano.en a
 # quarter more processor time, and no less time.
 NARROW = 256
+
+# From this width on a CPU computes with one graph of a stage for all sizes of calls. Each graph has its own copy of the
+# weights; narrower models have few of them, and a step of theirs would take up to twice as long.
+WIDE = 512
 
 # Windows that there are graphs for, in seconds, where nothing else is asked for.
 WHOLE_WINDOW = (CHUNK_LENGTH_S,)
@@ -60,8 +69,11 @@ class Compilation:
         """
         self.graphs = graphs
         self.compiled: dict[GraphId, ov.CompiledModel] = {}
+        # See `batch_decoder`.
+        self._batch_decoder: ov.CompiledModel | None = None
         self.plans = dict(plans)
-        self._n_beams = n_beams
+        # Sequences that beam search follows at once.
+        self.n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
@@ -70,10 +82,11 @@ class Compilation:
         self._core = the_core()
         # How many of a stage's devices did not work.
         self._failed = dict.fromkeys(plans, 0)
+        # Stages that failed in half precision, and devices that they did so on.
+        self._precise: set[tuple[str, str]] = set()
 
     @property
     def devices(self) -> dict[str, str]:
-        """Device of each stage."""
         return {stage: plan.candidates[self._failed[stage]] for stage, plan in self.plans.items()}
 
     def compile(self) -> None:
@@ -106,9 +119,36 @@ class Compilation:
             self.reject(errors)
             self.compile()
 
+    def give_back(self) -> None:
+        """Give back the memory of what was read to compile, which the graphs have copies of once they have computed."""
+        give_back_mapped(Path(place) for place in (self._cache_dir, self._model) if place)
+
+    def batch_decoder(self) -> ov.CompiledModel | None:
+        """Return the decoder for any number of windows at once, compiled the first time that it is asked for.
+
+        None where there can be none: on devices that want fixed sizes, of graphs that others exported, and of those
+        that were saved before there were batches. Raises InferenceError where it cannot be compiled.
+        """
+        if self.devices["decoder"] != "CPU":
+            return None
+        # Where a graph takes all sizes, it takes those of a batch.
+        for graph, compiled in self.compiled.items():
+            if graph.stage == "decoder" and graph.bounded:
+                return compiled if takes_batches(compiled.input("input_ids")) else None
+        if self._batch_decoder is None:
+            whole = self.graphs.build["decoder"]()
+            if takes_batches(whole.input("input_ids")):
+                graph, model = self._for_all_sizes("decoder", whole)
+                cross_kv = next(found for other, found in self.compiled.items() if other.stage == "cross_kv")
+                if cross_kv.output(0).element_type == ov.Type.bf16:
+                    keep_in_bfloat16(model)
+                self._batch_decoder = self._compile(graph, model)
+        return self._batch_decoder
+
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
         self.compiled.clear()
+        self._batch_decoder = None
         self._core = the_core(renewed=True)
         for stage, plan in self.plans.items():
             if not plan.npu_through_cpu:
@@ -117,12 +157,16 @@ class Compilation:
                 self.plans[stage] = dataclasses.replace(plan, candidates=(*plan.candidates, *spare))
 
     def reject(self, errors: Mapping[str, InferenceError]) -> None:
-        """Give up the devices of stages that failed. Raises the error of a stage that has no other."""
+        """Give up the devices of stages that failed, or half precision on them. Raises the error of a stage's last."""
         told: dict[str, list[str]] = {}
         for stage, error in errors.items():
             plan = self.plans[stage]
             self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
             device = plan.candidates[self._failed[stage]]
+            if has_choice(device, plan) and (stage, device) not in self._precise:
+                self._precise.add((stage, device))
+                logger.warning("%s; trying %s in full precision for %s", error, device, stage)
+                continue
             if self._failed[stage] + 1 >= len(plan.candidates):
                 raise error
             self._failed[stage] += 1
@@ -134,11 +178,14 @@ class Compilation:
     def _models(self, stage: str) -> dict[GraphId, ov.Model]:
         """Build a stage's graph, and fix its sizes to those that it is used with."""
         whole = self.graphs.build[stage]()
+        bounded = self._bounded(stage, whole)
+        if bounded is not None:
+            return bounded
         sizes = [(1, False)]
         if stage == "decoder" and whole.is_dynamic():
-            sizes += [(BLOCK_TOKENS, False), *([(self._n_beams, True)] if self._n_beams > 1 else [])]
-        elif stage == "decoder" and (self._n_beams > 1 or len(self.windows_s) > 1):
-            setting = f"beam_size {self._n_beams}" if self._n_beams > 1 else f"windows_s {self.windows_s}"
+            sizes += [(BLOCK_TOKENS, False), *([(self.n_beams, True)] if self.n_beams > 1 else [])]
+        elif stage == "decoder" and (self.n_beams > 1 or len(self.windows_s) > 1):
+            setting = f"beam_size {self.n_beams}" if self.n_beams > 1 else f"windows_s {self.windows_s}"
             raise ConfigError(
                 f"{setting} needs a decoder whose sizes can be chosen, this one was made for one token a call and"
                 " 30 s: use a checkpoint instead of exported graphs, or leave the setting out"
@@ -148,9 +195,38 @@ class Compilation:
             for n_tokens, beams in sizes:
                 graph = GraphId(stage, window_s, n_tokens, beams)
                 as_it_is = window_s == CHUNK_LENGTH_S and not whole.is_dynamic()
-                ports = graph.ports(self.graphs.dims, len(self.graphs.alignment_heads))
-                models[graph] = whole if as_it_is else fix_sizes(whole, ports.inputs)
+                models[graph] = whole if as_it_is else fix_sizes(whole, self._ports(graph).inputs)
         return models
+
+    def _bounded(self, stage: str, whole: ov.Model) -> dict[GraphId, ov.Model] | None:
+        """Return the one graph for calls of all sizes; None where each size is to have its own."""
+        decodes = stage == "decoder"
+        width = self.graphs.dims.n_text_state if decodes else self.graphs.dims.n_audio_state
+        if self.devices[stage] != "CPU" or width < WIDE or whole.is_dynamic() != decodes:
+            return None
+        graph, model = self._for_all_sizes(stage, whole)
+        smallest = self._ports(GraphId(stage, MIN_WINDOW_S))
+        found = {name: port.partial_shape for port in model.outputs for name in port.names}
+        # What others exported may be for 30 s alone.
+        fits = all(found[name].compatible(ov.PartialShape(list(shape))) for name, shape in smallest.outputs.items())
+        if not fits:
+            return None
+        # OpenVINO 2026.4 copies outputs of bounded shapes, which are large here, and the weights small: 30 s apart.
+        apart = {GraphId(stage): fix_sizes(whole, self._ports(GraphId(stage)).inputs)} if stage == "cross_kv" else {}
+        return apart | {graph: model}
+
+    def _for_all_sizes(self, stage: str, whole: ov.Model) -> tuple[GraphId, ov.Model]:
+        """Return a graph that takes all sizes of calls; a decoder also several windows, where it can be made so."""
+        n_tokens = max(BLOCK_TOKENS, self.n_beams) if stage == "decoder" else 1
+        n_windows = MAX_WINDOWS if stage == "decoder" and takes_batches(whole.input("input_ids")) else 1
+        n_slots = beam_slots(self.graphs.dims, self.n_beams) + BATCH_SLOTS
+        make = functools.partial(ports, stage, self.graphs.dims, len(self.graphs.alignment_heads))
+        smallest = make(window_s=MIN_WINDOW_S, n_tokens=1, n_slots=1)
+        largest = make(n_tokens=n_tokens, n_slots=n_slots, n_windows=n_windows)
+        return GraphId(stage, n_tokens=n_tokens, bounded=True), fix_sizes(whole, smallest.inputs, largest.inputs)
+
+    def _ports(self, graph: GraphId) -> Ports:
+        return graph.ports(self.graphs.dims, len(self.graphs.alignment_heads))
 
     def _keeps_bfloat16(self, models: Mapping[str, Mapping[GraphId, ov.Model]]) -> bool:
         """Tell whether keys and values, which are read at every call, are to take half of the memory.
@@ -172,15 +248,28 @@ class Compilation:
         stage = graph.stage
         device = self.devices[stage]
         group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
-        properties = properties_for(device, self.plans[stage], group_size)
+        properties = properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
         if stage == "decoder" and device == "CPU" and self.graphs.dims.n_text_state <= NARROW:
             properties = {"INFERENCE_NUM_THREADS": 1, **properties}
-        begin = time.monotonic()
+        through_cpu = self.plans[stage].npu_through_cpu
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
-        cache_dir = None if self.plans[stage].npu_through_cpu else self._cache_dir
-        if cache_dir is not None:
-            facts = [*device_facts(self._core, device), sorted(properties.items()), self._model, graph]
-            directory = cache.entry(cache_dir, device, facts)
+        directory = None
+        if self._cache_dir is not None and not through_cpu:
+            shapes = [port.partial_shape for port in model.inputs]
+            facts = [*device_facts(self._core, device), sorted(properties.items()), self._model, graph, shapes]
+            directory = cache.entry(self._cache_dir, device, facts)
+        if through_cpu or not may_abort(model, device):
+            return self._compile_for(device, graph, model, properties, directory)
+        with WrittenGraph(model) as written:
+            if directory is None or not any(directory.glob("*.blob")):
+                written.try_out(device, properties, directory)
+            return self._compile_for(device, graph, written.read(), properties, directory)
+
+    def _compile_for(
+        self, device: str, graph: GraphId, model: ov.Model, properties: Mapping[str, object], directory: Path | None
+    ) -> ov.CompiledModel:
+        begin = time.monotonic()
+        if directory is not None:
             try:
                 with cache.replacing(directory):
                     compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(directory)})
@@ -197,13 +286,18 @@ class Compilation:
                 f"{device} cannot compile the {graph} graph ({first_line(error)}): update its driver,"
                 " or choose another device with --device CPU"
             ) from None
-        if cache_dir is not None:
+        if directory is not None:
             logger.warning(
                 "the cache of compiled graphs in %s cannot be used for the %s graph: delete that directory",
-                cache_dir,
+                directory.parent,
                 graph,
             )
         return compiled
+
+
+def takes_batches(ids: ov.Output | ov.ConstOutput) -> bool:
+    """Tell whether a decoder takes several windows, by its input of tokens."""
+    return bool(ids.partial_shape[0].is_dynamic)
 
 
 def has_integer_weights(model: ov.Model) -> bool:
@@ -221,7 +315,7 @@ def keep_in_bfloat16(model: ov.Model) -> None:
     for parameter in model.get_parameters():
         old = parameter.output(0)
         if "key_values." in old.get_any_name():
-            new = opset13.parameter(parameter.get_output_shape(0), ov.Type.bf16)
+            new = opset13.parameter(parameter.get_output_partial_shape(0), ov.Type.bf16)
             new.output(0).set_names(old.get_names())
             new.set_friendly_name(parameter.get_friendly_name())
             _multiply_with(new.output(0), old)

@@ -12,8 +12,8 @@ import openvino as ov
 from openvino import opset13
 
 from streamer.errors import ConfigError, InferenceError
-from streamer.whisper.graphs.ir import first_line
 from streamer.whisper.graphs.ports import STAGES
+from streamer.whisper.ir import first_line
 
 # What AUTO prefers: the idle accelerator first, the processor that always works last.
 DEVICE_ORDER = ("NPU", "GPU", "CPU")
@@ -22,6 +22,9 @@ _LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
 
 # Reduced precision would change tokens between machines. An NPU computes in half precision and takes no such hint.
 _FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
+
+# What a GPU's matrix units compute in. Its results have to pass the checks, else it computes in full precision.
+_HALF_PRECISION = {"INFERENCE_PRECISION_HINT": "f16"}
 
 # The NPU plugin without an NPU: it delegates to the CPU (docs/design.md). By default it hands tensors from one
 # partition to the next in half precision, which an NPU computes in anyway; a check on a CPU wants it exact.
@@ -165,12 +168,15 @@ def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str,
     return plans
 
 
-def properties_for(device: str, plan: StagePlan, group_size: int | None = None) -> dict[str, object]:
+def properties_for(
+    device: str, plan: StagePlan, group_size: int | None = None, *, precise: bool = False
+) -> dict[str, object]:
     """Return the properties to compile a stage with: ours, and the user's, which win.
 
     group_size : activations that may share a scale where they meet weights of 8 or 4 bits; None: the weights are whole
+    precise : whether a device that may choose half precision is to compute in full precision instead
     """
-    ours = _our_properties(device, plan)
+    ours = _our_properties(device, plan, precise=precise)
     if group_size is not None and device == "CPU":
         # Such weights are not exact: the processor may encode as it does fastest, on some in bfloat16. Groups of
         # OpenVINO's own size, 32, cost a tenth of the encoder's time more.
@@ -179,6 +185,11 @@ def properties_for(device: str, plan: StagePlan, group_size: int | None = None) 
             # Rounded activations would give a token other logits in a block than alone.
             ours |= {**_FULL_PRECISION, "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     return {**ours, **own_properties(device, plan)}
+
+
+def has_choice(device: str, plan: StagePlan) -> bool:
+    """Tell whether a device computes in half precision first, and in full precision where that fails the checks."""
+    return kind_of(device) == "GPU" and "INFERENCE_PRECISION_HINT" not in own_properties(device, plan)
 
 
 def own_properties(device: str, plan: StagePlan) -> dict[str, object]:
@@ -236,10 +247,12 @@ def _available(core: ov.Core) -> list[str]:
         ) from None
 
 
-def _our_properties(device: str, plan: StagePlan) -> dict[str, object]:
+def _our_properties(device: str, plan: StagePlan, *, precise: bool = False) -> dict[str, object]:
     if plan.npu_through_cpu:
         return {**_LATENCY, **_NPU_THROUGH_CPU}
-    return {**_LATENCY} if kind_of(device) == "NPU" else {**_LATENCY, **_FULL_PRECISION}
+    if kind_of(device) == "NPU":
+        return {**_LATENCY}
+    return {**_LATENCY, **(_HALF_PRECISION if kind_of(device) == "GPU" and not precise else _FULL_PRECISION)}
 
 
 def _parsed(properties: Sequence[str], setting: str) -> dict[str, str]:

@@ -18,7 +18,8 @@ import openvino.opset13 as ops
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
-from streamer.whisper.graphs.ports import Ports, Shape, dtype_of, ports
+from streamer.whisper.graphs.compress import constant, precision_of_tables
+from streamer.whisper.graphs.ports import STAGES, Ports, Shape, dtype_of, ports
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 LAYER_NORM_EPSILON = 1e-5  # torch.nn.LayerNorm's default, which Whisper was trained with
@@ -42,29 +43,35 @@ class ModelGraphs:
     build: Mapping[str, Callable[[], ov.Model]]
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, alignment_heads: Heads) -> "ModelGraphs":
-        """Return the graphs that we build from a checkpoint's weights."""
+    def of(
+        cls, checkpoint: Checkpoint, alignment_heads: Heads, precisions: Mapping[str, str] | None = None
+    ) -> "ModelGraphs":
+        """Return the graphs that we build from a checkpoint's weights.
+
+        precisions : that the weights of each stage are brought to (see `compress`); None: as the checkpoint has them
+        """
         dims, tensors = checkpoint.dims, checkpoint.tensors
+        to = dict.fromkeys(STAGES, "f32") | dict(precisions or {})
         return cls(
             dims,
             alignment_heads,
             {
-                "encoder": lambda: build_encoder(dims, tensors),
-                "cross_kv": lambda: build_cross_kv(dims, tensors),
-                "decoder": lambda: build_decoder(dims, tensors, alignment_heads),
+                "encoder": lambda: build_encoder(dims, tensors, to["encoder"]),
+                "cross_kv": lambda: build_cross_kv(dims, tensors, to["cross_kv"]),
+                "decoder": lambda: build_decoder(dims, tensors, alignment_heads, to["decoder"]),
             },
         )
 
 
-def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:
+def build_encoder(dims: ModelDimensions, weights: Weights, precision: str = "f32") -> ov.Model:
     """Build the encoder, from a spectrogram to hidden states, for 30 s; `fix_sizes` makes one for less audio of it."""
-    build = _Builder(weights, ports("encoder", dims))
+    build = _Builder(weights, ports("encoder", dims), precision)
     x = build.gelu(build.convolution(build.inputs["input_features"], "encoder.conv1", stride=1))
     x = build.gelu(build.convolution(x, "encoder.conv2", stride=2))
     x = ops.transpose(x, build.integers([0, 2, 1]))
     # As many positions as there are: all, unless the graph is fixed to a shorter window.
     length = ops.gather(ops.shape_of(x), build.integers([1]), ops.constant(np.int64(0)))
-    positions = build.weight("encoder.embed_positions.weight")
+    positions = build.plain("encoder.embed_positions.weight")
     x = ops.add(x, ops.slice(positions, build.integers([0]), length, build.integers([1]), build.integers([0])))
     for i in range(dims.n_audio_layer):
         prefix = f"encoder.layers.{i}"
@@ -79,9 +86,9 @@ def build_encoder(dims: ModelDimensions, weights: Weights) -> ov.Model:
     return build.model({"last_hidden_state": build.layer_norm(x, "encoder.layer_norm")}, "whisper_encoder")
 
 
-def build_cross_kv(dims: ModelDimensions, weights: Weights) -> ov.Model:
+def build_cross_kv(dims: ModelDimensions, weights: Weights, precision: str = "f32") -> ov.Model:
     """Build what makes keys and values for the decoder's cross-attention of the hidden states, for 30 s."""
-    build = _Builder(weights, ports("cross_kv", dims))
+    build = _Builder(weights, ports("cross_kv", dims), precision)
     hidden = build.inputs["encoder_hidden_states"]
     outputs = {
         f"present_key_values.{i}.encoder.{kind}": build.heads(
@@ -95,22 +102,23 @@ def build_cross_kv(dims: ModelDimensions, weights: Weights) -> ov.Model:
     return build.model(outputs, "whisper_cross_kv")
 
 
-def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Heads) -> ov.Model:
-    """Build the decoder for any number of tokens (T) a call, after any number of cached slots (P).
+def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Heads, precision: str = "f32") -> ov.Model:
+    """Build the decoder for any number of tokens (T) a call, after any number of cached slots (P), of any windows (B).
 
     Each token has a row of the mask, with 1 for the cached slots and the tokens of its own call that it sees. So a call
     may continue one sequence by several tokens, or several sequences by one each. `cross_attention` is the softmax
-    weights of the alignment heads. Before the graph is compiled, `fix_sizes` gives it its T and P.
+    weights of the alignment heads. Before the graph is compiled, `fix_sizes` gives it its T, P and B.
     """
-    build = _Builder(weights, ports("decoder", dims, len(alignment_heads)))
+    build = _Builder(weights, ports("decoder", dims, len(alignment_heads), n_windows=-1), precision)
     ids, positions, mask = (build.inputs[name] for name in ("input_ids", "position_ids", "attention_mask"))
 
     zero = ops.constant(np.int64(0))
-    x = ops.add(
-        ops.gather(build.weight("decoder.embed_tokens.weight"), ids, zero),
-        ops.gather(build.weight("decoder.embed_positions.weight"), positions, zero),
-    )
-    visible = ops.unsqueeze(mask, build.integers([0, 1]))
+    # Positions and rows of the mask come one behind the other, whatever window they are of.
+    sizes = ops.shape_of(ids)
+    placed = ops.gather(build.table("decoder.embed_positions.weight"), ops.reshape(positions, sizes, False), zero)
+    x = ops.add(ops.gather(build.table("decoder.embed_tokens.weight"), ids, zero), placed)
+    visible = ops.reshape(mask, ops.concat([sizes, build.integers([-1])], 0), False)
+    visible = ops.unsqueeze(visible, build.integers([1]))
     bias = ops.multiply(ops.subtract(build.floats(1.0), visible), build.floats(HIDDEN_SCORE))
 
     outputs: dict[str, ov.Output] = {}
@@ -142,35 +150,47 @@ def build_decoder(dims: ModelDimensions, weights: Weights, alignment_heads: Head
         x = build.feed_forward(x, prefix)
 
     x = build.layer_norm(x, "decoder.layer_norm")
-    outputs["logits"] = ops.matmul(x, build.weight("proj_out.weight", "decoder.embed_tokens.weight"), False, True)
+    outputs["logits"] = ops.matmul(x, build.table("proj_out.weight", "decoder.embed_tokens.weight"), False, True)
     if alignment_heads:
         outputs["cross_attention"] = ops.concat([aligned[layer, head] for layer, head in alignment_heads], 1)
     return build.model(outputs, "whisper_decoder")
 
 
-def fix_sizes(graph: ov.Model, inputs: Mapping[str, Shape]) -> ov.Model:
-    """Return a copy of a graph whose inputs have these shapes; then all shapes are fixed.
+def fix_sizes(graph: ov.Model, *inputs: Mapping[str, Shape]) -> ov.Model:
+    """Return a copy of a graph whose inputs have these shapes; of several, also all between them.
 
     The weights are not copied: all graphs that are made of one look at the same memory. Raises ModelError where the
     graph cannot take the shapes, as those of others cannot.
     """
     fixed = graph.clone()
+    shapes = {
+        name: [ov.Dimension(min(sizes), max(sizes)) for sizes in zip(*(shapes[name] for shapes in inputs), strict=True)]
+        for name in inputs[0]
+    }
     try:
-        fixed.reshape({name: list(shape) for name, shape in inputs.items()})
+        fixed.reshape({name: ov.PartialShape(shape) for name, shape in shapes.items()})
     except RuntimeError:
-        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in list(inputs.items())[:3])
+        sizes = ", ".join(f"{name} {list(shape)}" for name, shape in list(inputs[0].items())[:3])
         raise ModelError(
             f"the graph {graph.get_friendly_name()!r:.80} cannot take {sizes:.200}: it was made for other sizes alone;"
             " leave model.windows_s out, or convert the original checkpoint again with `streamer models convert`"
         ) from None
+    # The NPU's plugin, where the CPU computes for it, mixes up what it would have to find out from a shape.
+    for node in fixed.get_ops():
+        if node.get_type_name() == "ShapeOf" and node.get_input_partial_shape(0).is_static:
+            size = ops.constant(np.asarray(node.get_input_shape(0), dtype=np.int64))
+            for target in node.output(0).get_target_inputs():
+                target.replace_source_output(size.output(0))
     return fixed
 
 
 class _Builder:
     """Layers of Whisper as opset nodes, and the inputs of the graph that they are put into."""
 
-    def __init__(self, weights: Weights, ports: Ports) -> None:
+    def __init__(self, weights: Weights, ports: Ports, precision: str) -> None:
         self._weights = weights
+        # Of matrices.
+        self._precision = precision
         # Asked of this and not of the mapping, which would read the tensor to answer.
         self._names = frozenset(weights)
         self._ports = ports
@@ -191,18 +211,17 @@ class _Builder:
             results.append(result)
         return ov.Model(results, list(self.inputs.values()), name)
 
-    def weight(self, *names: str) -> ov.Node:
-        """Return the first of these weights that the model has."""
+    def table(self, *names: str) -> ov.Node:
+        """Return the first of these weights that the model has, which is no plain matrix."""
         name = next(name for name in names if name in self._names)
         if name not in self._constants:
-            self._constants[name] = self.constant(self._weights[name])
+            self._constants[name] = constant(self._weights[name], precision_of_tables(self._precision))
         return self._constants[name]
 
-    def constant(self, array: FloatArray) -> ov.Node:
-        # The node looks at the array's own memory and keeps it alive. It asks for one that could be written to.
-        array = np.require(array, requirements=["C", "ALIGNED", "WRITEABLE"])
-        constant = ops.constant(array, shared_memory=True)
-        return constant if array.dtype == np.float32 else ops.convert(constant, "f32")
+    def plain(self, name: str) -> ov.Node:
+        """Return weights that are added or multiplied element by element, and so have no integers."""
+        precision = "f32" if self._precision == "f32" else "f16"
+        return constant(self._weights[name], precision)
 
     def floats(self, values: float | FloatArray) -> ov.Node:
         return ops.constant(np.asarray(values, dtype=np.float32))
@@ -211,8 +230,8 @@ class _Builder:
         return ops.constant(np.asarray(values, dtype=np.int64))
 
     def linear(self, x: ov.Node, prefix: str) -> ov.Node:
-        y = ops.matmul(x, self.weight(f"{prefix}.weight"), False, True)
-        return ops.add(y, self.weight(f"{prefix}.bias")) if f"{prefix}.bias" in self._names else y
+        y = ops.matmul(x, constant(self._weights[f"{prefix}.weight"], self._precision), False, True)
+        return ops.add(y, self.plain(f"{prefix}.bias")) if f"{prefix}.bias" in self._names else y
 
     def linears(self, x: ov.Node, prefixes: Sequence[str]) -> ov.Node:
         """Return the outputs of several layers with the same input, one behind the other; not all need a bias."""
@@ -221,27 +240,27 @@ class _Builder:
             self._weights[name] if (name := f"{prefix}.bias") in self._names else np.zeros(len(weight), weight.dtype)
             for prefix, weight in zip(prefixes, weights, strict=True)
         ]
-        y = ops.matmul(x, self.constant(np.concatenate(weights)), False, True)
-        return ops.add(y, self.constant(np.concatenate(biases)))
+        y = ops.matmul(x, constant(np.concatenate(weights), self._precision), False, True)
+        return ops.add(y, constant(np.concatenate(biases), self._precision))
 
     def layer_norm(self, x: ov.Node, prefix: str) -> ov.Node:
         normed = ops.mvn(x, self.integers([-1]), True, LAYER_NORM_EPSILON, "inside_sqrt")
-        return ops.add(ops.multiply(normed, self.weight(f"{prefix}.weight")), self.weight(f"{prefix}.bias"))
+        return ops.add(ops.multiply(normed, self.plain(f"{prefix}.weight")), self.plain(f"{prefix}.bias"))
 
     def gelu(self, x: ov.Node) -> ov.Node:
         return ops.gelu(x, "erf")
 
     def convolution(self, x: ov.Node, prefix: str, stride: int) -> ov.Node:
-        y = ops.convolution(x, self.weight(f"{prefix}.weight"), [stride], [1], [1], [1])
+        y = ops.convolution(x, self.table(f"{prefix}.weight"), [stride], [1], [1], [1])
         bias = self._weights[f"{prefix}.bias"].astype(np.float32)
         return ops.add(y, self.floats(bias[None, :, None]))
 
     def heads(self, x: ov.Node, n_head: int, head_size: int) -> ov.Node:
-        split = ops.reshape(x, self.integers([1, -1, n_head, head_size]), False)
+        split = ops.reshape(x, self.integers([0, -1, n_head, head_size]), True)
         return ops.transpose(split, self.integers([0, 2, 1, 3]))
 
     def merge_heads(self, x: ov.Node, width: int) -> ov.Node:
-        return ops.reshape(ops.transpose(x, self.integers([0, 2, 1, 3])), self.integers([1, -1, width]), False)
+        return ops.reshape(ops.transpose(x, self.integers([0, 2, 1, 3])), self.integers([0, -1, width]), True)
 
     def attention(
         self, query: ov.Node, keys: Sequence[ov.Node], values: Sequence[ov.Node], bias: ov.Node | None = None

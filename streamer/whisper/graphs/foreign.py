@@ -18,8 +18,8 @@ from streamer.audio.constants import N_FRAMES
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.files import read_json
-from streamer.whisper.graphs.ir import probe_graphs, read_graph
 from streamer.whisper.graphs.ports import key_values
+from streamer.whisper.ir import probe_graphs, read_graph
 
 # Names of the files of each stage.
 _FILES = {
@@ -27,9 +27,6 @@ _FILES = {
     "cross_kv": "*_cross_kv.xml",
     "decoder": "*_decoder_static_kvcache_*.xml",
 }
-
-# What optimum-intel writes: dynamic shapes, and a cache that is hidden inside of the decoder.
-_OPTIMUM_FILES = ("openvino_encoder_model.xml", "openvino_decoder_model.xml")
 
 _FLOATS = ("f16", "f32")
 _INTEGERS = ("i32", "i64")
@@ -66,11 +63,9 @@ class ForeignTriple:
     cross_type: ov.Type
 
     def encoder(self) -> ov.Model:
-        """Return the encoder."""
         return _Graph(self.encoder_path).model
 
     def cross_kv(self) -> ov.Model:
-        """Return the cross-KV, which takes what the encoder gives."""
         return _retyped(_Graph(self.cross_kv_path).model, ["encoder_hidden_states"], self.hidden_type)
 
     def decoder(self, alignment_heads: Heads) -> ov.Model:
@@ -89,7 +84,7 @@ class ForeignTriple:
 
 def is_triple(directory: Path) -> bool:
     """Return whether a directory holds OpenVINO graphs of others, whole or in part."""
-    return any(_find(directory, pattern) for pattern in (*_FILES.values(), *_OPTIMUM_FILES))
+    return any(_find(directory, pattern) for pattern in _FILES.values())
 
 
 def load_triple(directory: Path) -> ForeignTriple:
@@ -167,13 +162,7 @@ def load_triple(directory: Path) -> ForeignTriple:
 
 
 def _find_graphs(directory: Path) -> dict[str, Path]:
-    optimum = [path.name for pattern in _OPTIMUM_FILES for path in _find(directory, pattern)]
     found = {stage: _find(directory, pattern) for stage, pattern in _FILES.items()}
-    if optimum and not all(found.values()):
-        raise ModelError(
-            f"{directory} holds {optimum[0]}, an export of optimum-intel with dynamic shapes: expected static graphs;"
-            " use the checkpoint that it was made from"
-        )
     for stage, paths in found.items():
         if not paths:
             others = ", ".join(sorted(path.name for path in _find(directory, "*.xml")))

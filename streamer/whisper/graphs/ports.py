@@ -18,6 +18,15 @@ STAGES = ("encoder", "cross_kv", "decoder")
 # a block of 16 costs 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
 
+# Windows that are decoded at once, at most. The cache has room for so many tokens of each, and for so many more each
+# time that it is full: what is not filled would be read at every call, too.
+MAX_WINDOWS = 64
+BATCH_SLOTS = 64
+
+# The same of one sequence where a graph takes any number. For more, OpenVINO 2026.4 keeps the weights once more in
+# another order; and a call of 16 costs as much as three of these on a processor without matrix units.
+FEW_TOKENS = 6
+
 Shape = tuple[int, ...]
 
 
@@ -42,15 +51,32 @@ class GraphId:
     n_tokens: int = 1
     beams: bool = False
 
+    # Whether it takes all smaller sizes too, and a decoder both sequences that are continued and beams.
+    bounded: bool = False
+
     def __str__(self) -> str:
         """Return what people call it, such as `encoder`, or `block_decoder_10s`."""
-        kind = "beam_" if self.beams else "block_" if self.n_tokens > 1 else ""
+        kind = "beam_" if self.beams else "block_" if self.n_tokens > 1 and not self.bounded else ""
         window = "" if self.window_s == CHUNK_LENGTH_S else f"_{self.window_s}s"
         return f"{kind}{self.stage}{window}"
 
-    def ports(self, dims: ModelDimensions, n_heads: int) -> Ports:
-        """Return its ports; n_heads : alignment heads whose attention a decoder gives"""
-        n_slots = beam_slots(dims, self.n_tokens) if self.beams else dims.cache_size
+    @property
+    def token_sizes(self) -> range:
+        """Tokens that a call can take."""
+        return range(1, FEW_TOKENS + 1) if self.bounded else range(self.n_tokens, self.n_tokens + 1)
+
+    def takes(self, call: "GraphId") -> bool:
+        """Tell whether it computes calls of these sizes."""
+        return self == call or (self.bounded and self.stage == call.stage)
+
+    def ports(self, dims: ModelDimensions, n_heads: int, n_slots: int | None = None) -> Ports:
+        """Return its ports.
+
+        n_heads : alignment heads whose attention a decoder gives
+        n_slots : of its cache; None: as many as there can be
+        """
+        if n_slots is None:
+            n_slots = beam_slots(dims, self.n_tokens) if self.beams else dims.cache_size
         return ports(self.stage, dims, n_heads, window_s=self.window_s, n_tokens=self.n_tokens, n_slots=n_slots)
 
 
@@ -62,12 +88,14 @@ def ports(
     window_s: int = CHUNK_LENGTH_S,
     n_tokens: int = -1,
     n_slots: int = -1,
+    n_windows: int = 1,
 ) -> Ports:
     """Return the ports of a stage's graph.
 
     n_heads : alignment heads whose attention a decoder gives; 0: it gives none
-    n_tokens : that a decoder takes a call (T); -1: any number
+    n_tokens : that a decoder takes a call (T), of each window; -1: any number
     n_slots : of its cache (P); -1: any number
+    n_windows : that a decoder decodes at once (B), one behind the other in inputs of one axis; -1: any number
     """
     n_audio_ctx = window_s * TOKENS_PER_SECOND
     hidden = (1, n_audio_ctx, dims.n_audio_state)
@@ -80,18 +108,19 @@ def ports(
     if stage == "cross_kv":
         return Ports({"encoder_hidden_states": hidden}, {f"present_{name}": shape for name, shape in cross.items()})
     cached = key_values(dims.n_text_layer, "decoder")
+    n_rows = -1 if -1 in (n_windows, n_tokens) else n_windows * n_tokens
     return Ports(
         {
-            "input_ids": (1, n_tokens),
-            "position_ids": (n_tokens,),
-            "attention_mask": (n_tokens, -1 if -1 in (n_tokens, n_slots) else n_slots + n_tokens),
-            **{f"past_{name}": (1, dims.n_text_head, n_slots, dims.text_head_size) for name in cached},
-            **{f"past_{name}": shape for name, shape in cross.items()},
+            "input_ids": (n_windows, n_tokens),
+            "position_ids": (n_rows,),
+            "attention_mask": (n_rows, -1 if -1 in (n_tokens, n_slots) else n_slots + n_tokens),
+            **{f"past_{name}": (n_windows, dims.n_text_head, n_slots, dims.text_head_size) for name in cached},
+            **{f"past_{name}": (n_windows, *shape[1:]) for name, shape in cross.items()},
         },
         {
-            "logits": (1, n_tokens, dims.n_vocab),
-            **{f"present_{name}": (1, dims.n_text_head, n_tokens, dims.text_head_size) for name in cached},
-            **({"cross_attention": (1, n_heads, n_tokens, n_audio_ctx)} if n_heads else {}),
+            "logits": (n_windows, n_tokens, dims.n_vocab),
+            **{f"present_{name}": (n_windows, dims.n_text_head, n_tokens, dims.text_head_size) for name in cached},
+            **({"cross_attention": (n_windows, n_heads, n_tokens, n_audio_ctx)} if n_heads else {}),
         },
     )
 

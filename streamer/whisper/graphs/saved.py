@@ -1,9 +1,9 @@
 """Our own saved form of a model: a directory of OpenVINO graphs, described by `streamer.json`.
 
     streamer.json                         what is here: dimensions, precisions, sizes and hashes of the files
-    encoder.xml encoder.bin               one pair of files a stage; a model may be its encoder alone
+    encoder.xml encoder.bin               one pair of files a stage
     cross_kv.xml cross_kv.bin
-    decoder.xml decoder.bin               for any number of tokens and slots (see `build.fix_sizes`)
+    decoder.xml decoder.bin               for any number of tokens, slots and windows (see `build.fix_sizes`)
     tokenizer.json generation_config.json preprocessor_config.json
 
 Nothing in it is trusted. The graphs' files are held against the sizes in `streamer.json` (and their descriptions, the
@@ -29,15 +29,16 @@ from streamer.whisper import cache
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.graphs.compress import PRECISIONS
-from streamer.whisper.graphs.ir import MAX_XML_BYTES, first_line, probe_graphs, read_graph
 from streamer.whisper.graphs.ports import STAGES, dtype_of, ports
+from streamer.whisper.ir import MAX_XML_BYTES, first_line, probe_graphs, read_graph
 
 logger = logging.getLogger(__name__)
 
 MANIFEST = "streamer.json"
 
-# Of `streamer.json` and of the graphs' ports. A program reads all versions up to its own.
-FORMAT_VERSION = 1
+# Of `streamer.json` and of the graphs' ports. A program reads all versions up to its own. Decoders of version 1 are for
+# one window at a time.
+FORMAT_VERSION = 2
 
 # Files beside the graphs.
 COMPANIONS = ("tokenizer.json", "generation_config.json", "preprocessor_config.json")
@@ -48,17 +49,10 @@ class Description:
     """What `streamer.json` says of a model."""
 
     name: str
-
-    # What it is published as, such as openai/whisper-base.en; empty where that is not known.
-    origin: str
-
+    origin: str  # what it is published as, such as openai/whisper-base.en; empty where that is not known
     dims: ModelDimensions
-
-    # Layer and head of each row of the decoder's cross-attention.
-    alignment_heads: Heads
-
-    # Of each stage that is there: all three, or the encoder alone.
-    precisions: Mapping[str, str]
+    alignment_heads: Heads  # layer and head of each row of the decoder's cross-attention
+    precisions: Mapping[str, str]  # of each stage
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,29 +75,20 @@ class SavedModel:
     """A saved model whose description has been read; its graphs are read when they are asked for."""
 
     directory: Path
+    version: int
     description: Description
     files: Mapping[str, FileMark]
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        """Stages that are there."""
-        return tuple(stage for stage in STAGES if stage in self.description.precisions)
 
     def read(self, stage: str) -> ov.Model:
         """Read the graph of a stage. Its weights stay on disk until they are used.
 
         Raises ModelError where a file is missing, truncated or changed, is no graph, or is of another model.
         """
-        if stage not in self.stages:
-            raise ModelError(
-                f"{self.directory} holds the {' and the '.join(self.stages)} alone: expected the {stage} too; convert"
-                " the model again without --encoder-only"
-            )
         xml = self.directory / f"{stage}.xml"
         self._check_files(stage)
         model = read_graph(xml)
         try:
-            _check_ports(model, stage, self.description, xml)
+            _check_ports(model, stage, self, xml)
         except UnicodeDecodeError:
             raise ModelError(
                 f"{xml} has names that are not UTF-8: expected a graph of this program; {_AGAIN}"
@@ -115,10 +100,10 @@ class SavedModel:
 
         Who changes a file can set its size and time of modification as they were, but not its `st_ctime`.
         """
-        weights = [(self.directory / f"{stage}.bin").stat() for stage in self.stages]
+        weights = [(self.directory / f"{stage}.bin").stat() for stage in STAGES]
         return [
             ov.get_version(),
-            *(self.files[f"{stage}.xml"] for stage in self.stages),
+            *(self.files[f"{stage}.xml"] for stage in STAGES),
             *((stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_ino) for stat in weights),
         ]
 
@@ -163,7 +148,6 @@ _AGAIN = "copy all of it again from one place, or convert the model again"
 
 
 def is_saved(directory: Path) -> bool:
-    """Tell whether a directory is meant to be a saved model."""
     return (directory / MANIFEST).is_file()
 
 
@@ -180,7 +164,7 @@ def load(directory: Path, cache_dir: Path | None = None) -> SavedModel:
     # user's cache, and not beside the graph, where whoever made it could have written so.
     known = None if cache_dir is None else cache.entry(cache_dir, cache.READ, model.facts())
     if known is None or not known.is_dir():
-        probe_graphs([directory / f"{stage}.xml" for stage in model.stages])
+        probe_graphs([directory / f"{stage}.xml" for stage in STAGES])
     if known is not None:
         cache.use(known)
     return model
@@ -199,16 +183,16 @@ def _load(directory: Path) -> SavedModel:
         )
     dims = ModelDimensions.from_openai(_mapping(data, "dims", path), path)
     precisions = _mapping(data, "precisions", path)
-    if set(precisions) not in ({"encoder"}, set(STAGES)) or any(p not in PRECISIONS for p in precisions.values()):
+    if set(precisions) != set(STAGES) or any(p not in PRECISIONS for p in precisions.values()):
         raise ModelError(
             f"{path} has precisions {precisions!r:.60}: expected one of {', '.join(PRECISIONS)} for each of"
-            f" {', '.join(STAGES)}, or for the encoder alone; {_AGAIN}"
+            f" {', '.join(STAGES)}; {_AGAIN}"
         )
     description = Description(
         _text(data, "name", path), _text(data, "origin", path), dims, _heads(data, dims, path), precisions
     )
-    saved = SavedModel(directory, description, _marks(data, precisions, path))
-    for stage in saved.stages:
+    saved = SavedModel(directory, version, description, _marks(data, path))
+    for stage in STAGES:
         saved._check_files(stage)
     return saved
 
@@ -246,13 +230,12 @@ def save(
 ) -> SavedModel:
     """Write a model: whole, or not at all.
 
-    graphs : builds each stage's graph, compressed (see `compress.compress`), when its turn comes; one is held at a time
+    graphs : builds each stage's graph, compressed (see `compress`), when its turn comes; one is held at a time
     companions : contents of the files beside the graphs, by name
     on_stage : is told each stage before it is built
 
     Raises UsageError where the target is taken, StreamerError where it cannot be written, and what the builders raise.
     """
-    assert set(graphs) == set(description.precisions)
     assert set(companions) <= set(COMPANIONS)
     check_target(target, force=force)
     target = target.absolute()
@@ -260,7 +243,7 @@ def save(
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex[:8]}.partial")
     try:
         partial.mkdir(parents=True)
-        for stage in (stage for stage in STAGES if stage in graphs):
+        for stage in STAGES:
             on_stage(stage)
             _write_graph(partial / f"{stage}.xml", graphs[stage](), description.precisions[stage])
         for name, content in companions.items():
@@ -311,7 +294,7 @@ def _write_manifest(directory: Path, description: Description) -> None:
 def _check_written(directory: Path) -> None:
     """Read back what was written: better to fail now than at the first use."""
     saved = _load(directory)
-    for stage in saved.stages:
+    for stage in STAGES:
         saved.read(stage)
 
 
@@ -369,9 +352,9 @@ def _heads(data: Mapping[str, Any], dims: ModelDimensions, path: Path) -> Heads:
     return tuple((layer, head) for layer, head in value)
 
 
-def _marks(data: Mapping[str, Any], precisions: Mapping[str, str], path: Path) -> dict[str, FileMark]:
+def _marks(data: Mapping[str, Any], path: Path) -> dict[str, FileMark]:
     found = _mapping(data, "files", path)
-    needed = {f"{stage}{suffix}" for stage in precisions for suffix in (".xml", ".bin")}
+    needed = {f"{stage}{suffix}" for stage in STAGES for suffix in (".xml", ".bin")}
     # Names are compared and never followed: one that leads out of the directory is no name of ours.
     strange = sorted(set(found) - needed - set(COMPANIONS)) + sorted(needed - set(found))
     if strange:
@@ -389,9 +372,11 @@ def _marks(data: Mapping[str, Any], precisions: Mapping[str, str], path: Path) -
     return marks
 
 
-def _check_ports(model: ov.Model, stage: str, description: Description, xml: Path) -> None:
+def _check_ports(model: ov.Model, stage: str, saved: SavedModel, xml: Path) -> None:
     """Raise ModelError unless the graph's ports are exactly those of a stage of this model."""
-    wanted = ports(stage, description.dims, len(description.alignment_heads))
+    description = saved.description
+    n_windows = 1 if saved.version == 1 else -1
+    wanted = ports(stage, description.dims, len(description.alignment_heads), n_windows=n_windows)
     for kind, there, expected in (("input", model.inputs, wanted.inputs), ("output", model.outputs, wanted.outputs)):
         found = {name: port for port in there for name in port.names}
         strange = sorted(set(expected) - set(found)) + sorted(set(found) - set(expected))

@@ -38,9 +38,7 @@ _MAX_RECORD_BYTES = 1 << 20
 class Downloaded:
     """A model from the hub that is here."""
 
-    # As `pull` takes it: owner/repo or owner/repo/file.
-    name: str
-
+    name: str  # as `pull` takes it: owner/repo or owner/repo/file
     path: Path
     n_bytes: int
 

@@ -38,13 +38,9 @@ class DamagedError(Exception):
 class RemoteFile:
     """A file and what its server promised of it."""
 
-    # Path in its repository, with slashes.
-    name: str
-
+    name: str  # path in its repository, with slashes
     n_bytes: int
-
-    # In hexadecimal: SHA-256 of the content (64 digits), or SHA-1 of the content as a git blob (40 digits).
-    digest: str
+    digest: str  # in hexadecimal: SHA-256 of the content (64 digits), or SHA-1 of the content as a git blob (40 digits)
 
     def is_at(self, path: Path) -> bool:
         """Whether a file holds what was promised; the whole of it is read."""

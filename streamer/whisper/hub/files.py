@@ -28,6 +28,9 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
     companions = [name for name in there if name in _COMPANIONS or name.endswith(".tiktoken")]
     if "streamer.json" in there:  # made by `streamer models convert`
         return [*companions, "streamer.json", *(name for name in there if name.endswith((".xml", ".bin")))]
+    adapters = {"adapter_config.json", "adapter_model.safetensors"}
+    if adapters <= set(there) and "config.json" not in there:  # LoRA, which a model takes in
+        return sorted(adapters)
     for weights in (
         _set_of(there, "model", "safetensors"),
         ["weights.safetensors"],
@@ -38,6 +41,9 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
             return [*companions, *weights]
     if any(name.endswith("_encoder_decoder_cross_kv.xml") for name in there):  # a pre-exported OpenVINO triple
         return [*companions, *(name for name in there if name.endswith((".xml", ".bin")))]
+    exported = {f"openvino_{half}_model.{kind}" for half in ("encoder", "decoder") for kind in ("xml", "bin")}
+    if exported <= set(there):  # by optimum-intel
+        return [*companions, *sorted(exported)]
     single = [name for name in there if name.endswith(".pt") or re.fullmatch(r"ggml-.*\.bin", name)]
     if len(single) == 1:
         return [*companions, *single]
@@ -48,7 +54,8 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
         )
     raise ModelError(
         f"{repository} has no weights that are read here: expected model.safetensors, weights.safetensors, weights.npz,"
-        f" pytorch_model.bin, one .pt or one ggml-*.bin, it has {some_of(there)}; choose another repository"
+        f" pytorch_model.bin, openvino_encoder_model.xml, one .pt or one ggml-*.bin, it has {some_of(there)}; choose"
+        " another repository"
     )
 
 

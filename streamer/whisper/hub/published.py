@@ -9,9 +9,7 @@ class Published:
     """A published model that has a short name."""
 
     repository: str
-
-    # About what is fetched, in bytes.
-    n_bytes: int
+    n_bytes: int  # about what is fetched, in bytes
 
 
 PUBLISHED: Mapping[str, Published] = {

@@ -8,14 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamer.errors import ModelError
+from streamer.languages import LANGUAGE_NAMES
 
 # Large-v3 added the last.
-_CODES = (
-    "en zh de es ru ko fr ja pt tr pl ca nl ar sv it id hi fi vi he uk el ms cs ro da hu ta no th ur hr bg lt la mi ml"
-    " cy sk te fa lv bn sr az sl kn et mk br eu is hy ne mn bs kk sq sw gl mr pa si km sn yo so af oc ka be tg sd gu am"
-    " yi lo uz fo ht ps tk nn mt sa lb my bo tl mg as tt haw ln ha ba jw su yue"
-)
-LANGUAGES = tuple(_CODES.split())
+LANGUAGES = tuple(LANGUAGE_NAMES)
 
 _BEFORE_LANGUAGES = ("<|endoftext|>", "<|startoftranscript|>")
 _AFTER_LANGUAGES = (
@@ -39,11 +35,8 @@ _NO_SPEECH_OF_OLD = "<|nocaptions|>"
 class Published:
     """What the models of one vocabulary size have in common."""
 
-    # Where Hugging Face has their tokenizer.
-    repository: str
-
-    # Tokens that spell text: all that come before the special ones.
-    n_text: int
+    repository: str  # where Hugging Face has their tokenizer
+    n_text: int  # tokens that spell text: all that come before the special ones
 
 
 # By vocabulary size. English-only models have room for 99 languages too.

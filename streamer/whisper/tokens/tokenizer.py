@@ -118,15 +118,19 @@ class Tokenizer:
         return Tokenizer(self._backend, multilingual=multilingual, where=self.where)
 
     def to_json(self) -> bytes:
-        """Return the contents of a `tokenizer.json` of this tokenizer."""
         return str(self._backend.to_str()).encode("utf-8")
+
+    @property
+    def known_languages(self) -> list[str]:
+        """The languages that the model hears."""
+        return list(self.languages) if self.multilingual else ["en"]
 
     def choose_language(self, wanted: str, task: str) -> str:
         """Return the language to decode in: the wanted one, the only one there is, or `auto` to be found out.
 
         Raises ConfigError where the model does not know the language, or cannot translate.
         """
-        known = list(self.languages) if self.multilingual else ["en"]
+        known = self.known_languages
         chosen = known[0] if wanted == "auto" and len(known) == 1 else wanted
         self.start_sequence(known[0] if chosen == "auto" else chosen, task)
         return chosen

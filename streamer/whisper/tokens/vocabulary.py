@@ -170,7 +170,6 @@ def _from_gpt2_files(vocab_path: Path, merges_path: Path, n_vocab: int) -> token
 
 
 def _from_tokenizer_json(data: dict[str, Any], n_vocab: int, where: str) -> tokenizers.Tokenizer:
-    """Take the tokenizer from what the tokenizers library has written."""
     model = data.get("model")
     if not isinstance(model, dict) or model.get("type", "BPE") != "BPE":
         raise _no_tokenizer(where, "its model is no BPE")

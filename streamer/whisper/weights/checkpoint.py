@@ -106,7 +106,7 @@ def as_checkpoint(
     return Checkpoint(dims, LazyTensors({name: tensor.read for name, tensor in tensors.items()}, where))
 
 
-def first_bytes(path: Path) -> bytes:
+def first_bytes(path: Path, n_bytes: int = 4) -> bytes:
     """Return how a checkpoint's file begins, by which its format is known; nothing of what cannot be one.
 
     Raises OSError where the file cannot be read.
@@ -114,7 +114,7 @@ def first_bytes(path: Path) -> bytes:
     if path.suffix not in (".pt", ".pth", ".bin") or not path.is_file():  # reading a pipe would wait
         return b""
     with path.open("rb") as file:
-        return file.read(4)
+        return file.read(n_bytes)
 
 
 def expected_shapes(dims: ModelDimensions, *, tied: bool = True) -> dict[str, tuple[int, ...]]:

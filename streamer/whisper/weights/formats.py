@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Protocol
 
 from streamer.errors import ModelError
-from streamer.whisper.weights import ggml, huggingface, mlx, openai
-from streamer.whisper.weights.checkpoint import Checkpoint
+from streamer.whisper.weights import ggml, huggingface, mlx, openai, optimum
+from streamer.whisper.weights.checkpoint import Checkpoint, first_bytes
 
 
 class Format(Protocol):
@@ -23,7 +23,7 @@ class Format(Protocol):
 
 
 # In the order in which a path is held against them.
-FORMATS: tuple[Format, ...] = (mlx, huggingface, ggml, openai)
+FORMATS: tuple[Format, ...] = (optimum, mlx, huggingface, ggml, openai)
 
 
 def find(path: Path) -> tuple[Format, Path]:
@@ -31,13 +31,18 @@ def find(path: Path) -> tuple[Format, Path]:
 
     Raises ModelError where it is none, OSError where it cannot be read.
     """
+    if other := _unread_format(path):
+        raise ModelError(
+            f"{path} is a model for {other}, whose files are not read: name the checkpoint that it was made from, such"
+            " as --model small.en or OWNER/REPOSITORY on the Hub"
+        )
     for format_ in FORMATS:
         if format_.matches(path):
             return format_, path
     if not path.is_dir():
         raise ModelError(
             f"{path} is no Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory"
-            " in the layout of Hugging Face, MLX or OpenVINO; see docs/models.md"
+            " in the layout of Hugging Face, MLX or OpenVINO; see `streamer docs models`"
         )
     files = [
         (format_, file)
@@ -52,3 +57,18 @@ def find(path: Path) -> tuple[Format, Path]:
             " you mean"
         )
     return files[0] if files else (huggingface, path)  # whose loader says what is missing
+
+
+def _unread_format(path: Path) -> str:
+    """Return who reads the weights at a path, where we do not and there are no others; empty where nobody is known."""
+    files = [file for file in (path, *path.glob("*"), *path.glob("onnx/*")) if file.is_file()]
+    if any(
+        file.suffix in (".safetensors", ".npz", ".pt", ".xml", ".bin") and file.name != "model.bin" for file in files
+    ):
+        return ""
+    if any(file.suffix == ".onnx" for file in files):
+        return "ONNX Runtime"
+    # Behind the number of a version and a length stands what kind of model it is.
+    if any(file.name == "model.bin" and b"WhisperSpec" in first_bytes(file, 32) for file in files):
+        return "faster-whisper (CTranslate2)"
+    return ""

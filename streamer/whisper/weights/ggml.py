@@ -20,7 +20,7 @@ from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
-from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
+from streamer.whisper.weights.ggml_blocks import BLOCKS, block_size, dequantize
 from streamer.whisper.weights.openai import openai_name
 from streamer.whisper.weights.tensors import read_elements
 
@@ -209,13 +209,13 @@ def _read_tensor_header(file: _File, version: int) -> _Tensor:
     shape = file.read_numbers(n_dims, "the header of a tensor")[::-1]
     name = file.read(n_name_bytes, "the header of a tensor").decode("utf-8", "replace")
     layout = _find_layout(file.path, name, type_number, version)
-    block_size = BLOCK_SIZE if layout.names else 1
-    if min(shape) < 1 or shape[-1] % block_size:
+    size = block_size(layout) if layout.names else 1
+    if min(shape) < 1 or shape[-1] % size:
         raise ModelError(
-            f"{file.path} has {name!r:.60} of shape {list(shape)}: expected rows of a multiple of {block_size};"
+            f"{file.path} has {name!r:.60} of shape {list(shape)}: expected rows of a multiple of {size};"
             " it is broken, fetch it again"
         )
-    count = prod(shape) // block_size
+    count = prod(shape) // size
     offset_bytes = file.skip(count * layout.itemsize, f"the tensor {name!r:.60}")
     if name in _CONVOLUTION_BIASES and shape[1:] == (1,):
         shape = shape[:1]

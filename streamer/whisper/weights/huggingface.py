@@ -11,7 +11,7 @@ from pathlib import Path
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
-from streamer.whisper.weights import safetensors, torch
+from streamer.whisper.weights import lora, safetensors, torch
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint
 
 NAME = "Hugging Face"
@@ -30,11 +30,12 @@ def load(directory: Path) -> Checkpoint:
 
     Raises ModelError where a file is missing, truncated, not Whisper's, or does not fit the other.
     """
-    adapter, config_path = directory / "adapter_config.json", directory / "config.json"
-    if adapter.is_file() and not config_path.is_file():
+    config_path = directory / "config.json"
+    if lora.is_alone(directory):
+        base = lora.base_of(directory) or "the model that it was made for"
         raise ModelError(
-            f"{adapter} is of an adapter alone (PEFT, LoRA): expected a whole model; merge it into its model first,"
-            " with merge_and_unload() and save_pretrained()"
+            f"{directory} holds an adapter alone (LoRA): expected a whole model; use --model with {base},"
+            f" and --lora {directory}"
         )
     config = read_json(config_path)
     if config.get("model_type") != "whisper":
@@ -68,7 +69,6 @@ def read_tied(config: Mapping[str, object], path: Path) -> bool:
 
 
 def _find_tensors(directory: Path) -> tuple[Path, Mapping[str, object]]:
-    """Return the file that says which tensors there are, and the tensors."""
     readers: dict[str, Callable[[Path], Mapping[str, object]]] = {
         "model.safetensors": safetensors.read_header,
         "pytorch_model.bin": torch.read,

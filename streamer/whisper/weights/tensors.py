@@ -11,6 +11,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
+from streamer.whisper.weights.zipped import inflate
 
 # Bytes of an element of each type, under the names that safetensors gives them.
 ITEM_BYTES = {
@@ -39,11 +40,14 @@ class StoredTensor:
 
     shape: tuple[int, ...]
 
-    # First byte, from the beginning of the file.
+    # First byte, from the beginning of the file, or of what is deflated there.
     start: int
 
     # Distances in elements; none where the elements follow each other in the order of rows.
     strides: tuple[int, ...] | None = None
+
+    # Where the elements are in a part of the file that is deflated: its first byte and its length.
+    packed: tuple[int, int] | None = None
 
     def read(self) -> FloatArray:
         """Return the elements: float16 and float32 as they are, bfloat16 as the float32 that it is the upper half of.
@@ -51,7 +55,7 @@ class StoredTensor:
         Raises ModelError where the file has changed since it was opened.
         """
         strides = self.strides or row_strides(self.shape)
-        values = read_elements(self.path, READ_AS[self.dtype], spread(self.shape, strides), self.start)
+        values = read_elements(self.path, READ_AS[self.dtype], spread(self.shape, strides), self.start, self.packed)
         values = as_strided(values, self.shape, [stride * values.itemsize for stride in strides])
         if self.dtype != "BF16":
             return np.ascontiguousarray(values)
@@ -60,12 +64,24 @@ class StoredTensor:
         return halves.view("<f4")[..., 0]
 
 
-def read_elements(path: Path, dtype: DTypeLike, count: int, start: int) -> NDArray[Any]:
-    """Read `count` elements from the byte `start` of a file; raise ModelError where they are there no longer."""
+def read_elements(
+    path: Path, dtype: DTypeLike, count: int, start: int, packed: tuple[int, int] | None = None
+) -> NDArray[Any]:
+    """Read `count` elements from the byte `start` of a file, or of what is `packed` in it (see `StoredTensor`).
+
+    Raises ModelError where they are there no longer, or damaged.
+    """
     try:
-        values = np.fromfile(path, dtype, count, offset=start)
+        if packed is None:
+            values = np.fromfile(path, dtype, count, offset=start)
+        else:
+            with path.open("rb") as file:
+                file.seek(packed[0])
+                values = inflate(file, packed[1], start + count * np.dtype(dtype).itemsize)[start:].view(dtype)
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that stays") from None
+    except ValueError as error:
+        raise ModelError(f"{path} cannot be unpacked ({error!s:.100}): fetch it again") from None
     if len(values) < count:
         raise ModelError(f"{path} became shorter while it was read: expected a file that stays; try again")
     return values

@@ -75,8 +75,7 @@ class _Storage:
     dtype: str
     start: int
     count: int
-    # Elements of the tensors made of it so far.
-    used: int = 0
+    used: int = 0  # elements of the tensors made of it so far
 
 
 class _Machine:
@@ -96,7 +95,6 @@ class _Machine:
         self._memo: dict[int, Any] = {}
 
     def run(self) -> object:
-        """Return what was pickled."""
         try:
             for n, (operation, argument, _) in enumerate(pickletools.genops(self._read("data.pkl"))):
                 if n == _MAX_OPERATIONS:
@@ -107,7 +105,6 @@ class _Machine:
             raise ValueError("the pickle takes from where nothing is") from None
 
     def _read(self, name: str) -> bytes:
-        """Return a small member."""
         start, n_bytes = self._archive.find(f"{self._folder}/{name}")
         if n_bytes > _MAX_PICKLE_BYTES:
             raise UnfitError(f"{name} has more than {_MAX_PICKLE_BYTES >> 20} MiB")

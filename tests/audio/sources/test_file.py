@@ -1,5 +1,6 @@
 """Audio files: whole, broken and hostile."""
 
+import contextlib
 import dataclasses
 import io
 import os
@@ -301,6 +302,18 @@ def test_junk_is_refused_in_one_line(tmp_path: Path) -> None:
         assert "\n" not in str(caught.value)
         with pytest.raises(AudioFileError):
             read_audio(tmp_path / name)
+
+
+@pytest.mark.parametrize(("name", "at"), [("a.aiff", 35), ("a.w64", 98)])
+def test_a_header_that_sends_the_reader_before_the_file_writes_no_traceback(
+    tmp_path: Path, name: str, at: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = bytearray(write(tmp_path / name, speech(0.1), subtype="PCM_16").read_bytes())
+    data[at : at + 4] = b"\xff\xff\xff\xff"
+    (tmp_path / name).write_bytes(data)
+    with contextlib.suppress(AudioFileError):
+        read_until_error(tmp_path / name)
+    assert capsys.readouterr().err == ""
 
 
 def test_a_file_of_random_bytes_after_a_good_header_is_no_crash(tmp_path: Path) -> None:

@@ -345,7 +345,8 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("streamer.audio.sources.microphone.time", clock)
+    for module in ("base", "microphone"):
+        monkeypatch.setattr(f"streamer.audio.sources.{module}.time", clock)
     return clock
 
 

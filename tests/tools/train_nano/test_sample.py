@@ -53,3 +53,8 @@ def test_the_sample_that_is_shipped_is_as_long_as_its_list_says() -> None:
     info = soundfile.info(shipped / "sample.flac")
     assert said[-1]["end"] < info.duration
     assert all(a["end"] < b["start"] for a, b in itertools.pairwise(said))
+    for entry in said:
+        starts = entry["words"]
+        assert len(starts) == len(entry["text"].split())
+        assert starts == sorted(starts)
+        assert entry["start"] == starts[0] < starts[-1] < entry["end"]

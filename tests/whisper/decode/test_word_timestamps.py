@@ -113,7 +113,7 @@ def calls(request: pytest.FixtureRequest, reference: Untyped) -> list[Call]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transcribe, "add_word_timestamps", note)
-        options = {"temperature": 0, "fp16": False, "condition_on_previous_text": False}
+        options = {"temperature": 0, "fp16": False, "condition_on_previous_text": False, "sample_len": 100}
         whisper.transcribe(reference, read(path), language="en", word_timestamps=True, **options)
     return found
 

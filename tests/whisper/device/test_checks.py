@@ -101,7 +101,7 @@ def test_the_right_decoder_passes(model: WhisperModel) -> None:
     assert failures(check_decoder(model.runtime.decoder, SOT)) == []
     # And is left as it was: at the start of a sequence, its cache clean.
     assert model.runtime.decoder._n_cached == 0
-    assert not any(slots.any() for slots in model.runtime.decoder._cache)
+    assert not any(slots.any() for slots in model.runtime.decoder._cache.slots)
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_a_cache_that_keeps_only_the_newest_token_is_refused(decoder: DecoderRun
 
     def forget(call: Untyped, tokens: list[int]) -> None:
         forward(call, tokens)
-        for slots in decoder._cache:
+        for slots in decoder._cache.slots:
             slots[:, :, : decoder._n_cached - 1] = 0
 
     decoder._forward = forget  # type: ignore[method-assign, assignment]

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import openvino as ov
@@ -19,8 +18,7 @@ from streamer.whisper.device.runtime import as_type
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder
-from streamer.whisper.graphs.compress import compress
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId
+from streamer.whisper.graphs.ports import BLOCK_TOKENS, STAGES, GraphId
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO
@@ -47,19 +45,14 @@ def test_every_half_weight_is_marked(checkpoint: Checkpoint) -> None:
 
 
 def test_scales_of_compressed_integers_are_left_alone(checkpoint: Checkpoint) -> None:
-    model = compress(build_decoder(checkpoint.dims, checkpoint.tensors, HEADS), "int8")
+    model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS, "int8")
     for node in marked(model):
         consumers = {target.get_node().get_type_name() for target in node.output(0).get_target_inputs()}
         assert not consumers & {"Multiply", "Subtract"}
 
 
 def compressed(checkpoint: Checkpoint, precision: str) -> ModelGraphs:
-    whole = ModelGraphs.of(checkpoint, HEADS)
-
-    def compressing(build: Callable[[], ov.Model]) -> Callable[[], ov.Model]:
-        return lambda: compress(build(), precision)
-
-    return replace(whole, build={stage: compressing(build) for stage, build in whole.build.items()})
+    return ModelGraphs.of(checkpoint, HEADS, dict.fromkeys(STAGES, precision))
 
 
 def key_types(compilation: Compilation) -> set[str]:
@@ -68,9 +61,9 @@ def key_types(compilation: Compilation) -> set[str]:
     return {port.element_type.get_type_name() for port in ports if "key_values." in port.any_name}
 
 
-@pytest.mark.parametrize("precision", ["f16", "int8", "int4"])
-def test_only_what_nncf_compresses_has_integer_weights(checkpoint: Checkpoint, precision: str) -> None:
-    model = compress(build_decoder(checkpoint.dims, checkpoint.tensors, HEADS), precision)
+@pytest.mark.parametrize("precision", ["f16", "int8", "int8-sym", "int4"])
+def test_only_what_is_compressed_has_integer_weights(checkpoint: Checkpoint, precision: str) -> None:
+    model = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS, precision)
     assert has_integer_weights(model) == (precision != "f16")
 
 
@@ -88,6 +81,18 @@ def test_keys_and_values_are_kept_as_the_decoder_computes(checkpoint: Checkpoint
         }
         assert hints["decoder"] == hints["block_decoder"] == ov.Type.f32
         assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
+
+
+def test_a_gpu_gives_up_half_precision_before_it_is_given_up(checkpoint: Checkpoint) -> None:
+    for properties, expected in (((), ["GPU", "GPU", "CPU"]), (("INFERENCE_PRECISION_HINT=f16",), ["GPU", "CPU"])):
+        plans = plan_stages(DeviceSettings("AUTO", properties=properties), ["CPU", "GPU"])
+        compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plans)
+        devices = [compilation.devices["decoder"]]
+        while devices[-1] != "CPU":
+            compilation.reject({"decoder": InferenceError("it fails the checks", "decoder")})
+            devices.append(compilation.devices["decoder"])
+        assert devices == expected
+        assert compilation.devices["encoder"] == "GPU"
 
 
 def test_keys_and_values_stay_as_they_are_where_another_device_may_come(checkpoint: Checkpoint) -> None:

@@ -25,6 +25,7 @@ from streamer.whisper.graphs.ports import STAGES
 
 LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
 FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
+HALF_PRECISION = {"INFERENCE_PRECISION_HINT": "f16"}
 STACK = "Exception from src/a.cpp:1:\nException from src/b.cpp:2:\nCheck 'x' failed at src/c.cpp:3:\n{}\n\n\n"
 
 
@@ -131,9 +132,10 @@ def test_a_property_that_is_none_is_refused(item: str) -> None:
     assert message.startswith(f"model.cross_kv_properties has {item!r}: expected KEY=VALUE")
 
 
-def test_all_devices_get_latency_and_all_but_an_npu_full_precision() -> None:
+def test_each_device_gets_latency_and_a_precision_that_it_is_good_at() -> None:
     assert properties_for("CPU", plan()) == LATENCY | FULL_PRECISION
-    assert properties_for("GPU.1", plan()) == LATENCY | FULL_PRECISION
+    assert properties_for("GPU.1", plan()) == LATENCY | HALF_PRECISION
+    assert properties_for("GPU.1", plan(), precise=True) == LATENCY | FULL_PRECISION
     assert properties_for("NPU", plan()) == LATENCY
     assert properties_for("NPU.3720", plan()) == LATENCY
 
@@ -143,14 +145,14 @@ def test_with_integer_weights_a_processor_chooses_its_own_precision() -> None:
     assert properties_for("CPU", StagePlan("encoder", ("CPU",), {}), 512) == LATENCY | groups
     never = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0}
     assert properties_for("CPU", StagePlan("decoder", ("CPU",), {}), 512) == LATENCY | never | FULL_PRECISION
-    assert properties_for("GPU", plan(), 512) == LATENCY | FULL_PRECISION
+    assert properties_for("GPU", plan(), 512) == LATENCY | HALF_PRECISION
     assert properties_for("NPU", plan(), 512) == LATENCY
     through = StagePlan("decoder", ("NPU",), {}, npu_through_cpu=True)
     assert properties_for("NPU", through, 512) == properties_for("NPU", through)
 
 
 def test_the_users_properties_win_over_ours() -> None:
-    assert properties_for("GPU", plan("INFERENCE_PRECISION_HINT=f16")) == LATENCY | {"INFERENCE_PRECISION_HINT": "f16"}
+    assert properties_for("GPU", plan("INFERENCE_PRECISION_HINT=f32")) == LATENCY | FULL_PRECISION
     own = {"DYNAMIC_QUANTIZATION_GROUP_SIZE": "64"}
     assert properties_for("CPU", plan("DYNAMIC_QUANTIZATION_GROUP_SIZE=64"), 512).items() >= own.items()
 

@@ -260,17 +260,6 @@ def test_missing_and_truncated_weights(triple: Path, file: str) -> None:
     refuse(triple, f"{weights.name} is missing")
 
 
-def test_an_export_of_optimum_is_refused_with_a_remedy(tmp_path: Path) -> None:
-    for part in ("encoder", "decoder"):
-        (tmp_path / f"openvino_{part}_model.xml").write_text("<net/>", encoding="utf-8")
-    refuse(
-        tmp_path,
-        "openvino_encoder_model.xml",
-        "optimum-intel with dynamic shapes",
-        "use the checkpoint that it was made",
-    )
-
-
 def other(inputs: Ports | None = None, outputs: Ports | None = None) -> tuple[Ports, Ports]:
     return inputs or {}, outputs or {}
 

@@ -1,6 +1,7 @@
 """Writes MLX's layout of a checkpoint, as `convert.py` of mlx-examples' `whisper` does."""
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ def write_mlx(
     bits: int | None = None,
     group_size: int = 64,
     file: str = "weights.npz",
+    save: Callable[..., None] = np.savez,
 ) -> Path:
     """Write `config.json` and the weights, in the types that they have or quantized."""
     directory.mkdir(parents=True, exist_ok=True)
@@ -28,7 +30,7 @@ def write_mlx(
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
     tensors = mlx_tensors(checkpoint, bits, group_size)
     if file.endswith(".npz"):
-        np.savez(directory / file, allow_pickle=False, **tensors)
+        save(directory / file, allow_pickle=False, **tensors)
     else:
         save_file(tensors, directory / file)
     return directory

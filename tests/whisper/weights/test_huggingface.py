@@ -116,7 +116,7 @@ def test_an_adapter_says_what_to_do(tiny: Path) -> None:
     (tiny / "adapter_config.json").write_text("{}", encoding="utf-8")
     assert huggingface.load(tiny).tensors  # an adapter's directory may hold the whole model too
     (tiny / "config.json").unlink()
-    refuse(tiny, "adapter_config.json is of an adapter alone", "merge it into its model first")
+    refuse(tiny, "holds an adapter alone", "use --model with the model that it was made for, and --lora")
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from streamer.errors import ModelError
 from streamer.whisper.weights.npz import read_header
 from streamer.whisper.weights.tensors import StoredTensor
+from tests.whisper.weights.checks import at_most
 
 ARRAYS: dict[str, NDArray[Any]] = {
     "half": np.arange(24, dtype=np.float16).reshape(4, 6),
@@ -27,9 +28,10 @@ ARRAYS: dict[str, NDArray[Any]] = {
 }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    np.savez(tmp_path / "x.npz", allow_pickle=False, **ARRAYS)
+@pytest.fixture(params=["stored", "deflated"])
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    save = np.savez if request.param == "stored" else np.savez_compressed
+    save(tmp_path / "x.npz", allow_pickle=False, **ARRAYS)
     return tmp_path / "x.npz"
 
 
@@ -98,9 +100,47 @@ def test_other_types_are_named_and_left_alone(tmp_path: Path) -> None:
     }
 
 
-def test_a_compressed_archive_is_refused(tmp_path: Path) -> None:
-    np.savez_compressed(tmp_path / "x.npz", x=np.zeros(1 << 20))
-    refuse(tmp_path / "x.npz", "'x.npy' is compressed or encrypted", "save it again with numpy.savez")
+def deflated(path: Path, values: NDArray[Any]) -> Path:
+    np.savez_compressed(path, x=values)
+    return path
+
+
+def test_a_large_array_is_unpacked_in_pieces(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).standard_normal((300, 1000), dtype=np.float32)
+    tensor = read_header(deflated(tmp_path / "x.npz", values))["x"]
+    with at_most(int(1.3 * values.nbytes)):
+        found = tensor.read()
+    np.testing.assert_array_equal(found, values)
+
+
+def test_what_would_fill_the_memory_is_refused(tmp_path: Path) -> None:
+    path = deflated(tmp_path / "x.npz", np.zeros(1 << 20, np.float32))
+    refuse(path, "it unpacks to more than 16 times its size", "save it again with numpy.savez")
+
+
+def test_an_array_shorter_or_longer_than_it_says(tmp_path: Path) -> None:
+    path = deflated(tmp_path / "x.npz", np.random.default_rng(0).standard_normal(1000, dtype=np.float32))
+    data = path.read_bytes()
+    path.write_bytes(data.replace(struct.pack("<I", 4128), struct.pack("<I", 1 << 19)))
+    refuse(path, "a wrong number of bytes for 'x.npy'")
+    path.write_bytes(data)
+    packed = bytearray(data)
+    tensor = read_header(path)["x"]
+    assert tensor.packed is not None
+    start = tensor.packed[0]
+    packed[start] = 0xFF  # no kind of block
+    path.write_bytes(packed)
+    with pytest.raises(ModelError, match=r"cannot be unpacked \((damaged|less in it)"):
+        tensor.read()
+    path.write_bytes(data[: start + 1000])
+    with pytest.raises(ModelError, match="less in it than it announces"):
+        tensor.read()
+
+
+def test_another_compression_is_refused(tmp_path: Path) -> None:
+    with zipfile.ZipFile(tmp_path / "x.npz", "w", zipfile.ZIP_LZMA) as archive:
+        archive.writestr("x.npy", b"x")
+    refuse(tmp_path / "x.npz", "'x.npy' is compressed or encrypted in another way")
 
 
 @pytest.mark.parametrize("data", [b"", b"garbage" * 100, b"\0" * 1000, b"PK\x03\x04" + b"\0" * 500])

@@ -18,7 +18,7 @@ from streamer.errors import StreamerError
 # The build for CPUs; a later or an unpinned one brings gigabytes for graphics cards.
 TORCH = "torch==2.13.0"
 
-INSTALL_TIMEOUT_S = 1800.0  # for one call of pip
+INSTALL_TIMEOUT_S = 1800.0  # for one call of pip, or of what converts a model
 RUN_TIMEOUT_S = 600.0  # for one program of a peer's
 
 # What was installed, in the environment's folder.

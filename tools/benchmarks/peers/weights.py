@@ -3,23 +3,20 @@
 Each of nano.en's tokens is put where that vocabulary spells the same bytes, or has the special token of the same name;
 the rows that nano.en lacks have the same logit whatever is said, far below all others. (Fifty thousand copies of a row
 that is merely never predicted would together be likelier than the text, when a peer samples at a high temperature.) A
-few of nano.en's tokens are spelled by no standard one; they take the place of Russian ones, and `restore` puts their
-own spelling back into a text.
+few of nano.en's tokens are spelled by no standard one; they take the place of Russian ones. Tokenizers that we write
+spell them as nano.en does; for peers that bring their own, `restore` puts that spelling back into a text.
 """
 
 import json
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-import whisper
-import whisper.tokenizer
-from safetensors.numpy import save_file
 
 from streamer.arrays import FloatArray
 from streamer.whisper.tokens import vocabulary
@@ -27,75 +24,22 @@ from streamer.whisper.tokens.vocabulary import BYTE_CHARACTERS
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
 from streamer.whisper.weights.openai import openai_name
-from tools.benchmarks.peers import ggml
-from tools.benchmarks.peers.environment import TORCH, Environment, run
+from tools.benchmarks.peers.environment import TORCH, Environment
 
 NANO = Path(__file__).parents[3] / "models" / "nano.en"
 
 N_STANDARD = 51865
 
-# openai-whisper's table of the standard vocabulary.
-RANKS = Path(whisper.__file__).parent / "assets" / "multilingual.tiktoken"
+# openai-whisper's table of the standard vocabulary. Like torch, the package is imported where it is used: to see what
+# the tool can do takes neither.
+RANKS = Path(getattr(find_spec("whisper"), "origin", "")).parent / "assets" / "multilingual.tiktoken"
 
 EMBEDDING = "decoder.embed_tokens.weight"
 
 # Of a token that nano.en does not have. The lowest logit of a best token is above 0.
 UNUSED_LOGIT = -30.0
 
-# Changes with the layout of the files below, which are made again then.
-_VERSION = "4"
-
 CONVERTER = Environment("ctranslate2", ((TORCH,), ("ctranslate2==4.8.5", "transformers==5.23.0", TORCH)))
-
-
-@dataclass(frozen=True, slots=True)
-class StandardWeights:
-    """nano.en in the standard vocabulary, in each peer's format."""
-
-    # config.json, model.safetensors (float32) and the tokenizer's files.
-    huggingface: Path
-
-    # nano.pt (float32) and multilingual.tiktoken. Not nano.en.pt: from that name WhisperLiveKit takes a model to have
-    # the vocabulary of English-only models.
-    openai: Path
-
-    # CTranslate2 in two precisions of the weights.
-    ctranslate2_int8: Path
-    ctranslate2_float32: Path
-
-    # whisper.cpp's file, float16 as it publishes its own.
-    ggml: Path
-
-
-def standard_weights(folder: Path) -> StandardWeights:
-    """Return the files, which are made below the folder of the peers' environments where they are not there yet.
-
-    Raises PeerUnavailable where the environment of a converter cannot be made.
-    """
-    root = folder / "nano.en"
-    weights = StandardWeights(
-        huggingface=root / "huggingface",
-        openai=root / "openai",
-        ctranslate2_int8=root / "ctranslate2-int8",
-        ctranslate2_float32=root / "ctranslate2-float32",
-        ggml=root / "ggml-nano.en.bin",
-    )
-    record = root / "version"
-    version = f"{_VERSION} {CONVERTER.fingerprint()} {(NANO / 'model.safetensors').stat().st_mtime_ns}"
-    if record.is_file() and record.read_text(encoding="utf-8") == version:
-        return weights
-    shutil.rmtree(root, ignore_errors=True)
-    checkpoint = standard_nano()
-    write_huggingface(weights.huggingface, checkpoint)
-    write_openai(weights.openai, checkpoint)
-    ggml.write(weights.ggml, checkpoint, ranks())
-    python = CONVERTER.python(folder)
-    for directory, precision in ((weights.ctranslate2_int8, "int8"), (weights.ctranslate2_float32, "float32")):
-        convert = python.with_name(f"ct2-transformers-converter{python.suffix}")
-        flags = ["--model", str(weights.huggingface), "--output_dir", str(directory), "--quantization", precision]
-        run(CONVERTER.name, [str(convert), *flags, "--copy_files", "tokenizer.json", "preprocessor_config.json"])
-    record.write_text(version, encoding="utf-8")
-    return weights
 
 
 @cache
@@ -139,6 +83,12 @@ def restore(text: str) -> str:
     return text
 
 
+def spelled_ranks() -> list[bytes]:
+    """Return what the tokens spell in the standard layout, by number, with nano.en's own spellings."""
+    spellings = {substitute: spelling for spelling, substitute in _substitutes().items()}
+    return [spellings.get(token, token) for token in ranks()]
+
+
 def ranks() -> list[bytes]:
     """Return the bytes of each standard token that is not special, by number."""
     standard = _standard()
@@ -147,12 +97,14 @@ def ranks() -> list[bytes]:
 
 def write_huggingface(directory: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint of the standard layout as transformers reads it, with the settings of nano.en."""
+    from safetensors.numpy import save_file
+
     directory.mkdir(parents=True)
     tensors = {f"model.{name}": np.ascontiguousarray(value) for name, value in checkpoint.tensors.items()}
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     for name in ("config.json", "generation_config.json"):
         _write_json(directory / name, {**_renumbered(_read_json(NANO / name)), **_SIZE.get(name, {})})
-    tokenizer = vocabulary.load(RANKS, N_STANDARD)
+    tokenizer = vocabulary.from_table(spelled_ranks(), N_STANDARD, str(RANKS))
     tokenizer.save(str(directory / "tokenizer.json"))
     model = _read_json(directory / "tokenizer.json")["model"]
     _write_json(directory / "vocab.json", model["vocab"])
@@ -164,6 +116,8 @@ def write_huggingface(directory: Path, checkpoint: Checkpoint) -> None:
 
 def write_openai(directory: Path, checkpoint: Checkpoint) -> None:
     """Write a checkpoint of the standard layout as openai-whisper does, in float32, and its tokenizer beside it."""
+    import torch
+
     directory.mkdir(parents=True)
     state = {
         openai_name(name): torch.from_numpy(np.ascontiguousarray(value)) for name, value in checkpoint.tensors.items()
@@ -239,7 +193,9 @@ def _is_russian(text: str) -> bool:
 
 
 def _standard() -> Any:  # noqa: ANN401 - tiktoken's Encoding, of a library without types
-    return whisper.tokenizer.get_tokenizer(True).encoding
+    from whisper.tokenizer import get_tokenizer
+
+    return get_tokenizer(True).encoding
 
 
 def _bytes(text: str) -> bytes:

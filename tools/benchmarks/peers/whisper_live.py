@@ -19,9 +19,9 @@ from typing import Any
 
 from websockets.asyncio.client import ClientConnection
 
+from tools.benchmarks.model_files import ModelFiles
 from tools.benchmarks.peers.environment import TORCH, Environment
 from tools.benchmarks.peers.peer import Peer, parse_answer
-from tools.benchmarks.peers.weights import restore, standard_weights
 from tools.benchmarks.playing import Samples, Screen
 from tools.benchmarks.processes import ServerFailure
 
@@ -47,14 +47,15 @@ QUIET_FINISHED_S = 4.0
 class WhisperLive(Peer):
     """A server of whisper-live's."""
 
-    def __init__(self, folder: Path, *, n_threads: int = 1) -> None:
+    def __init__(self, folder: Path, size: str = "nano.en", *, n_threads: int = 1) -> None:
         """`folder` holds the peers' environments; `n_threads` are OpenMP's, its run_server.py takes 1 by default."""
         super().__init__("whisper-live", folder, {"OMP_NUM_THREADS": str(n_threads)})
+        self._size = size
 
     def command(self, port: int) -> list[str]:
         """Return what starts the server."""
         python = ENVIRONMENT.python(self._folder)
-        model = standard_weights(self._folder).ctranslate2_int8
+        model = ModelFiles(self._size, self._folder).ctranslate2()
         # -P: beside the script lies a module of the library's name.
         return [str(python), "-P", str(SERVER), str(port), str(model)]
 
@@ -104,7 +105,7 @@ class WhisperLiveConversation:
             return False
         self._transcript.take(answer["segments"])
         finished = " ".join(self._transcript.finished)
-        return self.screen.show(restore(finished), restore(self._transcript.open), wall_s)
+        return self.screen.show(finished, self._transcript.open, wall_s)
 
     def is_over(self, quiet_s: float) -> bool:
         return quiet_s > (QUIET_S if self._transcript.open else QUIET_FINISHED_S)

@@ -18,9 +18,10 @@ import soundfile
 from websockets.asyncio.client import ClientConnection
 
 from streamer.audio.constants import SAMPLE_RATE
+from tools.benchmarks.model_files import ModelFiles
 from tools.benchmarks.peers.environment import TORCH, Environment
 from tools.benchmarks.peers.peer import Peer, parse_answer
-from tools.benchmarks.peers.weights import alignment_heads, restore, standard_nano, standard_weights
+from tools.benchmarks.peers.weights import alignment_heads, restore
 from tools.benchmarks.playing import Samples, Screen, pcm16
 from tools.benchmarks.processes import ServerFailure
 from tools.benchmarks.systems import warm_up
@@ -47,10 +48,11 @@ NAMES: dict[Policy, str] = {
 class WhisperLiveKit(Peer):
     """A server of WhisperLiveKit's."""
 
-    def __init__(self, folder: Path, policy: Policy, *, n_threads: int | None = None) -> None:
+    def __init__(self, folder: Path, policy: Policy, size: str = "nano.en", *, n_threads: int | None = None) -> None:
         """`folder` holds the peers' environments; `n_threads` are OpenMP's, None: as many as there are cores."""
         super().__init__(NAMES[policy], folder, {} if n_threads is None else {"OMP_NUM_THREADS": str(n_threads)})
         self._policy: Policy = policy
+        self._files = ModelFiles(size, folder)
 
     def command(self, port: int) -> list[str]:
         """Return what starts the server."""
@@ -63,16 +65,15 @@ class WhisperLiveKit(Peer):
         return WhisperLiveKitConversation(f"ws://127.0.0.1:{port}/asr?language=en")
 
     def _flags(self) -> list[str]:
-        weights = standard_weights(self._folder)
-        encoder = str(weights.ctranslate2_int8)
+        encoder = str(self._files.ctranslate2())
         warm_up_file = self._folder / "warm-up.wav"
         soundfile.write(warm_up_file, warm_up(), SAMPLE_RATE)
         flags = ["--pcm-input", "--language", "en", "--warmup-file", str(warm_up_file)]
         flags += ["--backend-policy", self._policy, "--backend", "faster-whisper"]
         if self._policy == "localagreement":
             return [*flags, "--model_dir", encoder]
-        flags += ["--encoder-model-path", encoder, "--decoder-model-path", str(weights.openai / "nano.pt")]
-        return [*flags, "--custom-alignment-heads", heads_mask()]
+        flags += ["--encoder-model-path", encoder, "--decoder-model-path", str(self._files.openai())]
+        return [*flags, "--custom-alignment-heads", heads_mask(self._files)]
 
 
 class WhisperLiveKitConversation:
@@ -109,9 +110,9 @@ class WhisperLiveKitConversation:
         return self._ended
 
 
-def heads_mask() -> str:
+def heads_mask(files: ModelFiles) -> str:
     """Return the alignment heads as openai-whisper writes them: a mask over layers and heads, in gzip and base 85."""
-    dims = standard_nano().dims
+    dims = files.checkpoint().dims
     mask = np.zeros((dims.n_text_layer, dims.n_text_head), dtype=np.bool_)
     mask[tuple(np.transpose(alignment_heads()))] = True
     return base64.b85encode(gzip.compress(mask.tobytes())).decode("ascii")

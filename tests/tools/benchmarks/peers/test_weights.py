@@ -71,8 +71,10 @@ def test_our_readers_find_the_same_weights_in_every_file(checkpoint: Checkpoint,
 
     tokenizer = tokenizers.Tokenizer.from_file(str(tmp_path / "huggingface" / "tokenizer.json"))
     assert tokenizer.get_vocab_size() == N_STANDARD
-    text = " Right, the light was as bright as Oswald thought."
-    assert tokenizer.encode(text).ids == whisper.tokenizer.get_tokenizer(True).encode(text)
+    # What the model says is spelled as its own tokenizer spells it.
+    ours = vocabulary.load(NANO / "tokenizer.json", 2022)
+    text = " Right, the light was as bright as Oswald thought: Oswald's osprey, at eight."
+    assert tokenizer.decode([weights.standard_numbers()[number] for number in ours.encode(text).ids]) == text
     assert tokenizer.token_to_id("<|notimestamps|>") == 50363
     generation = json.loads((tmp_path / "openai" / "generation_config.json").read_text(encoding="utf-8"))
     assert generation["no_timestamps_token_id"] == 50363

@@ -31,7 +31,7 @@ def test_finished_segments_are_gathered_from_answers_that_hold_the_last_few() ->
 
 def test_what_is_shown_is_what_its_client_would_show() -> None:
     conversation = WhisperLiveConversation("ws://127.0.0.1:1")
-    answer = {"segments": [segment(" A riел.", 0, 1, completed=True), segment(" To", 1, 2, completed=False)]}
+    answer = {"segments": [segment(" A right.", 0, 1, completed=True), segment(" To", 1, 2, completed=False)]}
     assert conversation.hear(json.dumps(answer), 1.0)
     revision = conversation.screen.revisions[-1]
     assert revision.words == ("A", "right.", "To")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tools.benchmarks.model_files import ModelFiles
 from tools.benchmarks.peers.whisperlivekit import WhisperLiveKit, WhisperLiveKitConversation, heads_mask
 from tools.benchmarks.processes import ServerFailure
 
@@ -38,8 +39,12 @@ def test_an_error_is_a_failure(answer: str) -> None:
         WhisperLiveKitConversation("ws://127.0.0.1:1").hear(answer, 1.0)
 
 
-def test_the_heads_are_written_as_openai_whisper_reads_them() -> None:
-    mask = np.frombuffer(gzip.decompress(base64.b85decode(heads_mask())), dtype=np.bool_).reshape(3, 3)
+@pytest.mark.parametrize(("size", "n_layers", "n_heads"), [("nano.en", 3, 3), ("small", 12, 12)])
+def test_the_heads_are_written_as_openai_whisper_reads_them(
+    tmp_path: Path, size: str, n_layers: int, n_heads: int
+) -> None:
+    written = heads_mask(ModelFiles(size, tmp_path))
+    mask = np.frombuffer(gzip.decompress(base64.b85decode(written)), dtype=np.bool_).reshape(n_layers, n_heads)
     assert np.argwhere(mask).tolist() == [[2, 0], [2, 1]]
 
 

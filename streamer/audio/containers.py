@@ -1,0 +1,100 @@
+"""Compressed audio that comes in pieces, cut anywhere, such as a browser's recorder sends it."""
+
+import logging
+import threading
+import weakref
+from queue import SimpleQueue
+
+from streamer.errors import AudioFileError
+
+log = logging.getLogger(__name__)
+
+ANALYZE_S = 0.25  # of audio, in which its format is found where the header leaves it open
+
+# Most that one piece may decode to: 43 s of stereo at 48 kHz. Who feeds waits for it, and a few bytes can stand for
+# hours of silence.
+MAX_DECODED_BYTES = 2**24
+
+
+class ContainerStream:
+    """Decodes what it is fed: any container that FFmpeg can read from its beginning on.
+
+    FFmpeg asks for bytes when it wants some. It does so in a thread of its own, which works only while `feed` waits.
+    """
+
+    def __init__(self) -> None:
+        self._pipe = _Pipe()
+        threading.Thread(target=self._pipe.run, name="container", daemon=True).start()
+        # The thread does not know this object: when it is dropped, the audio has ended.
+        weakref.finalize(self, self._pipe.fed.put, b"").atexit = False
+
+    @property
+    def format(self) -> tuple[int, int] | None:
+        """Samples a second, and channels, once they are known."""
+        return self._pipe.format
+
+    def feed(self, data: bytes) -> bytes:
+        """Return what further bytes complete, f32le, channels interleaved. No bytes are the end.
+
+        Raises AudioFileError where they cannot be decoded.
+        """
+        pipe = self._pipe
+        if not pipe.ended:
+            pipe.fed.put(data)
+            pipe.hungry.get()
+        if pipe.failure:
+            raise AudioFileError(pipe.failure)
+        decoded, pipe.decoded = pipe.decoded, bytearray()
+        return bytes(decoded)
+
+
+class _Pipe:
+    """What goes between the two threads, of which one works at a time."""
+
+    def __init__(self) -> None:
+        self.fed: SimpleQueue[bytes] = SimpleQueue()
+        # Told when everything that was fed is used up, and at the end.
+        self.hungry: SimpleQueue[None] = SimpleQueue()
+        self.format: tuple[int, int] | None = None
+        self.decoded = bytearray()
+        self.failure = ""
+        self.ended = False
+        # What was fed and not read yet, and whether no more comes.
+        self._rest = b""
+        self._complete = False
+
+    def run(self) -> None:
+        """Decode until the end: the thread."""
+        try:
+            self._wait()
+            self._decode()
+        except Exception as error:  # noqa: BLE001 - whatever FFmpeg makes of what comes
+            log.debug("audio cannot be decoded: %s", error)
+            self.failure = "the audio cannot be decoded: expected wav, flac, ogg, webm, mp3 or the like, or raw samples"
+        finally:
+            self.ended = True
+            self.hungry.put(None)
+
+    def read(self, n_bytes: int) -> bytes:
+        """Return at most so many bytes, none at the end: FFmpeg calls it."""
+        if not self._rest and not self._complete:
+            self.hungry.put(None)
+            self._wait()
+        piece, self._rest = self._rest[:n_bytes], self._rest[n_bytes:]
+        return piece
+
+    def _wait(self) -> None:
+        self._rest = self.fed.get()
+        self._complete = not self._rest
+
+    def _decode(self) -> None:
+        from streamer.audio.sources.container import AudioTrack  # late: most never need it
+
+        track = AudioTrack(self, analyze_s=ANALYZE_S)
+        self.format = track.sample_rate, track.channels
+        for samples in track.blocks():
+            self.decoded += samples.tobytes()
+            if len(self.decoded) > MAX_DECODED_BYTES:
+                self.failure = f"a piece of audio decodes to more than {MAX_DECODED_BYTES} bytes: send smaller ones"
+                break
+        track.close()

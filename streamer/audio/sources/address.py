@@ -1,0 +1,171 @@
+"""Audio from an address: a file, a radio station or HLS over HTTP, or a camera over RTSP, through FFmpeg (PyAV)."""
+
+import contextlib
+import logging
+import os
+import queue
+import re
+import threading
+import time
+
+from streamer import __version__
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.pcm import silence_bad_samples
+from streamer.audio.resample import Resampler
+from streamer.audio.sources.base import SourceCallbacks, ThreadedSource
+from streamer.audio.sources.container import FORMATS, AudioTrack
+from streamer.errors import AudioDeviceError, ConfigError
+from streamer.outside import one_line
+
+log = logging.getLogger(__name__)
+
+BLOCK_S = 0.1  # audio read, and delivered, at a time
+AHEAD_BLOCKS = 50  # read before they are due: what holds the network up for less is not heard
+
+ANALYZE_S = 1.0  # of audio, in which its format is found where no header says it
+TIMEOUT_S = 20.0  # without an answer, or without more of it: a playlist may say nothing new for ten seconds
+STALL_S = 2.0  # without audio for so long, what passes is a gap
+LOOK_S = 0.1  # how often that is looked at
+RETRY_S = 0.5  # before the first attempt to connect again; each further one waits twice as long, up to:
+MAX_RETRY_S = 30.0
+
+# A longer jump of the clock is a computer that slept. See `microphone.MAX_HOLE_S`.
+MAX_HOLE_S = 30.0
+
+# What FFmpeg may open for an address, for what a playlist or a redirection there names too. No files.
+_HTTP = "http,https,tcp,tls,crypto,httpproxy"
+_RTSP = "rtsp,rtsps,rtp,srtp,udp,tcp,tls"
+_PROTOCOLS = {"http": _HTTP, "https": _HTTP, "rtsp": _RTSP, "rtsps": _RTSP}
+
+
+def is_address(source: str) -> bool:
+    """Whether a source is an address, and not the name of a file."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", source) is not None
+
+
+def shown(url: str) -> str:
+    """Return an address without what may be secret in it: user, password and query."""
+    return one_line(re.sub(r"//[^/]*@", "//", re.split(r"[?#]", url)[0]))[:200]
+
+
+class Address(ThreadedSource):
+    """What an address sends, at the pace of speech; where it is lost, it is connected to again.
+
+    One thread reads ahead, another delivers. A file is read on where it was lost, and ends; what says neither how long
+    nor how large it is, is a station, and does not.
+    """
+
+    def __init__(self, url: str, speed: float = 1.0) -> None:
+        """Read from `url` at `speed` times real time; 0: as fast as on_audio takes it.
+
+        Raises ConfigError where it is of another protocol than those that are read.
+        """
+        self._scheme = url.lower().partition("://")[0]
+        if self._scheme not in _PROTOCOLS:
+            raise ConfigError(
+                f"{shown(url)} cannot be heard: expected an address of {', '.join(_PROTOCOLS)}, or a file"
+            )
+        super().__init__(shown(url), realtime=speed > 0, thread_name="address")
+        self.speed = speed
+        self._url = url
+
+        # Audio, 16 kHz mono; text, where the connection is lost; None at the end.
+        self._items: queue.Queue[Float32Array | str | None] = queue.Queue(AHEAD_BLOCKS)
+
+    def check(self) -> None:
+        """Raise AudioDeviceError where nothing can be heard there."""
+        try:
+            self._connect().close()
+        except ValueError as error:
+            raise AudioDeviceError(
+                f"{self.name} cannot be heard ({one_line(error)}): expected audio; check the address and the network"
+            ) from None
+
+    def _open(self) -> None:
+        threading.Thread(target=self._read, name="address reader", daemon=True).start()
+
+    def _connect(self) -> AudioTrack:
+        import certifi  # late, as PyAV
+
+        options = {
+            "protocol_whitelist": _PROTOCOLS[self._scheme],
+            "format_whitelist": f"{FORMATS},hls,webvtt,rtsp,rtp,sdp",
+            "user_agent": f"streamer/{__version__}",
+            "tls_verify": "1",
+            "ca_file": os.environ.get("SSL_CERT_FILE") or certifi.where(),
+            "rtsp_flags": "prefer_tcp",
+            "allowed_media_types": "audio",
+        }
+        return AudioTrack(self._url, block_s=BLOCK_S, analyze_s=ANALYZE_S, options=options, timeout_s=TIMEOUT_S)
+
+    def _read(self) -> None:
+        """Read ahead, and connect again where that fails: the thread."""
+        retry_s = RETRY_S
+        n_read = 0
+        while not self._stopping.is_set():
+            try:
+                with contextlib.closing(self._connect()) as track:
+                    n_before, n_read = n_read if track.is_file else 0, 0
+                    resampler = Resampler(track.sample_rate, track.channels)
+                    for frames in track.blocks():
+                        n_read += len(frames)
+                        if n_read > n_before:  # it was not heard before
+                            new = frames[n_before - n_read :].clip(-1.0, 1.0)
+                            silence_bad_samples(new)
+                            self._put(resampler.process(new))
+                            retry_s = RETRY_S
+                        if self._stopping.is_set():
+                            return
+                    n_read = max(n_read, n_before)
+                    self._put(resampler.flush())
+                if not track.failure and (track.is_file or track.format == "hls"):
+                    self._put(None)
+                    return
+                fact = track.failure or "the connection was closed"
+            except Exception as error:  # noqa: BLE001 - whatever it was, the next attempt follows
+                log.debug("%s: %s", self.name, one_line(error))
+                fact = one_line(error)
+            self._put(f"is lost ({fact})")
+            self._stopping.wait(retry_s)
+            retry_s = min(2 * retry_s, MAX_RETRY_S)
+
+    def _put(self, item: Float32Array | str | None) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(queue.Full):
+                self._items.put(item, timeout=LOOK_S)
+                return
+
+    def _run(self, callbacks: SourceCallbacks) -> None:
+        due_s: float | None = None  # the end of what was delivered, by the monotonic clock; None before there was any
+        while not self._stopping.is_set():
+            try:
+                item = self._items.get(timeout=LOOK_S)
+            except queue.Empty:
+                if due_s is not None and self.speed:
+                    due_s = self._bridge(due_s, callbacks)
+                continue
+            if item is None:
+                return
+            if isinstance(item, str):
+                self._begin_outage(item, "it is tried again until there is some", callbacks)
+            elif len(item):
+                if self.failure:
+                    self.failure = ""
+                    self._back_s = time.monotonic()
+                if self.speed:
+                    due_s = (time.monotonic() if due_s is None else due_s) + len(item) / SAMPLE_RATE / self.speed
+                    self._stopping.wait(max(0.0, due_s - time.monotonic()))
+                if not self._stopping.is_set():
+                    callbacks.on_audio(item)
+
+    def _bridge(self, due_s: float, callbacks: SourceCallbacks) -> float:
+        """Announce what is missing where nothing comes; return up to when that is done."""
+        now_s = time.monotonic()
+        due_s = max(due_s, now_s - MAX_HOLE_S)
+        if not self.failure and now_s - due_s < STALL_S:
+            return due_s
+        n_missing = int((now_s - due_s) * SAMPLE_RATE * self.speed)
+        if n_missing > 0:
+            callbacks.on_gap(n_missing, "device")
+        return due_s + max(0, n_missing) / SAMPLE_RATE / self.speed

@@ -1,0 +1,234 @@
+"""A comparison as a table for terminals, and as one page of HTML that needs nothing else: no script, no other file."""
+
+import html
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from string import Template
+from typing import NamedTuple
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from streamer.bench.compare import Aligned, Comparison, Mark, Row, mark
+from streamer.bench.report import NOTHING
+from streamer.outside import printable
+
+# Characters of a line of words on the page; places where texts differ that a terminal is shown, and words of one.
+LINE_CHARS = 90
+MOST_PLACES = 30
+MOST_COLUMNS = 10
+
+# Agreeing words in front of such a place.
+N_BEFORE = 3
+
+
+class _Figure(NamedTuple):
+    title: str
+    name: str  # of a field of `Row`, or of one of its delays
+    digits: int = 0
+    scale: float = 1.0
+
+
+FIGURES = (
+    _Figure("Words", "words"),
+    _Figure("WER, %", "wer", 1, 100),
+    _Figure("Substituted", "substitutions"),
+    _Figure("Deleted", "deletions"),
+    _Figure("Inserted", "insertions"),
+    _Figure("Disagrees, %", "disagreement", 1, 100),
+    _Figure("RTF", "real_time_factor", 3),
+    _Figure("CPU / audio", "cpu_per_audio", 2),
+    _Figure("First text, s", "first_text_s", 2),
+    _Figure("All, s", "wall_s", 2),
+    _Figure("First seen p50, s", "first_seen_p50_s", 2),
+    _Figure("Stable p50, s", "stable_p50_s", 2),
+    _Figure("Stable p90, s", "stable_p90_s", 2),
+    _Figure("Speech end to stable p50, s", "finalisation_p50_s", 2),
+    _Figure("Load, s", "load_s", 1),
+    _Figure("Memory, MB", "peak_rss_mb"),
+)
+
+_NOTES = {
+    "wer": "WER: words substituted, deleted and inserted, for each word of the reference, whatever their case.",
+    "disagreement": "Disagrees: edits from one text to another for each word of the longer, mean over the others.",
+    "real_time_factor": "RTF, real-time factor: seconds of computing for each second of audio, the model being loaded.",
+    "cpu_per_audio": "CPU / audio: seconds of processor cores for each second of audio.",
+    "peak_rss_mb": "Memory: the most that a process with this model alone had resident while it transcribed, program"
+    " included.",
+}
+
+
+def print_comparison(comparison: Comparison, console: Console) -> None:
+    """Print the figures, how far each two candidates disagree, and where the texts differ."""
+    known = _known(comparison.rows)
+    table = Table(title="Models", title_justify="left")
+    table.add_column("Model", overflow="fold")
+    for figure in known:
+        table.add_column(figure.title, justify="right")
+    for row in comparison.rows:
+        table.add_row(Text(printable(row.name)), *(_shown(row, figure) for figure in known))
+    console.print(table, markup=False)
+    for row in comparison.rows:
+        if row.error:
+            console.print(f"{row.name}: {row.error}", style="red", markup=False, highlight=False, soft_wrap=True)
+    names = [row.name for row in comparison.rows]
+    if len(names) > 2:
+        table = Table("", *map(printable, names), title="Disagreement, %", title_justify="left")
+        for name, values in zip(names, comparison.disagreement, strict=True):
+            table.add_row(Text(printable(name)), *map(_percent, values))
+        console.print(table, markup=False)
+    for aligned in comparison.recordings:
+        _print_places(aligned, console)
+    for note in _notes(comparison.rows):
+        console.print(note, style="dim", markup=False, highlight=False, soft_wrap=True)
+
+
+def _print_places(aligned: Aligned, console: Console) -> None:
+    if len(aligned.labels) < 2:
+        return
+    # Where a text is of another world, all of it is one place.
+    places = [place[k : k + MOST_COLUMNS] for place in aligned.places for k in range(0, len(place), MOST_COLUMNS)]
+    n_more = len(places) - MOST_PLACES
+    title = f"{aligned.recording}: {_told(aligned)}"
+    table = Table(title=Text(printable(title)), title_justify="left")
+    for label in ("At", "Behind", *aligned.labels):
+        table.add_column(Text(printable(label)), overflow="fold")
+    for place in places[:MOST_PLACES]:
+        before = [column[0] for column in aligned.columns[max(0, place[0] - N_BEFORE) : place[0]]]
+        cells = [
+            " ".join(word.shown for k in place if (word := aligned.columns[k][row])) or NOTHING
+            for row in range(len(aligned.labels))
+        ]
+        behind = " ".join(word.shown for word in before if word)
+        table.add_row(_clock(aligned, place[0]), *(Text(printable(text)) for text in (behind, *cells)))
+    if places:
+        console.print(table, markup=False)
+    else:
+        console.print(title, markup=False, highlight=False, soft_wrap=True)
+    if n_more > 0:
+        console.print(f"and {n_more} more: --format html shows all", highlight=False)
+
+
+def page(comparison: Comparison) -> str:
+    """Return the page. All text in it is escaped."""
+    template = Template(Path(__file__).with_name("compare.html").read_text(encoding="utf-8"))
+    return template.substitute(
+        figures=_figures_table(comparison),
+        disagreement=_disagreement_table(comparison),
+        errors="".join(
+            f'<p class="error">{_escape(row.name)}: {_escape(row.error)}</p>' for row in comparison.rows if row.error
+        ),
+        notes="".join(f"<p>{_escape(note)}</p>" for note in _notes(comparison.rows)),
+        recordings="".join(map(_recording, comparison.recordings)),
+    )
+
+
+def _figures_table(comparison: Comparison) -> str:
+    known = _known(comparison.rows)
+    rows = [[row.name, *(_shown(row, figure) for figure in known)] for row in comparison.rows]
+    return _table(["Model", *(figure.title for figure in known)], rows)
+
+
+def _disagreement_table(comparison: Comparison) -> str:
+    names = [row.name for row in comparison.rows]
+    if len(names) < 3:
+        return ""
+    rows = [[name, *map(_percent, values)] for name, values in zip(names, comparison.disagreement, strict=True)]
+    return "<h2>Disagreement of each two, %</h2>" + _table(["", *names], rows)
+
+
+def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f'<th scope="col">{_escape(title)}</th>' for title in titles)
+    body = "".join(
+        f'<tr><th scope="row">{_escape(name)}</th>{"".join(f"<td>{_escape(cell)}</td>" for cell in cells)}</tr>'
+        for name, *cells in rows
+    )
+    return f'<div class="wide"><table class="figures"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+
+
+def _recording(aligned: Aligned) -> str:
+    lines = "".join(_line(aligned, line) for line in _lines(aligned))
+    told = f"<p>{_told(aligned).capitalize()}.</p>" if len(aligned.labels) > 1 else ""
+    return f"<h2>{_escape(aligned.recording)}</h2>{told}{lines}"
+
+
+def _told(aligned: Aligned) -> str:
+    return f"the texts differ in {sum(map(len, aligned.places))} of {len(aligned.columns)} words"
+
+
+def _lines(aligned: Aligned) -> Iterator[list[int]]:
+    line: list[int] = []
+    n_chars = 0
+    for k, column in enumerate(aligned.columns):
+        width = max(len(word.shown) if word else 1 for word in column) + 2
+        if line and n_chars + width > LINE_CHARS:
+            yield line
+            line, n_chars = [], 0
+        line.append(k)
+        n_chars += width
+    if line:
+        yield line
+
+
+def _line(aligned: Aligned, line: Sequence[int]) -> str:
+    rows, differs = [], False
+    for row, label in enumerate(aligned.labels):
+        marks = [mark(aligned.columns[k], row) for k in line]
+        differs = differs or any(found != "same" for found in marks)
+        cells = "".join(_cell(aligned, k, row, found) for k, found in zip(line, marks, strict=True))
+        rows.append(f'<tr><th scope="row">{_escape(label)}</th>{cells}</tr>')
+    kind = "line" if differs else "line same"
+    return f'<div class="wide {kind}"><p>{_clock(aligned, line[0])}</p><table>{"".join(rows)}</table></div>'
+
+
+def _cell(aligned: Aligned, k: int, row: int, found: Mark) -> str:
+    word = aligned.columns[k][row]
+    text = _escape(word.shown) if word else ""
+    match found:
+        case "other":
+            return f'<td class="other"><b title="substituted">{text}</b></td>'
+        case "more":
+            return f'<td class="more"><ins title="inserted">{text}</ins></td>'
+        case "missing":
+            return '<td class="missing"><span title="deleted">–</span></td>'
+    return f"<td>{text}</td>"
+
+
+def _known(rows: Sequence[Row]) -> list[_Figure]:
+    return [figure for figure in FIGURES if any(_value(row, figure) is not None for row in rows)]
+
+
+def _value(row: Row, figure: _Figure) -> float | None:
+    value: float | None = getattr(row, figure.name, None)
+    return row.delays.get(figure.name) if value is None else value
+
+
+def _shown(row: Row, figure: _Figure) -> str:
+    value = _value(row, figure)
+    return NOTHING if value is None else f"{value * figure.scale:.{figure.digits}f}"
+
+
+def _percent(value: float | None) -> str:
+    return NOTHING if value is None else f"{100 * value:.1f}"
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    names = {figure.name for figure in _known(rows)}
+    notes = [note for name, note in _NOTES.items() if name in names]
+    languages = {row.language for row in rows if row.language}
+    if len(languages) > 1:
+        found = ", ".join(f"{row.name} {row.language}" for row in rows if row.language)
+        notes.append(f"They heard different languages ({found}): set decoding.language to compare them in one.")
+    return notes
+
+
+def _clock(aligned: Aligned, k: int) -> str:
+    """Return when the segment began in which a column is said, by the first text that tells."""
+    starts = (word.start_s for column in aligned.columns[k::-1] for word in column[::-1] if word)
+    start_s = next((start_s for start_s in starts if start_s is not None), 0.0)
+    return f"{int(start_s) // 60}:{int(start_s) % 60:02}"
+
+
+def _escape(text: str) -> str:
+    return html.escape(printable(text))

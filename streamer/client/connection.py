@@ -1,0 +1,384 @@
+"""A connection to a running daemon: its address, what can be wrong with it, and its events."""
+
+import asyncio
+import contextlib
+import hashlib
+import logging
+import os
+import queue
+import re
+import ssl
+import threading
+import urllib.parse
+from collections.abc import AsyncGenerator, Callable, Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import (
+    ConnectionClosed,
+    ConnectionClosedError,
+    ConnectionClosedOK,
+    InvalidHandshake,
+    InvalidStatus,
+    InvalidURI,
+)
+
+from streamer.errors import PeerError, ProtocolError, UnknownEventError, UsageError
+from streamer.events import Event, from_json
+from streamer.outside import is_loopback, one_line
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_PORT = 8765
+CAPTIONS_PATH = "/v1/captions"
+STREAM_PATH = "/v1/stream"
+MAX_EVENT_BYTES = 1 << 20  # an event with the words of 30 seconds is some ten kilobytes
+MAX_QUEUED_EVENTS = 16  # read and not shown yet; then the daemon is held back
+CLOSE_TIMEOUT_S = 2.0  # for a daemon that goes on sending to take note that we leave
+FIRST_DELAY_S = 0.5  # before the first attempt to reach the daemon again; doubled after each that fails
+MAX_DELAY_S = 10.0
+KEEPALIVE_S = 20.0  # from one ping to the next
+AHEAD = 16  # events that a thread has read and nobody has taken yet
+
+# Close codes after which coming back is of no use: the daemon did not understand or does not want us (RFC 6455, 7.4.1).
+_REFUSALS = (1002, 1003, 1007, 1008, 1009, 1010)
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonAddress:
+    """Where a daemon's captions are, or where it takes audio."""
+
+    # ws:// or wss:// address without a token, fit for messages. Of a Unix socket: what goes into the request.
+    url: str
+
+    # What the daemon asks for; empty: nothing.
+    token: str = field(default="", repr=False)
+
+    # SHA-256 of the certificate that it must show, 64 hexadecimal digits; empty: one that this machine trusts.
+    fingerprint: str = ""
+
+    # Path of its Unix socket; empty: it is on the network.
+    unix_socket: str = ""
+
+    def __str__(self) -> str:
+        """Return where it is, for messages."""
+        return f"unix://{self.unix_socket}" if self.unix_socket else self.url
+
+
+def parse_address(text: str, token: str = "", fingerprint: str = "", *, path: str = CAPTIONS_PATH) -> DaemonAddress:
+    """Read a daemon's address.
+
+    text : HOST, HOST:PORT, an http(s):// or ws(s):// address, with a path or without, or unix:// and a path; a
+        `?token=` in it is taken out
+    token : what the daemon asks for; it wins over the one in the address
+    fingerprint : SHA-256 of the daemon's certificate, which is not checked otherwise; HOST:PORT speaks TLS then
+    path : what is wanted of the daemon: CAPTIONS_PATH or STREAM_PATH
+
+    Raises UsageError where it is no address, or the fingerprint is none.
+    """
+    refusal = UsageError(
+        f"{text.partition('?')[0]!r:.100} is no daemon's address: expected HOST:PORT, ws://HOST:PORT, wss://HOST:PORT"
+        " or unix:///PATH"
+    )
+    digest = re.sub(r"^sha-?256[ :=]|[ :]", "", fingerprint.strip().lower())
+    if fingerprint and not re.fullmatch(r"[0-9a-f]{64}", digest):
+        raise UsageError(
+            f"fingerprint is {fingerprint!r:.100}: expected 64 hexadecimal digits, as the daemon prints at its start"
+        )
+    if any(not char.isprintable() for char in text):
+        raise refusal
+    if text.startswith("unix:///"):
+        if digest:
+            raise UsageError("a fingerprint is given for a Unix socket, which has no certificate: leave it out")
+        return DaemonAddress(f"ws://localhost{path}", _checked(token), unix_socket=text.removeprefix("unix://"))
+    try:
+        parts = urllib.parse.urlsplit(text if "://" in text else f"{'wss' if digest else 'ws'}://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        raise refusal from None
+    scheme = {"http": "ws", "ws": "ws", "https": "wss", "wss": "wss"}.get(parts.scheme)
+    if scheme is None or not host or any(char.isspace() for char in text):
+        raise refusal
+    if digest and scheme == "ws":
+        raise UsageError(f"a fingerprint is given for {parts.scheme}://, which has no certificate: expected wss://")
+    if port is None and "://" not in text:
+        port = DEFAULT_PORT
+    query = urllib.parse.parse_qsl(parts.query)
+    token = _checked(token or dict(query).get("token", ""))
+    prefix = parts.path.rstrip("/").removesuffix(CAPTIONS_PATH).removesuffix(STREAM_PATH)
+    place = f"[{host}]" if ":" in host else host
+    rest = urllib.parse.urlencode([(key, value) for key, value in query if key != "token"])
+    address = urllib.parse.urlunsplit((scheme, place if port is None else f"{place}:{port}", prefix + path, rest, ""))
+    return DaemonAddress(address, token, digest)
+
+
+def _checked(token: str) -> str:
+    if not (token.isascii() and token.isprintable()):
+        raise UsageError("the token has characters that no token has: expected printable ASCII; copy it again")
+    return token
+
+
+def log_notice(text: str) -> None:
+    logger.warning("%s", text)
+
+
+class Events:
+    """A daemon's events: `for event in events`, or `async for`. Each loop begins anew, with a connection of its own."""
+
+    def __init__(self, begin: Callable[[], AsyncGenerator[Event, None]]) -> None:
+        """Read what `begin()` yields."""
+        self._begin = begin
+
+    def __aiter__(self) -> AsyncGenerator[Event, None]:
+        return self._begin()
+
+    def __iter__(self) -> Generator[Event, None, None]:
+        return _in_thread(self._begin())
+
+
+def _in_thread(events: AsyncGenerator[Event, None]) -> Generator[Event, None, None]:
+    """Yield what an asynchronous generator yields. A thread runs it, so that it also works within a running loop."""
+    over = object()
+    found: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    room = asyncio.Semaphore(AHEAD)
+    stop = asyncio.Event()
+    loop = asyncio.new_event_loop()
+    failures: list[BaseException] = []
+
+    async def read() -> None:
+        async for event in events:
+            await room.acquire()
+            found.put(event)
+
+    async def run() -> None:
+        reading, stopping = asyncio.create_task(read()), asyncio.create_task(stop.wait())
+        await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
+        if reading.done():
+            reading.result()
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+        await events.aclose()
+
+    def work() -> None:
+        try:
+            with asyncio.Runner(loop_factory=lambda: loop) as runner:
+                runner.run(run())
+        except BaseException as error:  # noqa: BLE001 - raised by the thread that reads
+            failures.append(error)
+        found.put(over)
+
+    def tell(callback: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # it is over, and its loop closed
+            loop.call_soon_threadsafe(callback)
+
+    thread = threading.Thread(target=work, name="streamer-client", daemon=True)
+    thread.start()
+    try:
+        while (event := _next(found)) is not over:
+            tell(room.release)
+            yield event
+        if failures:
+            raise failures[0]
+    finally:
+        tell(stop.set)
+        thread.join()
+
+
+def _next(found: queue.SimpleQueue[Any]) -> Any:  # noqa: ANN401 - what is in there
+    """Wait for the next item, in steps, so that Ctrl-C gets through on every system."""
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return found.get(timeout=0.2)
+
+
+class GoneError(Exception):
+    """The daemon cannot be reached now; it may come back."""
+
+
+class Reconnection:
+    """How a daemon that went away is waited for: ever more slowly, and told of once."""
+
+    def __init__(
+        self, address: DaemonAddress, on_notice: Callable[[str], None], first_delay_s: float, max_delay_s: float
+    ) -> None:
+        """Tell `on_notice` when the daemon goes away, and when it is back."""
+        self._address = address
+        self._on_notice = on_notice
+        self._first_delay_s = self._delay_s = first_delay_s
+        self._max_delay_s = max_delay_s
+        # Whether the daemon has been there.
+        self.known = False
+        # Whether it is not there now, and `on_notice` knows.
+        self._away = False
+
+    def came(self) -> None:
+        if self._away:
+            self._on_notice(f"{self._address} is back")
+        self.known, self._away = True, False
+
+    def works(self) -> None:
+        """The connection is of use: to be accepted just to be sent away again is none."""
+        self._delay_s = self._first_delay_s
+
+    async def wait(self, gone: GoneError) -> None:
+        """Wait before the next attempt. Raises PeerError where the daemon was never there."""
+        if not self.known:
+            raise PeerError(
+                f"no daemon at {self._address} ({gone}): start one with `streamer run`, or name another address"
+            ) from None
+        if not self._away:
+            self._away = True
+            self._on_notice(f"{self._address} went away ({gone}): waiting for it to come back")
+        logger.debug("trying again in %.1f s: %s", self._delay_s, gone)
+        await asyncio.sleep(self._delay_s)
+        self._delay_s = min(self._max_delay_s, 2 * self._delay_s)
+
+
+class Place:
+    """How far into which session we are."""
+
+    def __init__(self) -> None:
+        # Session and number of the newest event; empty and 0 before the first.
+        self.session = ""
+        self.seq = 0
+
+    def moved(self, event: Event) -> bool:
+        """Move on to an event, and say whether it is new."""
+        if event.session == self.session and event.seq <= self.seq:
+            return False
+        self.session, self.seq = event.session, event.seq
+        return True
+
+
+async def connected(address: DaemonAddress, place: Place, *, answer_s: float | None = KEEPALIVE_S) -> ClientConnection:
+    """Connect, to go on behind a place where there is one. A daemon that answers no ping for `answer_s` is gone.
+
+    Raises GoneError where the daemon cannot be reached now, PeerError or UsageError where it never will be.
+    """
+    url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
+    how: dict[str, Any] = {}
+    if address.fingerprint:
+        how = {"ssl": _unverified(), "create_connection": _pinned(address.fingerprint)}
+    elif address.unix_socket:
+        how = {"unix": True, "path": address.unix_socket}
+    if place.seq:
+        query = urllib.parse.urlencode({"after": place.seq, "session": place.session})
+        url += ("&" if "?" in url else "?") + query
+    try:
+        return await connect(
+            url,
+            additional_headers={"Authorization": f"Bearer {address.token}"} if address.token else None,
+            compression=None,  # small messages, and soon rather than small
+            max_size=MAX_EVENT_BYTES,
+            max_queue=MAX_QUEUED_EVENTS,
+            close_timeout=CLOSE_TIMEOUT_S,
+            ping_interval=KEEPALIVE_S,
+            ping_timeout=answer_s,
+            proxy=None if is_loopback(host) else True,  # a proxy cannot reach this machine's own ports
+            **how,
+        )
+    except InvalidURI as error:
+        if error.uri != url:
+            raise PeerError(f"{address} sends us to {one_line(error.uri):.200}: name that address") from None
+        raise UsageError(f"{address} is no daemon's address: expected HOST:PORT or ws://HOST:PORT") from None
+    except InvalidStatus as error:
+        status = error.response.status_code
+        said = one_line(bytes(error.response.body or b"")[:300].decode("utf-8", "replace"))
+        if status >= 500:
+            raise GoneError(f"HTTP status {status}{f', {said}' if said else ''}") from None
+        remedy = ": give its token with --token-file FILE" if status in (401, 403) else ""
+        raise PeerError(f"{address} answered HTTP status {status}{f' ({said})' if said else ''}{remedy}") from None
+    except TimeoutError:
+        raise GoneError("no answer") from None
+    except ssl.SSLCertVerificationError as error:
+        raise PeerError(
+            f"{address} has a certificate that is not trusted ({one_line(error.verify_message)}): give its fingerprint,"
+            " which the daemon prints at its start, with --fingerprint"
+        ) from None
+    except ssl.SSLEOFError:
+        raise GoneError("it closed the connection") from None
+    except ssl.SSLError as error:
+        raise PeerError(f"{address} does not speak TLS ({one_line(error.reason)}): is it a ws:// address?") from None
+    except (OSError, EOFError) as error:
+        raise GoneError(_why(error)) from None
+    except InvalidHandshake as error:
+        if isinstance(error.__cause__, EOFError | OSError):
+            raise GoneError("it closed the connection") from None
+        said = one_line(error)
+        raise PeerError(f"{address} does not speak WebSocket ({said:.300}): is a daemon there?") from None
+    except ValueError as error:  # of a redirect that leads nowhere
+        raise PeerError(
+            f"{address} answered with a wrong address ({one_line(error):.300}): is a daemon there?"
+        ) from None
+
+
+def _unverified() -> ssl.SSLContext:
+    """Return a context for a daemon whose certificate is known by its fingerprint."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def _pinned(fingerprint: str) -> type[ClientConnection]:
+    """Return a connection class that says nothing, no token above all, to who does not show this certificate."""
+
+    class PinnedConnection(ClientConnection):
+        async def handshake(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
+            shown = self.transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
+            found = hashlib.sha256(shown).hexdigest()
+            if found != fingerprint:
+                raise PeerError(
+                    f"the daemon shows another certificate, SHA-256 {found}: expected {fingerprint}; if the daemon made"
+                    " a new one, it prints the fingerprint at its start"
+                )
+            await super().handshake(*arguments, **options)
+
+    return PinnedConnection
+
+
+async def events_of(address: DaemonAddress, connection: ClientConnection) -> AsyncGenerator[Event, None]:
+    """Yield the events of one connection until it is closed with 1000. Raises GoneError where it ends otherwise."""
+    while True:
+        try:
+            message = await connection.recv()
+        except ConnectionClosedOK as closed:
+            if _code(closed) == 1000:
+                return
+            raise GoneError(_farewell(closed)) from None
+        except ConnectionClosedError as closed:
+            if _code(closed) in _REFUSALS:
+                raise PeerError(f"{address} closed the connection ({_farewell(closed)})") from None
+            raise GoneError(_farewell(closed)) from None
+        try:
+            if isinstance(message, bytes):
+                raise ProtocolError("a binary message: expected events as text")
+            event = from_json(message)
+        except UnknownEventError as error:  # a later daemon may say more than we understand
+            logger.debug("%s sent an event that is left out: %s", address, error)
+            continue
+        except ProtocolError as error:
+            said = one_line(error)
+            raise PeerError(f"{address} sent what is no event: {said:.300}; are both of one version?") from None
+        yield event
+
+
+def _code(closed: ConnectionClosed) -> int:
+    """Return the close code: the daemon's, or else our own, sent where its frames break the protocol."""
+    frame = closed.rcvd or closed.sent
+    return frame.code if frame else 1006
+
+
+def _farewell(closed: ConnectionClosed) -> str:
+    frame = closed.rcvd or closed.sent
+    if frame is None:
+        return "the connection broke"
+    return f"close code {frame.code}{f', {one_line(frame.reason)}' if frame.reason else ''}"
+
+
+def _why(error: OSError | EOFError) -> str:
+    # asyncio writes the address into strerror, and names no reason where it tried several addresses.
+    if isinstance(error, OSError) and error.errno:
+        return error.strerror if error.errno < 0 and error.strerror else os.strerror(error.errno)
+    return one_line(error) or "it closed the connection"

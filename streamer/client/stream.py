@@ -1,0 +1,525 @@
+"""A client's own audio through a running daemon: sent, and sent again where a connection broke; events come back.
+
+The rules are docs/protocol.md's, *When the connection breaks* and *When the daemon stops*.
+"""
+
+import asyncio
+import contextlib
+import json
+import queue
+import re
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypedDict, Unpack, cast, get_args
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+from websockets.asyncio.client import ClientConnection
+from websockets.exceptions import ConnectionClosed
+
+from streamer.audio.constants import SAMPLE_RATE, PcmFormat
+from streamer.client.connection import (
+    FIRST_DELAY_S,
+    MAX_DELAY_S,
+    STREAM_PATH,
+    DaemonAddress,
+    Events,
+    GoneError,
+    Place,
+    Reconnection,
+    connected,
+    events_of,
+    log_notice,
+    parse_address,
+)
+from streamer.errors import (
+    BusyError,
+    ConfigError,
+    IdleError,
+    PeerError,
+    ProtocolError,
+    StoppingError,
+    StreamerError,
+    TruncatedAudioError,
+    UnknownSessionError,
+    UsageError,
+)
+from streamer.events import End, Error, Event, Final, Gap, Resumed
+from streamer.outside import one_line
+
+Command = Literal["flush", "pause", "resume", "clear"]
+
+# Audio, whole or a piece of it, shape (n,) or (n, channels): 16-bit integers, or floats from -1 to 1; or bytes as
+# `format` says, cut anywhere.
+Audio = bytes | bytearray | memoryview | NDArray[np.int16] | NDArray[np.floating[Any]]
+
+
+class Options(TypedDict, total=False):
+    """What a session may choose; docs/protocol.md says what each is. None: what the daemon is set to."""
+
+    language: str | None
+    languages: Sequence[str] | None
+    task: Literal["transcribe", "translate"] | None
+    initial_prompt: str | None
+    hotwords: Sequence[str] | None
+    beam_size: int | None
+    words: bool | None
+    vad_threshold: float | None
+    min_silence_s: float | None
+    pace_s: float | None
+
+
+# What may stand in a stream: audio, a command, or options that hold from there on.
+Item = Audio | Command | Options
+Source = Audio | str | Path | Iterable[Item] | AsyncIterable[Item]
+
+KEPT_S = 120.0  # of audio that was sent, and would be sent again
+MAX_KEPT_ITEMS = 20_000  # pieces of audio and commands among it
+PING_S = 2.0  # of audio, from one question to the daemon whether it has read it to the next
+MAX_PINGS = 5  # not answered: so much of the audio may be under way, and no more than is kept
+ANSWER_S = 60.0  # for a ping behind audio, on a daemon that is busy with the audio
+MESSAGE_BYTES = 1 << 16
+BLOCK = 1 << 15  # samples, or bytes, of what is given as a whole
+
+_ERRORS = {
+    cls.code: cls for cls in (BusyError, ConfigError, IdleError, ProtocolError, StoppingError, UnknownSessionError)
+}
+_FINISH: dict[str, object] = {"type": "finish"}
+
+
+def stream(
+    audio: Source,
+    address: str | DaemonAddress = "localhost",
+    *,
+    token: str = "",
+    fingerprint: str = "",
+    sample_rate: int = SAMPLE_RATE,
+    channels: int = 1,
+    format: PcmFormat = "s16le",
+    keep: bool = False,
+    on_notice: Callable[[str], None] = log_notice,
+    **options: Unpack[Options],
+) -> Events:
+    """Send audio to a daemon and read what is said in it.
+
+    audio : the path of a file; samples or bytes; or an iterable, which may block, or asynchronous iterable of pieces:
+        samples, bytes, the commands "flush", "pause", "resume" and "clear", and mappings of options that hold from
+        there on. It is asked for more only when the daemon has room
+    address, token, fingerprint, on_notice : see `listen`
+    sample_rate, channels : of the audio; a file brings its own
+    format : how bytes are written, and what is sent: "s16le" or "f32le". Floats are rounded to 16 bits for the former
+    keep : whether the daemon keeps the text in its history
+    options : of the session, such as language="en"
+
+    Returns its events, to be read with `for` or `async for`; the last one is `end`. Where the connection breaks, or the
+    daemon stops, what it has not heard is sent again when it is back: nothing is lost, and no final comes twice. A
+    daemon that has forgotten the session begins another, with a `ready` of its own; times are those of all the audio.
+
+    Raises UsageError where the address is none; the loop raises PeerError where there is no daemon, or it refuses us,
+    BusyError where it has no room, ConfigError or ProtocolError where it cannot do what the options ask for, IdleError
+    where nothing was sent for too long, AudioFileError where the file is none, and what `audio` raises.
+
+        for event in stream("speech.wav", language="en"):
+            if event.type == "final":
+                print(event.start, event.text)
+    """
+    if isinstance(address, str):
+        address = parse_address(address, token, fingerprint, path=STREAM_PATH)
+    if isinstance(audio, str | Path):
+        sample_rate, channels = SAMPLE_RATE, 1
+    elif isinstance(audio, np.ndarray) and audio.ndim == 2:
+        channels = audio.shape[1]
+    start = {"type": "start", "format": format, "sample_rate": sample_rate, "channels": channels, **options}
+    if keep:
+        start["keep"] = True
+    if format not in get_args(PcmFormat) or not (sample_rate > 0 and channels > 0):
+        raise ProtocolError(
+            f"audio of {format!r:.20} at {sample_rate!r:.20} with {channels!r:.20} channels: expected s16le or f32le,"
+            " and positive numbers"
+        )
+    return Events(lambda: StreamClient(address, audio, start, on_notice).events())
+
+
+class Sent:
+    """What was sent in a stream and may have to be sent again: audio and commands, in order; bounded.
+
+    Positions count samples, all channels together one, of all the audio that was given.
+    """
+
+    def __init__(self, start: Mapping[str, object], frame_bytes: int) -> None:
+        """Begin a stream with a `start` message, whose audio has `frame_bytes` a sample, of all channels together."""
+        self._frame_bytes = frame_bytes
+        self._kept_samples = KEPT_S * float(str(start["sample_rate"]))
+        # `start` as it would be in front of the first item: with what was set before, and whether it was paused.
+        self._start = dict(start)
+        self._paused = False
+        # Each with the position it stands at; the first `_n_sent` were sent over the present connection.
+        self._items: list[tuple[int, bytes | dict[str, object]]] = []
+        self._n_sent = 0
+        # Behind the last audio.
+        self.position = 0
+        # Of what is forgotten, the end.
+        self.first = 0
+
+    def add(self, item: bytes | dict[str, object]) -> None:
+        self._items.append((self.position, item))
+        self.position += self._length(item)
+        while self._n_sent and (
+            len(self._items) > MAX_KEPT_ITEMS or self.position - self._items[0][0] > self._kept_samples
+        ):
+            position, item = self._items.pop(0)
+            self._start, self._paused = _obeyed(item, self._start, self._paused)
+            self._n_sent -= 1
+            self.first = position + self._length(item)
+
+    def take(self) -> bytes | dict[str, object] | None:
+        """Return what is to be sent next; None: all is sent."""
+        if self._n_sent == len(self._items):
+            return None
+        self._n_sent += 1
+        return self._items[self._n_sent - 1][1]
+
+    def rewind(self, position: int) -> None:
+        """Send again the audio from a position on, with the commands that stand there or later."""
+        self._n_sent = sum(start < position for start, _ in self._items)
+        if self._n_sent:
+            start, item = self._items[self._n_sent - 1]
+            cut = (position - start) * self._frame_bytes
+            if isinstance(item, bytes) and cut < len(item):
+                self._items[self._n_sent - 1 : self._n_sent] = [(start, item[:cut]), (position, item[cut:])]
+
+    def opening(self) -> list[dict[str, object]]:
+        """Return the messages that open a session which goes on where we are."""
+        start, paused = self._start, self._paused
+        for _, item in self._items[: self._n_sent]:
+            start, paused = _obeyed(item, start, paused)
+        return [start, {"type": "pause"}] if paused else [start]
+
+    def is_finished(self) -> bool:
+        return bool(self._items) and self._items[-1][1] is _FINISH
+
+    def _length(self, item: bytes | dict[str, object]) -> int:
+        return len(item) // self._frame_bytes if isinstance(item, bytes) else 0
+
+
+def _obeyed(item: bytes | dict[str, object], start: dict[str, object], paused: bool) -> tuple[dict[str, object], bool]:
+    """Return the `start` message that would do what a command did, and whether the stream is paused behind it."""
+    kind = None if isinstance(item, bytes) else item["type"]
+    if kind == "set":
+        return {**start, **cast(dict[str, object], item), "type": "start"}, paused
+    return start, kind == "pause" if kind in ("pause", "resume") else paused
+
+
+class _ForgottenError(Exception):
+    """The daemon has lost the session, and is there for another."""
+
+
+class StreamClient:
+    """One stream, over as many connections and sessions as that takes."""
+
+    def __init__(
+        self,
+        address: DaemonAddress,
+        audio: Source,
+        start: dict[str, object],
+        on_notice: Callable[[str], None],
+    ) -> None:
+        """Send `audio` behind a `start` message."""
+        self._address = address
+        self._audio = audio
+        self._on_notice = on_notice
+        self._reconnection = Reconnection(address, on_notice, FIRST_DELAY_S, MAX_DELAY_S)
+        self._pieces = _Pieces(str(start["format"]), int(str(start["channels"])))
+        self._rate = int(str(start["sample_rate"]))
+        self._sent = Sent(start, self._pieces.frame_bytes)
+        # What was given and is not sent yet; an exception is what `audio` raised.
+        self._given: asyncio.Queue[bytes | dict[str, object] | Exception] = asyncio.Queue(maxsize=1)
+        self._failure: Exception | None = None
+        # Whether there ever was a session.
+        self._opened = False
+        # How far into the session we are; where it began in all the audio; and up to where its text is known.
+        self._place = Place()
+        self._base = 0
+        self._settled = 0
+        # What ends the session: a fatal error, or where a daemon that stops ceased to hear.
+        self._fatal: Error | None = None
+        self._heard: int | None = None
+
+    async def events(self) -> AsyncGenerator[Event, None]:
+        pumping = asyncio.create_task(self._pump())
+        try:
+            while True:
+                try:
+                    connection = await connected(self._address, self._place, answer_s=ANSWER_S)
+                    self._reconnection.came()
+                    async with contextlib.aclosing(self._converse(connection)) as events:
+                        async for event in events:
+                            yield event
+                            if isinstance(event, End):
+                                return
+                    raise GoneError("it closed the connection")
+                except _ForgottenError:
+                    pass
+                except GoneError as gone:
+                    if self._failure is not None:
+                        raise self._failure from None
+                    if self._fatal is not None:
+                        raise _error(self._fatal) from None
+                    await self._reconnection.wait(gone)
+        finally:
+            pumping.cancel()
+
+    async def _converse(self, connection: ClientConnection) -> AsyncGenerator[Event, None]:
+        """Send and read over one connection. Raises GoneError where there is to be another."""
+        sending: asyncio.Task[None] | None = None
+        try:
+            if not self._place.session:
+                self._begin_anew(self._base)
+                sending = asyncio.create_task(self._send(connection, self._sent.opening()))
+            async for event in events_of(self._address, connection):
+                if isinstance(event, Resumed):
+                    if sending is None:
+                        self._rewind(self._base + event.heard_samples)
+                        sending = asyncio.create_task(self._send(connection, []))
+                    continue
+                if isinstance(event, Error) and not event.session:
+                    self._refused(event)
+                if not self._place.moved(event):
+                    continue
+                self._reconnection.works()
+                self._note(event)
+                if isinstance(event, End):
+                    if self._fatal is not None:
+                        raise _error(self._fatal)
+                    if self._heard is not None and not (
+                        self._sent.is_finished() and self._base + self._heard >= self._sent.position
+                    ):
+                        self._begin_anew(self._base + self._heard)
+                        raise GoneError("it stops")
+                yield _shifted(event, self._base / self._rate) if self._base else event
+        finally:
+            if sending is not None:
+                sending.cancel()
+                await asyncio.gather(sending, return_exceptions=True)
+            await connection.close()  # with the code that gives up the stream, where it is open still
+
+    def _note(self, event: Event) -> None:
+        """Keep in mind what matters when the connection breaks."""
+        self._opened = True
+        match event:
+            case Final() | Gap():
+                self._settled = self._base + round(event.end * self._rate)
+            case Error(fatal=True):
+                self._fatal = event
+            case Error(code="stopping"):
+                samples = re.search(r"\d+", event.message)
+                self._heard = int(samples[0][:18]) if samples else self._settled - self._base
+
+    def _refused(self, error: Error) -> None:
+        """There is no session: begin another, try again, or raise what the daemon says."""
+        if error.code == UnknownSessionError.code and self._place.session:
+            self._begin_anew(self._settled)
+            text_s = self._base / self._rate
+            self._on_notice(f"{self._address} has forgotten the session: another begins at {text_s:.1f} s of the audio")
+            raise _ForgottenError
+        if error.code in (BusyError.code, StoppingError.code) and self._opened:
+            raise GoneError(one_line(error.message))
+        raise _error(error)
+
+    def _begin_anew(self, position: int) -> None:
+        """Have another session go on at a position."""
+        self._rewind(position)
+        self._place = Place()
+        self._base = self._settled = min(max(position, self._sent.first), self._sent.position)
+        self._heard = None
+
+    def _rewind(self, position: int) -> None:
+        if position < self._sent.first:
+            lost_s = (self._sent.first - position) / self._rate
+            self._on_notice(
+                f"{lost_s:.1f} s of audio, of which no text has come from {self._address}, are not kept any more"
+            )
+        self._sent.rewind(position)
+
+    async def _send(self, connection: ClientConnection, opening: Sequence[dict[str, object]]) -> None:
+        pongs: deque[Awaitable[float]] = deque()
+        n_bytes = 0
+        try:
+            for message in opening:
+                await connection.send(json.dumps(message))
+            while True:
+                item = self._sent.take()
+                if item is None:
+                    given = await self._given.get()
+                    if isinstance(given, BaseException):
+                        raise given
+                    self._sent.add(given)
+                    continue
+                await connection.send(item if isinstance(item, bytes) else json.dumps(item))
+                n_bytes += len(item) if isinstance(item, bytes) else 0
+                if n_bytes >= PING_S * self._rate * self._pieces.frame_bytes:
+                    n_bytes = 0
+                    pongs.append(await connection.ping())
+                    if len(pongs) > MAX_PINGS:
+                        await pongs.popleft()
+        except ConnectionClosed:
+            pass  # who reads finds out, too
+        except Exception as error:  # noqa: BLE001 - raised by who reads
+            self._failure = error
+            await connection.close()
+
+    async def _pump(self) -> None:
+        """Have `audio` give one piece after another, each when the one before is on its way."""
+        try:
+            async for item in _items(self._audio, self._on_notice):
+                for piece in self._pieces.of(item):
+                    await self._given.put(piece)
+            await self._given.put(_FINISH)
+        except Exception as error:  # noqa: BLE001 - raised by who reads
+            await self._given.put(error)
+
+
+class _Pieces:
+    """What is given, as messages."""
+
+    def __init__(self, format: str, channels: int) -> None:
+        self.frame_bytes = (2 if format == "s16le" else 4) * channels
+        self._format = format
+        self._channels = channels
+        # The beginning of a sample whose rest is still to come.
+        self._carried = b""
+
+    def of(self, item: object) -> Iterator[bytes | dict[str, object]]:
+        """Yield messages: audio in whole samples, and commands. Raises UsageError where it is neither."""
+        match item:
+            case str() if item in get_args(Command):
+                yield {"type": item}
+                return
+            case Mapping():
+                yield {**item, "type": "set"}
+                return
+            case np.ndarray():
+                data = self._bytes_of(item)
+            case bytes() | bytearray() | memoryview():
+                data = bytes(item)
+            case _:
+                raise UsageError(
+                    f"a stream was given {item!r:.40}: expected samples, bytes, options, or one of"
+                    f" {', '.join(get_args(Command))}"
+                )
+        data = self._carried + data
+        whole = len(data) - len(data) % self.frame_bytes
+        self._carried = data[whole:]
+        step = MESSAGE_BYTES // self.frame_bytes * self.frame_bytes
+        for first in range(0, whole, step):
+            yield data[first : min(whole, first + step)]
+
+    def _bytes_of(self, samples: NDArray[Any]) -> bytes:
+        channels = samples.shape[1] if samples.ndim == 2 else 1
+        is_float = np.issubdtype(samples.dtype, np.floating)
+        if samples.ndim not in (1, 2) or channels != self._channels or not (is_float or samples.dtype == np.int16):
+            raise UsageError(
+                f"samples are {samples.dtype} of shape {samples.shape}: expected int16, or floats from -1 to 1, of"
+                f" shape (n,) or (n, channels), with {self._channels} channels"
+            )
+        if self._format == "f32le":
+            return (samples.astype("<f4") if is_float else samples.astype("<f4") / 32768).astype("<f4").tobytes()
+        if is_float:
+            samples = np.nan_to_num(samples * 32768).clip(-32768, 32767).round()
+        return samples.astype("<i2").tobytes()
+
+
+async def _items(audio: Source, on_notice: Callable[[str], None]) -> AsyncGenerator[object, None]:
+    """Yield what is given, piece by piece; what is given as a whole, in blocks."""
+    pieces: Iterable[object]
+    match audio:
+        case str() | Path():
+            pieces = _file(audio, on_notice)
+        case bytes() | bytearray() | memoryview() | np.ndarray():
+            pieces = (audio[first : first + BLOCK] for first in range(0, len(audio), BLOCK))
+        case AsyncIterable():
+            async for given in audio:
+                yield given
+            return
+        case Iterable():
+            pieces = audio
+        case _:
+            raise UsageError(f"audio is {audio!r:.40}: expected a path, samples, bytes, or an iterable of these")
+    async with contextlib.aclosing(_pulled(iter(pieces))) as pulled:
+        async for item in pulled:
+            yield item
+
+
+def _file(path: str | Path, on_notice: Callable[[str], None]) -> Iterator[object]:
+    """Yield a file's audio, 16 kHz mono. Of one that is cut off, what there is."""
+    # Late, as few need it.
+    from streamer.audio.sources.file import read_audio
+
+    try:
+        yield from read_audio(path)
+    except TruncatedAudioError as error:
+        on_notice(str(error))
+
+
+async def _pulled(pieces: Iterator[object]) -> AsyncGenerator[object, None]:
+    """Yield what an iterator gives, which may block: a thread asks it, and is not waited for at the end."""
+    loop = asyncio.get_running_loop()
+    wanted: queue.SimpleQueue[asyncio.Future[object] | None] = queue.SimpleQueue()
+
+    def work() -> None:
+        while (answer := wanted.get()) is not None:
+            found: object
+            try:
+                found = next(pieces, _OVER)
+            except Exception as error:  # noqa: BLE001 - raised by who waits
+                found = _Raised(error)
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(_answer, answer, found)
+
+    threading.Thread(target=work, name="streamer-audio", daemon=True).start()
+    try:
+        while True:
+            wanted.put(answer := loop.create_future())
+            found = await answer
+            if found is _OVER:
+                return
+            if isinstance(found, _Raised):
+                raise found.error
+            yield found
+    finally:
+        wanted.put(None)
+
+
+_OVER = object()
+
+
+@dataclass(frozen=True, slots=True)
+class _Raised:
+    """What an iterator raised."""
+
+    error: Exception
+
+
+def _answer(future: asyncio.Future[object], found: object) -> None:
+    if not future.done():
+        future.set_result(found)
+
+
+def _error(event: Error) -> StreamerError:
+    return _ERRORS.get(event.code, PeerError)(f"{one_line(event.message):.500}")
+
+
+def _shifted(value: Any, by_s: float) -> Any:  # noqa: ANN401 - an event or a word
+    """Return an event, or a word, with times that are later."""
+    changes: dict[str, object] = {
+        name: round(getattr(value, name) + by_s, 3)
+        for name in ("time", "start", "end")
+        if name in value.__struct_fields__
+    }
+    if "words" in value.__struct_fields__:
+        changes["words"] = tuple(_shifted(word, by_s) for word in value.words)
+    return msgspec.structs.replace(value, **changes)

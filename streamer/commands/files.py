@@ -1,0 +1,173 @@
+"""Files that commands read and write: which recordings names stand for, and where their texts go."""
+
+import contextlib
+import glob
+import os
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from streamer.errors import TruncatedAudioError, UsageError
+
+# As the name of a file: audio in any format we read, on standard input.
+STANDARD_INPUT = Path("-")
+
+# What is taken from a folder.
+_RECORDINGS = (
+    "3gp aac ac3 aif aifc aiff amr asf au avi caf flac flv m2ts m4a m4b m4v mka mkv mov mp2 mp3 mp4 mpeg mpg mts oga"
+    " ogg ogv opus sph ts voc w64 wav webm wma wmv"
+)
+
+# Formats by the ending of the file.
+_OF_ENDING = {f".{name}": name for name in ("json", "jsonl", "srt", "vtt", "tsv", "lrc")}
+
+# Names that openai-whisper has for formats.
+_NAMED = {"txt": ("text",), "all": ("text", "vtt", "srt", "tsv", "json")}
+
+# Formats of which several texts can follow each other in one stream.
+_ENDLESS = ("text", "jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text of a recording: its format, and the file that it goes to; None is standard output."""
+
+    format: str
+    target: Path | None
+
+
+def find_recordings(names: Sequence[str]) -> list[Path]:
+    """Return the files that names stand for: files, folders, and patterns, which not every shell expands.
+
+    Raises UsageError where a folder or a pattern stands for none.
+    """
+    found: dict[Path, None] = {}
+    for name in names:
+        files = [Path(name)]
+        is_folder = os.path.isdir(name)  # noqa: PTH112 - Path.is_dir raises for names that cannot be
+        if is_folder or (any(char in name for char in "*?[") and not os.path.lexists(name)):
+            pattern = os.path.join(glob.escape(name), "*") if is_folder else name  # noqa: PTH118
+            files = sorted(file for file in map(Path, glob.glob(pattern, recursive=True)) if file.is_file())  # noqa: PTH207
+        if is_folder:
+            files = [file for file in files if file.suffix[1:].lower() in _RECORDINGS.split()]
+        if not files:
+            raise UsageError(
+                f"{name} holds no recordings: expected files such as talk.mp4 or talk.wav in it; check the name"
+            )
+        found.update(dict.fromkeys(files))
+    return list(found)
+
+
+def format_of(output: str | Path | None) -> str:
+    """Return the format that the ending of a file asks for."""
+    return _OF_ENDING.get(Path(output or "").suffix.lower(), "text")
+
+
+def plan_texts(
+    paths: Sequence[Path], format: str | None, output: str | Path | None, folder: Path | None
+) -> dict[Path, list[Text]]:
+    """Return where the texts of recordings go; make the folder for them.
+
+    format : one of the formats, txt or all; None: that of the ending of `output`
+    output : a file, or a folder where it is there, ends with a slash, or several texts go into it
+    folder : the same, surely a folder
+
+    Raises UsageError where that would destroy a recording or a text.
+    """
+    formats = _NAMED.get(format or "", (format or format_of(output),))
+    several = len(paths) > 1 or len(formats) > 1
+    if folder is None and output is not None:
+        ends = os.fspath(output).endswith(("/", os.sep))
+        if ends or Path(output).is_dir() or (several and not Path(output).suffix):
+            folder = Path(output)
+        elif several:
+            raise UsageError(f"{output} is one file: expected a folder for several texts, such as texts/")
+    elif folder is None and format == "all":
+        folder = Path()
+    if folder is None and len(paths) > 1 and formats[0] not in _ENDLESS:
+        raise UsageError(
+            f"{len(paths)} files as {formats[0]} on standard output would be one broken file: name a directory with"
+            f" --output, or choose the format {' or '.join(_ENDLESS)}"
+        )
+    stems = Counter(map(_stem, paths))
+    plan: dict[Path, list[Text]] = {}
+    taken: set[Path] = set()
+    for path in paths:
+        # talk.mp4 and talk.mp3 have a text each.
+        name = _stem(path) if stems[_stem(path)] == 1 else path.name
+        plan[path] = [Text(each, _target(output, folder, name, each)) for each in formats]
+        for target in (text.target for text in plan[path] if text.target is not None):
+            if target in taken:
+                raise UsageError(
+                    f"the text of {path} and of another file would both be {target}: expected files of different"
+                    " names; transcribe them one at a time, each with its own --output"
+                )
+            taken.add(target)
+            with contextlib.suppress(OSError):
+                if target.samefile(path):
+                    raise UsageError(f"the text of {path} would replace it: choose another place with --output")
+    if folder is not None:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"{folder} cannot be made ({error.strerror}): choose another folder with --output"
+            ) from None
+    return plan
+
+
+def _stem(path: Path) -> str:
+    return "stdin" if path == STANDARD_INPUT else path.stem
+
+
+def _target(output: str | Path | None, folder: Path | None, name: str, format: str) -> Path | None:
+    if folder is not None:
+        return folder / f"{name}.{'txt' if format == 'text' else format}"
+    return Path(output) if output is not None else None
+
+
+@contextlib.contextmanager
+def opened(target: Path | None) -> Iterator[TextIO]:
+    """Open where a text goes: standard output, a pipe or device, or a file that appears when it is complete."""
+    if target is None:
+        yield sys.stdout
+        return
+    truncated: TruncatedAudioError | None = None
+    try:
+        if target.exists() and not target.is_file():
+            with target.open("w", encoding="utf-8", newline="\n") as stream:
+                yield stream  # a pipe or a device cannot be replaced
+            return
+        target = target.resolve()  # a link stays one
+        partial = target.with_name(f"{target.name[:200]}.{uuid.uuid4().hex[:8]}.partial")
+        try:
+            with partial.open("x", encoding="utf-8", newline="\n") as stream:
+                try:
+                    yield stream
+                except TruncatedAudioError as error:
+                    truncated = error  # all that there was is written
+        except BaseException:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+            raise
+        _replace(partial, target)
+    except OSError as error:
+        raise UsageError(
+            f"{target} cannot be written ({error.strerror or error}): choose another place with --output"
+        ) from None
+    if truncated is not None:
+        raise truncated
+
+
+def _replace(partial: Path, target: Path) -> None:
+    try:
+        partial.replace(target)
+    except OSError as error:
+        # Such as on Windows, while another program has the file open: the work of hours is kept.
+        raise UsageError(
+            f"{target} cannot be replaced ({error.strerror}): the text is in {partial}; close the file and rename it"
+        ) from None

@@ -1,0 +1,173 @@
+"""`streamer history list`, `show`, `export`, `search` and `delete`: what was kept, read from its file.
+
+No daemon is needed; one may write the file meanwhile.
+"""
+
+import sys
+import time
+from contextlib import nullcontext
+from datetime import datetime
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from streamer.commands.files import format_of
+from streamer.errors import UsageError
+from streamer.events import Final, Gap
+from streamer.outside import printable
+from streamer.server.history_file import AUTO, HistoryFile, KeptSession, history_path, shown_time
+from streamer.settings.table import Settings
+from streamer.sinks.subtitles import open_writer, subtitle_options
+from streamer.sinks.subtitles.cues import file_line
+
+LAST = "last"  # names the newest session
+SHOWN_CHARS = 8  # of a session's name: enough to tell it from all others
+
+_MARKS = ("\x02", "\x03")  # around what was found, until it is drawn
+
+
+def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
+    """Print the newest sessions, the newest last. Returns the exit code."""
+    file = _file(settings)
+    in_use = file.in_use
+    table = Table(box=None, pad_edge=False)
+    for title in ("Session", "Began", "Ended", "Events", "Heard", "Model"):
+        table.add_column(title, justify="right" if title == "Events" else "left", no_wrap=True)
+    for session in reversed(file.sessions(limit)):
+        ended = "is open" if session.ended is None and in_use else _local(session.ended or session.started)
+        table.add_row(
+            *(_short(session.id), _local(session.started), ended, str(session.n_events)),
+            *(Text(printable(text)) for text in (session.source, session.model)),
+        )
+    console.print(table)
+    return 0
+
+
+def show(settings: Settings, name: str) -> int:
+    """Print a session's texts, each with its time in the audio, and its gaps. Returns the exit code."""
+    file = _file(settings)
+    session = _named(file, name)
+    sys.stdout.write(f"# {_local(session.started)}, {printable(session.source)}\n")
+    for events in file.transcript(session):
+        for event in events:
+            if isinstance(event, Final) and (text := file_line(event.text)):
+                sys.stdout.write(f"{_clock(event.start)}  {text}\n")
+            elif isinstance(event, Gap):
+                missing = f"[{event.end - event.start:.1f} s missing: {file_line(event.reason)}]"
+                sys.stdout.write(f"{_clock(event.start)}  {missing}\n")
+    return 0
+
+
+def export(settings: Settings, name: str, *, format: str | None, output: Path | None) -> int:
+    """Write a session's transcript in a format, to standard output or a file. Returns the exit code."""
+    file = _file(settings)
+    session = _named(file, name)
+    try:
+        with output.open("w", encoding="utf-8", newline="\n") if output else nullcontext(sys.stdout) as stream:
+            writer = open_writer(format or format_of(output), stream, subtitle_options(settings))
+            for events in file.transcript(session):
+                for event in events:
+                    writer.handle(event)
+            writer.close()
+    except OSError as error:
+        if output is None:
+            raise
+        raise UsageError(f"{output} cannot be written ({error.strerror}): choose another place with --output") from None
+    return 0
+
+
+def search(settings: Settings, text: str, console: Console, *, limit: int) -> int:
+    """Print the newest finals that have all words and "phrases" of a text, the newest last.
+
+    Returns the exit code: 1 where there is none, as grep does.
+    """
+    hits = _file(settings).search(text, limit, marks=_MARKS)
+    for hit in reversed(hits):
+        place = f"{_short(hit.session)}  {_local(hit.at)}  {_clock(hit.start_s)}  "
+        console.print(Text(place) + _highlighted(hit.snippet), soft_wrap=True)
+    return 0 if hits else 1
+
+
+def delete(settings: Settings, name: str | None, *, before: str | None, yes: bool) -> int:
+    """Delete a session, or all that was said before a time, when that was confirmed. Returns the exit code."""
+    if (name is None) == (before is None):
+        raise UsageError("expected what to delete: a session, or --before DATE")
+    file = _file(settings)
+    if before is not None:
+        until = _time(before)
+        _confirm(f"all that was said before {_local(until)}", yes=yes)
+        steps = file.prune(before=until, max_bytes=float("inf"), keep_newest=0)
+        n_deleted = sum(steps)
+        for _ in file.scrub():
+            pass
+    else:
+        assert name is not None
+        session = _named(file, name)
+        if session.ended is None and file.in_use:
+            raise UsageError(
+                f"session {_short(session.id)} is open: stop the daemon first, or delete what is older with --before"
+            )
+        _confirm(f"session {_short(session.id)} of {_local(session.started)}, {session.n_events} texts", yes=yes)
+        n_deleted = sum(file.delete(session))
+    sys.stdout.write(f"deleted {n_deleted} texts\n")
+    return 0
+
+
+def _file(settings: Settings) -> HistoryFile:
+    """Return the history that the settings name, or the one where `auto` puts it. Raises ConfigError."""
+    file = HistoryFile(history_path(settings.server.history or AUTO))
+    file.check()
+    return file
+
+
+def _named(file: HistoryFile, name: str) -> KeptSession:
+    """Return the session whose name begins so, or the newest. Raises UsageError."""
+    found = file.sessions(1) if name == LAST else file.named(name)
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"several sessions begin with {name!r:.40}: expected more of the name")
+    raise UsageError(f"there is no session {name!r:.40}: `streamer history list` shows those that are kept")
+
+
+def _confirm(what: str, *, yes: bool) -> None:
+    """Ask whether to delete. Raises UsageError where nobody can be asked, or the answer is no."""
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"nobody can be asked whether to delete {what}: add --yes")
+    sys.stderr.write(f"Delete {what}? It cannot be had back. [y/N] ")
+    sys.stderr.flush()
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        raise UsageError("nothing was deleted")
+
+
+def _highlighted(snippet: str) -> Text:
+    text = Text()
+    for i, part in enumerate(snippet.replace(_MARKS[1], _MARKS[0]).split(_MARKS[0])):
+        text.append(part, style="bold" if i % 2 else "")
+    return text
+
+
+def _short(session: str) -> str:
+    """Return the beginning of a session's name, without dashes that would make a flag of it."""
+    return session.lstrip("-")[:SHOWN_CHARS]
+
+
+def _local(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(shown_time(at)))
+
+
+def _time(text: str) -> float:
+    """Return a date, or date and time, as a wall-clock time; this machine's own where it names no zone."""
+    try:
+        return datetime.fromisoformat(text).timestamp()
+    except (ValueError, OverflowError, OSError):
+        raise UsageError(f"{text!r:.40} is no date: expected one such as 2026-05-31 or 2026-05-31T12:00") from None
+
+
+def _clock(time_s: float) -> str:
+    minutes, seconds = divmod(int(time_s), 60)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{seconds:02}"

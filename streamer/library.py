@@ -1,0 +1,151 @@
+"""Recordings to text in a program of one's own: `streamer.load_model`, `streamer.transcribe`."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.pcm import PcmDecoder
+from streamer.audio.sources import read_audio
+from streamer.errors import AudioFileError, ConfigError, TruncatedAudioError
+from streamer.events import Final, Word
+from streamer.settings.apply import resolve_decoding
+from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.table import SETTINGS, DecodingSettings, ModelSettings, Settings
+from streamer.settings.values import checked
+from streamer.transcribe import transcribe as transcribe_recording
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.model import load_model as load_whisper
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Transcript:
+    """What is said in a recording."""
+
+    segments: tuple[Final, ...]  # segment by segment, in order, each with its times in seconds and its words
+    duration_s: float  # of the recording
+
+    @property
+    def words(self) -> tuple[Word, ...]:
+        """All words; each has its leading space, where its language writes one."""
+        return tuple(word for segment in self.segments for word in segment.words)
+
+    @property
+    def text(self) -> str:
+        """All that is said, in one line."""
+        return "".join(word.word for word in self.words).strip()
+
+    @property
+    def language(self) -> str:
+        """Code of the language, such as `en`; empty where nothing is said."""
+        return self.segments[0].language if self.segments else ""
+
+
+def load_model(
+    name: str = "nano.en", *, lora: str = "", device: str = "AUTO", beam_size: int = 1, cache_dir: str = ""
+) -> WhisperModel:
+    """Load a model, to transcribe with it more than once. One thread at a time may use it.
+
+    name : of a model that is here or on the Hugging Face Hub, which is fetched then; or the path of one
+    lora : a LoRA adapter of it, a directory or a name on the Hub; empty: none
+    device : AUTO, NPU, GPU, CPU or a device's full name
+    beam_size : as many beams as `transcribe` may be asked for
+    cache_dir : where compiled models are kept; empty: where the program keeps them
+
+    Raises ModelError where there is no such model or it is broken; PeerError where it cannot be fetched; ConfigError
+    where the device is not there; InferenceError where it cannot run the model.
+
+        model = load_model("nano.en", device="CPU")
+        for path in Path("talks").glob("*.flac"):
+            print(transcribe(path, model).text)
+    """
+    return load_whisper(name, DeviceSettings(device=device), lora=lora, cache_dir=cache_dir, n_beams=beam_size)
+
+
+def transcribe(
+    audio: str | Path | NDArray[Any],
+    model: str | WhisperModel = "nano.en",
+    *,
+    sample_rate: int = SAMPLE_RATE,
+    **decoding: object,
+) -> Transcript:
+    """Transcribe a recording in this process, as `streamer transcribe` does.
+
+    audio : the path of a file, or samples, shape (n,) or (n, channels): 16-bit integers, or floats from -1 to 1
+    model : what `load_model` returns, or takes; by its name it is loaded for this one time
+    sample_rate : of samples; a file says its own
+    decoding : options of docs/decoding.md by their names, such as language="en", task="translate", beam_size=5
+
+    Of a file that is cut off, what there is, is transcribed, and that is logged. In an asynchronous program:
+    `await asyncio.to_thread(transcribe, "speech.wav", model)`.
+
+    Raises AudioFileError or ProtocolError where there is no such audio, ConfigError where an option is unknown or the
+    model cannot do what it asks for, InferenceError where the device fails, and what `load_model` raises.
+
+        transcript = transcribe("speech.wav", "base.en", hotwords=["OpenVINO"])
+        for segment in transcript.segments:
+            print(segment.start, segment.text)
+    """
+    options = DecodingSettings(**{name: _option(name, value) for name, value in decoding.items()})  # type: ignore[arg-type]
+    name = model if isinstance(model, str) else model.name
+    check_options(Settings(decoding=options, model=ModelSettings(name=name)), streaming=False)
+    n_samples = 0
+
+    def count(position: int) -> None:
+        nonlocal n_samples
+        n_samples = position
+
+    samples = _samples(audio, sample_rate) if isinstance(audio, np.ndarray) else None
+    if isinstance(model, str):
+        model = load_model(model, beam_size=options.beam_size or 1)
+    check_options_of_model(options, model)
+    segments = tuple(
+        transcribe_recording(
+            model,
+            samples if samples is not None else lambda: _read(audio),
+            resolve_decoding(options, model),
+            on_progress=count,
+        )
+    )
+    return Transcript(segments, n_samples / SAMPLE_RATE)
+
+
+def _option(name: str, value: object) -> object:
+    """Return a decoding option as its setting's type. Raises ConfigError where there is none, or it is out of range."""
+    setting = SETTINGS.get(f"decoding.{name}")
+    if setting is None:
+        raise ConfigError(f"there is no option {name!r:.60}: `streamer docs decoding` lists those that there are")
+    return None if value is None and setting.may_be_none else checked(setting, value, name)
+
+
+def _samples(audio: NDArray[Any], sample_rate: int) -> Float32Array:
+    """Return audio as it is transcribed: 16 kHz mono, shape (n,)."""
+    if audio.ndim not in (1, 2) or not (audio.dtype == np.int16 or np.issubdtype(audio.dtype, np.floating)):
+        raise AudioFileError(
+            f"samples are {audio.dtype} of shape {audio.shape}: expected int16, or floats from -1 to 1, of shape (n,)"
+            " or (n, channels)"
+        )
+    is_int = audio.dtype == np.int16
+    pcm = PcmDecoder("s16le" if is_int else "f32le", sample_rate, audio.shape[1] if audio.ndim == 2 else 1)
+    samples = np.concatenate([pcm.decode(audio.astype("<i2" if is_int else "<f4").tobytes()), pcm.finish()])
+    for _, message in pcm.take_problems():
+        logger.warning("%s", message)
+    return samples
+
+
+def _read(path: str | Path | NDArray[Any]) -> Iterator[Float32Array]:
+    """Yield a file's audio, 16 kHz mono; of one that is cut off, what there is."""
+    assert not isinstance(path, np.ndarray)
+    try:
+        yield from read_audio(path, on_error=lambda error: logger.warning("%s", error))
+    except TruncatedAudioError as error:
+        logger.warning("%s", error)

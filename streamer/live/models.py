@@ -1,0 +1,131 @@
+"""The models of recordings: the daemon's own, and others, which are loaded when they are first asked for."""
+
+import gc
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from streamer.errors import BusyError, UnknownModelError
+from streamer.protocols.openai_models import OPENAI_MODELS
+from streamer.protocols.recordings import ModelInfo
+from streamer.protocols.text import note_model
+from streamer.settings.table import ModelSettings
+from streamer.whisper.hub import cache
+from streamer.whisper.locate import find_model
+from streamer.whisper.model import WhisperModel
+from streamer.whisper.shipped import shipped
+from streamer.whisper.weights import lora
+
+logger = logging.getLogger(__name__)
+
+# In `model.also`: every model that is here.
+ALL = "all"
+
+# What a model takes: some more than its files, and what any takes.
+MEMORY_PER_FILE_BYTE = 1.5
+MEMORY_BYTES = 300e6
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A model that is here."""
+
+    # As `load_model` takes it, and where it lies.
+    name: str
+    path: Path
+
+    @property
+    def shown(self) -> str:
+        """What requests call it: of a path the last part."""
+        return Path(self.name).name if Path(self.name).exists() else self.name
+
+
+class Models:
+    """Models by name. One thread gets them; the others look."""
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        load: Callable[[str], WhisperModel],
+        available: Callable[[], float] = lambda: psutil.virtual_memory().available,
+    ) -> None:
+        """Know the models that the settings name; `load` is given such a name, `available` returns free bytes."""
+        self._settings = settings
+        self._load = load
+        self._available = available
+        # The daemon's own, and where it lies; None before it is loaded.
+        self._own: WhisperModel | None = None
+        self._own_path: Path | None = None
+        # By where they lie, those used last at the end. The daemon's own is there as its twin.
+        self._loaded: dict[Path, WhisperModel] = {}
+
+    def serve_with(self, model: WhisperModel) -> None:
+        """Take the daemon's own model."""
+        path = find_model(self._settings.name)
+        self._own, self._own_path = model, path.resolve() if path is not None else Path(self._settings.name)
+
+    def all(self) -> list[ModelInfo]:
+        return [self.describe(known) for known in self._named()]
+
+    def describe(self, known: Known) -> ModelInfo:
+        loaded = known.path in (self._own_path, *self._loaded)
+        return ModelInfo(name=known.shown, created=int(known.path.stat().st_mtime), loaded=loaded)
+
+    def find(self, name: str) -> Known:
+        """Return the model that a request names. Nothing is fetched. Raises UnknownModelError."""
+        named = self._named()
+        if self._own is not None and self._own_path is not None and name in (*OPENAI_MODELS, "", self._own.origin):
+            if name in OPENAI_MODELS:
+                note_model(name)
+            return Known(self._settings.name, self._own_path)
+        known = next((known for known in named if name in (known.shown, known.name)), None)
+        if known is None and ALL in self._settings.also and (path := cache.cached(name)):
+            known = Known(name, path.resolve())  # by another of its names
+        if known is None:
+            raise UnknownModelError(
+                f"model {name!r:.100} is not here: expected one of {', '.join(model.shown for model in named):.500};"
+                " `streamer models pull` fetches others, and model.also names them"
+            )
+        return known
+
+    def get(self, known: Known) -> WhisperModel:
+        """Return a model, loaded; those used longest ago leave where there is no room for it.
+
+        Raises BusyError where there is none, and what `load_model` raises.
+        """
+        assert self._own is not None
+        model = self._loaded.pop(known.path, None)
+        if model is None and known.path == self._own_path:
+            model = self._own.twin()
+        elif model is None:
+            self._make_room(known)
+            model = self._load(known.name)
+        self._loaded[known.path] = model
+        return model
+
+    def _make_room(self, known: Known) -> None:
+        files = [known.path] if known.path.is_file() else [path for path in known.path.rglob("*") if path.is_file()]
+        needed = MEMORY_BYTES + MEMORY_PER_FILE_BYTE * sum(path.stat().st_size for path in files)
+        while (free := self._available()) < needed:
+            oldest = next((path for path in self._loaded if path != self._own_path), None)
+            if oldest is None:
+                raise BusyError(
+                    f"{known.shown} needs about {needed / 1e6:.0f} MB of memory, {free / 1e6:.0f} MB are free:"
+                    " try again later, or choose a smaller model"
+                )
+            logger.info("%s leaves: there is no room for it beside %s", self._loaded.pop(oldest).name, known.shown)
+            gc.collect()
+
+    def _named(self) -> list[Known]:
+        """Return the models that the settings allow and that are here, the daemon's own first."""
+        names = [self._settings.name, *(name for name in self._settings.also if name != ALL)]
+        if ALL in self._settings.also:
+            names += [*shipped(), *(model.name for model in cache.downloaded() if not lora.is_alone(model.path))]
+        found: dict[Path, Known] = {}
+        for name in names:
+            if path := find_model(name):
+                found.setdefault(path.resolve(), Known(name, path.resolve()))
+        return list(found.values())

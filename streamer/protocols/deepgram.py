@@ -1,0 +1,448 @@
+"""Deepgram's live and pre-recorded transcription, `/v1/listen`, as its SDK speaks it.
+
+`Live` answers a WebSocket's messages, `write_answer` a recording. Finals follow one another from the first second on:
+each result begins where the last final ended.
+"""
+
+import hashlib
+import math
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from http import HTTPStatus
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.audio.encodings import ALAW, FLOAT32, LINEAR16, MULAW, AudioFormat, AudioReader
+from streamer.errors import AudioFileError, ConfigError, StreamerError
+from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
+from streamer.outside import one_line
+from streamer.protocols.dialogue import FLUSH_SKEW_S, Action, Dialogue, Do, Finish, Hangup, Hear, Open, Say, close_code
+from streamer.protocols.dialogue import Query as Address
+from streamer.protocols.native import StreamStart
+from streamer.protocols.recordings import RecordedSegment, RecordingOptions
+from streamer.protocols.text import bare, note_model
+
+# Seconds without audio and text after which a connection is closed.
+TIMEOUT_S = 10.0
+
+# The silences that end speech in a session, in milliseconds.
+MIN_SILENCE_MS, MAX_SILENCE_MS = 100, 10_000
+
+# Of raw samples. Others are told by their first bytes, whatever they are called.
+ENCODINGS = {"linear16": LINEAR16, "linear32": FLOAT32, "mulaw": MULAW, "alaw": ALAW}
+
+# What Deepgram calls HTTP errors where it has words of its own.
+_ERROR_CODES = {
+    400: "Bad Request",
+    401: "INVALID_AUTH",
+    403: "INSUFFICIENT_PERMISSIONS",
+    413: "PAYLOAD_TOO_LARGE",
+}
+
+_CHANNEL = [0, 1]  # the first, of one
+
+_SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
+
+
+# Up to 100, one line each.
+Terms = Annotated[
+    list[Annotated[str, msgspec.Meta(min_length=1, max_length=100, pattern=r"\A[^\x00-\x1f\x7f-\x9f]*\Z")]],
+    msgspec.Meta(max_length=100),
+]
+
+
+class Query(msgspec.Struct, frozen=True, kw_only=True):
+    """What an address asks for, as far as it concerns us; the rest is ignored."""
+
+    model: str = ""
+    encoding: Literal["linear16", "linear32", "mulaw", "alaw", "flac", "opus", "ogg-opus"] | None = None
+    sample_rate: Annotated[int, msgspec.Meta(ge=MIN_SAMPLE_RATE, le=MAX_SAMPLE_RATE)] | None = None
+    channels: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)] = 1
+    language: Annotated[str, msgspec.Meta(max_length=32)] = ""
+    # `true`, or the languages to choose from.
+    detect_language: Annotated[list[str], msgspec.Meta(max_length=100)] = []
+    # Words and phrases that are likely to be said; `keywords` have a weight, `word:2`.
+    keyterm: Terms = []
+    keywords: Terms = []
+    # Only an explicit `false` takes away what the model writes anyway.
+    punctuate: bool = True
+    smart_format: bool = False
+    interim_results: bool = False
+    # Milliseconds of silence that end speech, and a result; False: no result says that it ends speech.
+    endpointing: Annotated[int, msgspec.Meta(ge=0)] | bool | None = None
+    utterance_end_ms: Annotated[int, msgspec.Meta(ge=0)] | None = None
+    vad_events: bool = False
+    utterances: bool = False
+    # Seconds between the words of a recording that end an utterance.
+    utt_split: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.8
+    paragraphs: bool = False
+
+    @property
+    def punctuated(self) -> bool:
+        """Whether transcripts have punctuation and capitals."""
+        return self.punctuate or self.smart_format
+
+    @property
+    def spoken(self) -> str | None:
+        """The language's code, `auto` where it is to be found, None where nothing is said of it."""
+        if self.language == "multi" or self.detect_language not in ([], ["false"]):
+            return "auto"
+        return self.language.partition("-")[0].lower() or None
+
+    @property
+    def hotwords(self) -> tuple[str, ...] | None:
+        """What is likely to be said, None where nothing is said of it."""
+        weighted = (word.partition(":")[0] for word in self.keywords)
+        return (*self.keyterm, *filter(None, weighted)) or None
+
+    @property
+    def options(self) -> RecordingOptions:
+        return RecordingOptions(language=self.spoken, hotwords=self.hotwords)
+
+
+class _Command(msgspec.Struct):
+    """A text frame."""
+
+    type: Literal["KeepAlive", "Finalize", "CloseStream"]
+
+
+def read_query(query: Address) -> Query:
+    """Read what an address asks for. Raises ConfigError where a value is none."""
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(Query):
+        if found := query.getlist(field.name):
+            # True and False is how older SDKs write booleans; where one value is expected, the last counts.
+            value = found if field.default_factory is list else found[-1]
+            try:
+                values[field.name] = msgspec.convert(value, field.type, strict=False)
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"query has {field.name}={found[-1]!r:.60}: {one_line(error)}") from None
+    read = Query(**values)
+    if read.encoding in ENCODINGS and not read.sample_rate:
+        raise ConfigError(f"query has encoding={read.encoding} without sample_rate: expected both")
+    if read.model:
+        note_model(read.model)
+    return read
+
+
+def describe_error(status: int, message: str) -> dict[str, str]:
+    code = _ERROR_CODES.get(status) or HTTPStatus(status).name
+    return {"err_code": code, "err_msg": message, "request_id": str(uuid.uuid4())}
+
+
+def make_live(query: Address, headers: Mapping[str, str]) -> "Live":
+    """Begin a dialogue. Raises ConfigError where the address asks for what cannot be."""
+    return Live(read_query(query), request_id=str(uuid.uuid4()), created=_now())
+
+
+class Live(Dialogue):
+    """Live transcription over a WebSocket (see `protocols.dialogue.Dialogue`)."""
+
+    def __init__(self, query: Query, *, request_id: str, created: str) -> None:
+        self._query = query
+        self._request_id = request_id
+        self._created = created
+        self._sha256 = hashlib.sha256()
+        raw = ENCODINGS.get(query.encoding or "")
+        given = AudioFormat(raw, query.sample_rate, query.channels) if raw and query.sample_rate else None
+        self._reader = AudioReader(given)
+        self._opened = False
+        # Whether no more is listened to.
+        self._finished = False
+        # Close code and reason, for when all is said.
+        self._end = Hangup(1000)
+        # When the client was heard last.
+        self._heard_from_s = 0.0
+        self._model = ""
+        # Where the newest final ends, in seconds.
+        self._final_until = 0.0
+        # Start and end (None: not yet) of each stretch of speech that is not final.
+        self._stretches: deque[tuple[float, float | None]] = deque()
+        # End of the last final word; None where an UtteranceEnd told it.
+        self._last_word_end: float | None = None
+        # Where the last Finalize stood that was not answered.
+        self._finalizing_until: float | None = None
+        # The newest final meanwhile: it may be the answer.
+        self._held: Final | None = None
+
+    def begin(self, now_s: float) -> list[Action]:
+        self._heard_from_s = now_s
+        return self._open()
+
+    @property
+    def wake_s(self) -> float | None:
+        """When the client has been silent for too long."""
+        return None if self._finished else self._heard_from_s + TIMEOUT_S
+
+    def wake(self, now_s: float) -> list[Action]:
+        """Close the connection of a client that is silent."""
+        if self.wake_s is None or now_s < self.wake_s:
+            return []
+        reason = f"NET-0001: no audio and no text for {TIMEOUT_S:g} s: expected audio, or KeepAlive every 3 to 5 s"
+        return self._hang_up(1011, reason)
+
+    def receive(self, message: str | bytes, now_s: float) -> list[Action]:
+        self._heard_from_s = now_s
+        if self._finished:
+            return []
+        if isinstance(message, str):
+            return self._obey(message)
+        return self._hear(message) if message else self._finish()
+
+    def refused(self, error: StreamerError, now_s: float) -> list[Action]:
+        return self._hang_up(close_code(error), f"{error.code}: {error}")
+
+    def on_event(self, event: Event, now_s: float) -> list[Action]:
+        match event:
+            case Ready():
+                self._model = event.model
+            case Speech(state="start"):
+                ended = [] if self._stretches else self._end_utterance(event.time)
+                self._stretches.append((event.time, None))
+                started = {"type": "SpeechStarted", "channel": _CHANNEL, "timestamp": event.time}
+                return [*ended, *([_say(started)] if self._query.vad_events else [])]
+            case Speech(state="end") if self._stretches:
+                self._stretches[-1] = (self._stretches[-1][0], event.time)
+            case Partial():
+                said = self._release()
+                if self._query.interim_results:
+                    said.append(self._result(event.words, event.end))
+                return said
+            case Final():
+                said = self._release()
+                self._held = event
+                return said if self._finalizing_until is not None else [*said, *self._release()]
+            case Gap():
+                self._end_stretches(event.end)
+            case Flushed():
+                if self._finalizing_until is not None and event.time >= self._finalizing_until - FLUSH_SKEW_S:
+                    self._finalizing_until = None
+                return self._release(from_finalize=True) or [
+                    self._result((), event.time, final=True, from_finalize=True)
+                ]
+            case Error(fatal=True):
+                self._end = Hangup(1011, one_line(f"{event.code}: {event.message}"))
+            case End():
+                return self._conclude()
+        return []
+
+    def _open(self) -> list[Action]:
+        format, query = self._reader.format, self._query
+        if self._opened or format is None:
+            return []
+        self._opened = True
+        silence_ms = query.endpointing if query.endpointing and query.endpointing is not True else None
+        start = StreamStart(
+            format=format.encoding.format,
+            sample_rate=format.sample_rate,
+            channels=format.channels,
+            language=query.spoken,
+            hotwords=query.hotwords,
+            words=True,
+            min_silence_s=silence_ms and min(max(silence_ms, MIN_SILENCE_MS), MAX_SILENCE_MS) / 1000,
+        )
+        return [Open(start)]
+
+    def _hear(self, data: bytes) -> list[Action]:
+        self._sha256.update(data)
+        try:
+            audio = self._reader.read(data)
+        except AudioFileError as error:
+            return self._hang_up(1008, f"DATA-0000: {error}")
+        ended = [] if self._stretches else self._end_utterance(self._reader.read_s)
+        return [*self._open(), *([Hear(audio)] if audio else []), *ended]
+
+    def _obey(self, text: str) -> list[Action]:
+        try:
+            kind = msgspec.json.decode(text, type=_Command).type
+        except (ValueError, RecursionError):  # RecursionError: brackets nested thousands deep
+            fault = "the text frame cannot be read: expected a JSON object of type KeepAlive, Finalize or CloseStream"
+            return [_say({"type": "Error", "variant": "SchemaError", "description": fault, "message": text[:1000]})]
+        match kind:
+            case "CloseStream":
+                return self._finish()
+            case "Finalize" if self._opened:
+                self._finalizing_until = self._reader.read_s
+                return [Do("flush")]
+            case "Finalize":
+                return []
+        # The session, too, has to know that the client is there: it is not paused, so nothing else happens.
+        return [Do("resume")] if self._opened else []
+
+    def _finish(self) -> list[Action]:
+        self._finished = True
+        try:
+            rest = self._reader.finish()
+        except AudioFileError as error:
+            return self._hang_up(1008, f"DATA-0000: {error}")
+        hear: list[Action] = [*self._open(), *([Hear(rest)] if rest else [])]
+        return [*hear, Finish()] if self._opened else self._conclude()
+
+    def _conclude(self) -> list[Action]:
+        """Say what is left to say, and hang up."""
+        self._finished = True
+        said = self._release()
+        if self._model and self._reader.read_s - self._final_until >= 0.001:
+            said.append(self._result((), self._reader.read_s, final=True))
+        metadata = {
+            "type": "Metadata",
+            "transaction_key": "deprecated",
+            "request_id": self._request_id,
+            "sha256": self._sha256.hexdigest(),
+            "created": self._created,
+            "duration": round(self._reader.read_s, 3),
+            "channels": 1,
+        }
+        return [*said, _say(metadata), self._end]
+
+    def _hang_up(self, code: int, reason: str) -> list[Action]:
+        self._finished = True
+        return [Hangup(code, one_line(reason))]
+
+    def _release(self, *, from_finalize: bool = False) -> list[Action]:
+        """Say the final that is held, if any."""
+        final, self._held = self._held, None
+        if final is None:
+            return []
+        if final.words:
+            self._last_word_end = final.words[-1].end
+        speech_final = self._end_stretches(final.end) and self._query.endpointing is not False
+        result = self._result(
+            final.words, final.end, final=True, speech_final=speech_final, from_finalize=from_finalize
+        )
+        return [result, *self._end_utterance(self._stretches[0][0] if self._stretches else self._reader.read_s)]
+
+    def _end_stretches(self, until: float) -> bool:
+        """Forget the stretches of speech that are final, or lost, up to a time; return whether there were any."""
+        n_before = len(self._stretches)
+        while self._stretches and (self._stretches[0][1] or math.inf) <= until:
+            self._stretches.popleft()
+        return len(self._stretches) < n_before
+
+    def _end_utterance(self, silent_until: float) -> list[Action]:
+        """Say that nothing followed the last final word for as long as was asked, if so."""
+        pause_ms, last = self._query.utterance_end_ms, self._last_word_end
+        if pause_ms is None or last is None or silent_until - last < pause_ms / 1000:
+            return []
+        self._last_word_end = None
+        return [_say({"type": "UtteranceEnd", "channel": _CHANNEL, "last_word_end": last})]
+
+    def _result(
+        self,
+        words: Sequence[Word],
+        end: float,
+        *,
+        final: bool = False,
+        speech_final: bool = False,
+        from_finalize: bool = False,
+    ) -> Action:
+        start = self._final_until
+        end = max(start, end)
+        if final:
+            self._final_until = end
+        return _say(
+            {
+                "type": "Results",
+                "channel_index": _CHANNEL,
+                "start": start,
+                "duration": round(end - start, 3),
+                "is_final": final,
+                "speech_final": speech_final,
+                "from_finalize": from_finalize,
+                "channel": {"alternatives": [_alternative(words, self._query.punctuated, start)]},
+                "metadata": {"request_id": self._request_id, **_model(self._model)},
+            }
+        )
+
+
+def write_answer(
+    query: Query, segments: Sequence[RecordedSegment], *, sha256: str, duration_s: float, model: str, language: str
+) -> dict[str, Any]:
+    """Return the JSON that answers a recording."""
+    used = _model(model)
+    words = [word for segment in segments for word in segment.final.words]
+    best = _alternative(words, query.punctuated)
+    utterances = _split(words, lambda word, following: following.start - word.end >= query.utt_split)
+    if query.paragraphs:
+        best["paragraphs"] = _paragraphs(utterances, query.punctuated)
+    channel: dict[str, Any] = {"alternatives": [best]}
+    if query.spoken == "auto":
+        channel["detected_language"] = language
+    results: dict[str, Any] = {"channels": [channel]}
+    if query.utterances:
+        results["utterances"] = [
+            {**_span(part), **_alternative(part, query.punctuated), "channel": 0, "id": str(uuid.uuid4())}
+            for part in utterances
+        ]
+    metadata = {
+        "transaction_key": "deprecated",
+        "request_id": str(uuid.uuid4()),
+        "sha256": sha256,
+        "created": _now(),
+        "duration": round(duration_s, 3),
+        "channels": 1,
+        "models": [used["model_uuid"]],
+        "model_info": {used["model_uuid"]: used["model_info"]},
+    }
+    return {"metadata": metadata, "results": results}
+
+
+def _alternative(words: Sequence[Word], punctuated: bool, from_s: float = 0.0) -> dict[str, Any]:
+    """Return transcript, confidence and words; none of them begins before `from_s`."""
+    written: list[dict[str, Any]] = []
+    transcript = ""
+    for word in words:
+        letters = bare(word.word)
+        transcript += word.word if punctuated else word.word[: word.word[:1].isspace()] + letters
+        if letters or not written:
+            times = {"start": max(word.start, from_s), "end": max(word.end, from_s)}
+            written.append({"word": letters or word.word.strip(), **times, "confidence": round(word.probability, 4)})
+            if punctuated:
+                written[-1]["punctuated_word"] = word.word.strip()
+        elif punctuated:  # a dash that stands alone, or the like, is no word
+            written[-1]["punctuated_word"] += word.word.rstrip()
+    confidence = round(sum(word.probability for word in words) / len(words), 4) if words else 0.0
+    return {"transcript": transcript.strip(), "confidence": confidence, "words": written}
+
+
+def _paragraphs(parts: Sequence[Sequence[Word]], punctuated: bool) -> dict[str, Any]:
+    """Return parts of a recording as paragraphs of sentences."""
+    paragraphs = []
+    for part in parts:
+        sentences = _split(part, lambda word, _: word.word.rstrip().endswith(_SENTENCE_ENDS))
+        written = [{"text": _alternative(words, punctuated)["transcript"], **_span(words)} for words in sentences]
+        paragraphs.append({"sentences": written, "num_words": len(part), **_span(part)})
+    transcript = "\n\n".join(_alternative(part, punctuated)["transcript"] for part in parts)
+    return {"transcript": transcript, "paragraphs": paragraphs}
+
+
+def _split(words: Sequence[Word], ends: Callable[[Word, Word], bool]) -> list[list[Word]]:
+    """Part words wherever a part ends between one and the next."""
+    parts: list[list[Word]] = []
+    for word in words:
+        if not parts or ends(parts[-1][-1], word):
+            parts.append([])
+        parts[-1].append(word)
+    return parts
+
+
+def _span(words: Sequence[Word]) -> dict[str, float]:
+    return {"start": words[0].start, "end": words[-1].end}
+
+
+def _model(name: str) -> dict[str, Any]:
+    """Return what results say of the model: its number is always the same."""
+    number = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
+    return {"model_uuid": number, "model_info": {"name": name, "version": "1", "arch": "whisper"}}
+
+
+def _say(message: Mapping[str, Any]) -> Action:
+    return Say(msgspec.json.encode(message).decode("utf-8"))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

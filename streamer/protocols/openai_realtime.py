@@ -1,0 +1,427 @@
+"""OpenAI's Realtime transcription (`/v1/realtime`): JSON in text frames both ways, audio as base64 in it.
+
+A client changes the configuration, appends audio to the *buffer*, and reads *items*: what was said in a piece of audio.
+With turn detection an item is a stretch of speech, which is committed where speech ends. Without, it is what lies
+between two of the client's commits. Its text comes in deltas, which are stable text only and join to the transcript
+that completes it. What a client does wrong is answered by an `error`, and its session goes on.
+"""
+
+import itertools
+import math
+import re
+import secrets
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+
+import msgspec
+
+from streamer.audio.encodings import ALAW, LINEAR16, MULAW, Encoding
+from streamer.errors import IdleError, StreamerError, UsageError
+from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech
+from streamer.protocols.dialogue import (
+    FLUSH_SKEW_S,
+    Action,
+    Change,
+    Dialogue,
+    Do,
+    Hangup,
+    Hear,
+    Open,
+    Query,
+    Say,
+    close_code,
+)
+from streamer.protocols.native import StreamStart
+from streamer.protocols.openai_messages import (
+    LOGPROBS,
+    ALaw,
+    Append,
+    Clear,
+    Commit,
+    FlatUpdate,
+    InvalidRequestError,
+    MuLaw,
+    Pcm,
+    Session,
+    Update,
+    from_flat,
+    read_message,
+)
+from streamer.protocols.openai_models import OPENAI_MODELS
+from streamer.protocols.text import note_model
+
+MIN_COMMIT_S = 0.1
+
+# Speech is said to begin up to this much before it was heard.
+LOOKBACK_S = 0.5
+
+# Below this a word's probability is rounded to nothing, which has no logarithm.
+LEAST_PROBABILITY = 0.0005
+
+# Samples a second, and how they are written.
+FORMATS: dict[type, tuple[int, Encoding]] = {Pcm: (24_000, LINEAR16), MuLaw: (8_000, MULAW), ALaw: (8_000, ALAW)}
+
+
+def make(query: Query, headers: Mapping[str, str]) -> "RealtimeDialogue":
+    """Return the dialogue of a connection. Raises UsageError where it asks for something else than transcription."""
+    intent = query.get("intent", "transcription")
+    if intent != "transcription":
+        raise UsageError(f"intent is {intent!r:.40}: expected transcription, nobody answers here")
+    # A browser cannot send the header, and has a subprotocol for it.
+    said = (headers.get("openai-beta", ""), headers.get("sec-websocket-protocol", ""), query.get("openai-beta", ""))
+    return RealtimeDialogue(beta=any(re.search("realtime[=-]v1", text) for text in said))
+
+
+@dataclass(slots=True)
+class _Item:
+    """Something that was said."""
+
+    id: str
+    start_s: float
+
+    # Infinite while it may go on.
+    end_s: float = math.inf
+
+    # Whether speech began it, and not the client's audio.
+    spoken: bool = False
+
+    # Whether the client has cleared it: nothing more is said of it.
+    forgotten: bool = False
+
+    # The item that was committed before it.
+    previous: str | None = None
+
+    # What its deltas have said, word by word, and how probable that is (natural logarithm).
+    words: list[tuple[str, float]] = field(default_factory=list)
+
+    # Why some of its audio was not transcribed.
+    lost: str = ""
+
+
+class RealtimeDialogue(Dialogue):
+    """One client's connection (see `dialogue.Dialogue`)."""
+
+    # Only messages and events move it on.
+    def __init__(self, *, beta: bool = False) -> None:
+        """Begin with the defaults; `beta` says whether the client speaks the older shapes."""
+        self._beta = beta
+        self._id = secrets.token_hex(8)
+        self._n_events = self._n_items = 0
+        self._session = Session()
+        # The configuration before the newest update, and the client's name for that.
+        self._before = self._session
+        self._update_id: str | None = None
+        # Whether a session of ours was asked for; whether there can be none before another update; whether other
+        # options were asked for since.
+        self._opened = self._refused = self._changed = False
+        # The daemon's model, once it is known.
+        self._model = ""
+        # Seconds of audio that came, where the buffer begins in it, and where what the client ended itself ends.
+        self._sent_s = self._buffer_s = self._settled_s = 0.0
+        # The item that is not committed; those that are, or are forgotten, and are not complete.
+        self._item: _Item | None = None
+        self._waiting: list[_Item] = []
+        # How many were committed, and which was the last.
+        self._n_committed = 0
+        self._previous: str | None = None
+        # Commits by a client that has turn detection: where its buffer began and ended, and how many there were then.
+        self._commits: deque[tuple[float, float, int]] = deque()
+        # The segment that deltas are of, and how many characters of it they have said.
+        self._segment = self._told = 0
+        # How the connection ends when the session does.
+        self._hangup = Hangup()
+
+    def begin(self, now_s: float) -> Sequence[Action]:
+        return [self._show("created")]
+
+    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+        event_id = None
+        try:
+            said = read_message(message)
+            event_id = said.event_id
+            match said:
+                case Update(session=patch):
+                    return self._update(patch, event_id)
+                case FlatUpdate(session=patch):
+                    self._beta = True
+                    return self._update(from_flat(patch), event_id)
+                case Append(audio=audio):
+                    return self._append(audio)
+                case Commit():
+                    return self._commit()
+                case Clear():
+                    return self._clear()
+        except InvalidRequestError as error:
+            return [self._say_invalid(error, event_id or error.event_id)]
+
+    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+        match event:
+            case Ready(model=model):
+                self._model = model
+                return self._check_model()
+            case Speech(state=state, time=time):
+                return self._start(time) if state == "start" else self._stop(time)
+            case Partial():
+                return self._tell(event)
+            case Final(end=end):
+                return [*self._tell(event), *self._complete(end)]
+            case Gap(end=end):
+                self._lose(event)
+                return self._complete(end)
+            case Flushed(time=time):
+                return [*self._answer_commits(time + FLUSH_SKEW_S), *self._complete(time + FLUSH_SKEW_S)]
+            case Error(code=code, message=message, fatal=True):
+                self._hangup = Hangup(1008 if code == IdleError.code else 1011, code)
+                return [self._say_failure(code, message)]
+            case End():
+                return [*self._complete(math.inf), self._hangup]
+        return []
+
+    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+        """Say why there is no session, or why it goes on as before."""
+        if isinstance(error, UsageError):
+            if self._changed:
+                self._session = self._before
+            else:
+                self._opened, self._refused, self._item, self._sent_s = False, True, None, 0.0
+            return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
+        return [self._say_failure(error.code, str(error)), Hangup(close_code(error), error.code)]
+
+    # What the client wants.
+
+    def _update(self, patch: dict[str, object], event_id: str | None) -> list[Action]:
+        before, session = self._session, self._session.updated(patch)
+        if self._opened and session.audio.input.format != before.audio.input.format:
+            raise InvalidRequestError(
+                "invalid_value",
+                "The format cannot change once audio was sent: connect anew to send another.",
+                "session.audio.input.format",
+            )
+        self._before, self._session, self._update_id = before, session, event_id
+        self._refused = False
+        actions = [self._show("updated"), *self._check_model()]
+        if self._opened and session.options() != before.options():
+            self._changed = True
+            actions.append(Change(session.options()))
+        return actions
+
+    def _append(self, audio: bytes) -> list[Action]:
+        if self._refused or not audio:
+            return []
+        rate, encoding = FORMATS[type(self._session.audio.input.format)]
+        actions: list[Action] = [Hear(encoding.decode(audio))]
+        if not self._opened:
+            self._opened = True
+            options = asdict(self._session.options())
+            actions.insert(0, Open(StreamStart(**options, format="s16le", sample_rate=rate)))
+        if self._item is None and not self._detects:
+            self._item = self._new_item(self._buffer_s)
+        self._sent_s += len(audio) / encoding.width / rate
+        return actions
+
+    def _commit(self) -> list[Action]:
+        begin_s, end_s = self._buffer_s, self._sent_s
+        if end_s - begin_s < MIN_COMMIT_S - 1e-6:  # which is less than a sample
+            raise InvalidRequestError(
+                "input_audio_buffer_commit_empty",
+                f"The buffer holds {max(0.0, end_s - begin_s) * 1000:.0f} ms of audio:"
+                f" expected at least {MIN_COMMIT_S * 1000:.0f} ms; append some before a commit.",
+            )
+        self._buffer_s = end_s
+        if self._detects:
+            # Speech that goes on ends there, and is committed then; of other audio see `_answer_commits`.
+            self._commits.append((begin_s, end_s, self._n_committed))
+            return [Do("flush")]
+        self._settled_s = end_s
+        return [*self._commit_item(self._item or self._new_item(begin_s), end_s), Do("flush")]
+
+    def _clear(self) -> list[Action]:
+        cleared = self._say("input_audio_buffer.cleared")
+        if not self._opened:
+            return [cleared]
+        # The session's own `clear` would forget what was committed, too, where that is not final yet.
+        commands = [Do("clear"), Do("flush")] if all(item.forgotten for item in self._waiting) else [Do("flush")]
+        if not self._waiting or not self._waiting[-1].forgotten:
+            self._waiting.append(self._item or self._new_item(self._buffer_s))
+        self._waiting[-1].end_s, self._waiting[-1].forgotten = self._sent_s, True
+        self._item = None
+        self._buffer_s = self._settled_s = self._sent_s
+        return [cleared, *commands]
+
+    # What the session tells.
+
+    def _start(self, time_s: float) -> list[Action]:
+        # What the client has committed or cleared itself may still have to be heard.
+        if not self._detects or time_s < self._settled_s - LOOKBACK_S:
+            return []
+        self._item = self._item or self._new_item(time_s)
+        self._item.spoken = True
+        return [self._say("input_audio_buffer.speech_started", item_id=self._item.id, audio_start_ms=_ms(time_s))]
+
+    def _stop(self, time_s: float) -> list[Action]:
+        item = self._item
+        if not self._detects or item is None:
+            return []
+        stopped = self._say("input_audio_buffer.speech_stopped", item_id=item.id, audio_end_ms=_ms(time_s))
+        return [*([stopped] if item.spoken else []), *self._commit_item(item, time_s)]
+
+    def _tell(self, event: Partial | Final) -> list[Action]:
+        """Say what has become stable, as deltas of the items that it was said in."""
+        if event.segment != self._segment:
+            self._segment, self._told = event.segment, 0
+        deltas: dict[str, tuple[_Item, list[tuple[str, float]]]] = {}
+        end = 0
+        for word in itertools.takewhile(lambda word: word.stable, event.words):
+            begin, end = end, end + len(word.word)
+            item = self._item_at((word.start + word.end) / 2)
+            if end <= self._told or item is None or item.forgotten:
+                continue
+            _, words = deltas.setdefault(item.id, (item, []))
+            text = word.word[max(0, self._told - begin) :]
+            if not item.words and not words:
+                text = text.lstrip()
+            words.append((text, math.log(max(word.probability, LEAST_PROBABILITY))))
+        self._told = max(self._told, end)
+        for item, words in deltas.values():
+            item.words += words
+        return [
+            self._say_of(item, "delta", delta=_join(words), **self._logprobs(words)) for item, words in deltas.values()
+        ]
+
+    def _lose(self, gap: Gap) -> None:
+        for item in self._items:
+            if item.start_s < gap.end and item.end_s > gap.start:
+                item.lost = f"audio from {gap.start:.2f} to {gap.end:.2f} s was not transcribed ({gap.reason})"
+
+    def _complete(self, until_s: float) -> list[Action]:
+        """Complete the items that end before a time: what was said until then has become final, or a gap."""
+        done = [item for item in self._waiting if item.end_s <= until_s]
+        self._waiting = [item for item in self._waiting if item.end_s > until_s]
+        return [action for item in done if not item.forgotten for action in self._say_complete(item)]
+
+    def _answer_commits(self, until_s: float) -> list[Action]:
+        """Commit what a client wanted committed that has turn detection, and in which nobody spoke."""
+        actions: list[Action] = []
+        while self._commits and self._commits[0][1] <= until_s:
+            begin_s, end_s, n_committed = self._commits.popleft()
+            if n_committed == self._n_committed:
+                item = self._item
+                heard = item if item is not None and not item.spoken else self._new_item(begin_s)
+                actions += self._commit_item(heard, end_s)
+        return actions
+
+    def _check_model(self) -> list[Action]:
+        """Say that a model is not here. Programs name those of OpenAI as a matter of course: ours stands for them."""
+        transcription = self._session.audio.input.transcription
+        name = transcription.model if transcription is not None else None
+        if not name or not self._model or name == self._model:
+            return []
+        if name in OPENAI_MODELS:
+            note_model(name)
+            return []
+        text = f"The model {name!r} is not here: {self._model!r} transcribes; expected that name, or one of OpenAI's."
+        error = InvalidRequestError("model_not_found", text, "session.audio.input.transcription.model")
+        return [self._say_invalid(error, self._update_id)]
+
+    # Items.
+
+    @property
+    def _detects(self) -> bool:
+        """Whether speech makes items, and not the client."""
+        return self._session.audio.input.turn_detection is not None
+
+    @property
+    def _items(self) -> list[_Item]:
+        return self._waiting if self._item is None else [*self._waiting, self._item]
+
+    def _new_item(self, start_s: float) -> _Item:
+        self._n_items += 1
+        return _Item(f"item_{self._id}_{self._n_items}", start_s)
+
+    def _item_at(self, time_s: float) -> _Item | None:
+        """Return the item of what is said at a time; the first also has what is said before."""
+        items = self._items
+        return next((item for item in reversed(items) if item.start_s <= time_s), items[0] if items else None)
+
+    def _commit_item(self, item: _Item, end_s: float) -> list[Action]:
+        item.end_s, item.previous = end_s, self._previous
+        self._previous = item.id
+        if item is self._item:
+            self._item = None
+        self._waiting.append(item)
+        self._n_committed += 1
+        self._buffer_s = max(self._buffer_s, end_s)
+        added = "conversation.item.created" if self._beta else "conversation.item.added"
+        return [
+            self._say("input_audio_buffer.committed", item_id=item.id, previous_item_id=item.previous),
+            self._say(added, item=_shown(item, None), previous_item_id=item.previous),
+        ]
+
+    # Events.
+
+    def _say_complete(self, item: _Item) -> list[Action]:
+        text = _join(item.words)
+        actions: list[Action] = []
+        if item.lost and text:
+            actions.append(self._say_failure("audio_lost", f"{item.id}: {item.lost}"))
+        if item.lost and not text:
+            actions.append(self._say_of(item, "failed", error=_error("server_error", "audio_lost", item.lost)))
+        else:
+            usage = {"type": "duration", "seconds": round(item.end_s - item.start_s, 3)}
+            logprobs = self._logprobs(item.words)
+            actions.append(self._say_of(item, "completed", transcript=text, usage=usage, **logprobs))
+        if not self._beta:
+            done = {"item": _shown(item, text), "previous_item_id": item.previous}
+            actions.append(self._say("conversation.item.done", **done))
+        return actions
+
+    def _say_invalid(self, error: InvalidRequestError, event_id: str | None) -> Say:
+        return self._say(
+            "error", error=_error("invalid_request_error", error.reason, str(error), error.param, event_id)
+        )
+
+    def _say_failure(self, code: str, message: str) -> Say:
+        return self._say("error", error=_error("server_error", code, message))
+
+    def _show(self, state: str) -> Action:
+        """Say what is configured."""
+        session = {"id": f"sess_{self._id}", "object": "realtime.transcription_session", "expires_at": None}
+        if self._beta:
+            return self._say(f"transcription_session.{state}", session={**session, **self._session.flat()})
+        return self._say(f"session.{state}", session={**session, **msgspec.structs.asdict(self._session)})
+
+    def _say_of(self, item: _Item, what: str, **fields: object) -> Say:
+        name = f"conversation.item.input_audio_transcription.{what}"
+        return self._say(name, item_id=item.id, content_index=0, **fields)
+
+    def _say(self, name: str, **fields: object) -> Say:
+        self._n_events += 1
+        event = {"type": name, "event_id": f"event_{self._id}_{self._n_events}", **fields}
+        return Say(msgspec.json.encode(event).decode("utf-8"))
+
+    def _logprobs(self, words: Sequence[tuple[str, float]]) -> dict[str, object]:
+        """Return the field for words, where it is asked for."""
+        if LOGPROBS not in (self._session.include or ()):
+            return {}
+        return {"logprobs": [{"token": t, "logprob": round(p, 4), "bytes": list(t.encode("utf-8"))} for t, p in words]}
+
+
+def _error(
+    type: str, code: str | None, message: str, param: str | None = None, event_id: str | None = None
+) -> dict[str, str | None]:
+    return {"type": type, "code": code, "message": message, "param": param, "event_id": event_id}
+
+
+def _shown(item: _Item, transcript: str | None) -> dict[str, object]:
+    content = [{"type": "input_audio", "transcript": transcript}]
+    kind = {"object": "realtime.item", "type": "message", "status": "completed", "role": "user"}
+    return {"id": item.id, **kind, "content": content}
+
+
+def _join(words: Sequence[tuple[str, float]]) -> str:
+    return "".join(text for text, _ in words)
+
+
+def _ms(time_s: float) -> int:
+    return round(time_s * 1000)

@@ -1,0 +1,247 @@
+"""Wyoming: events over TCP, as Home Assistant and its satellites speak them.
+
+Source: the package wyoming 1.10, and Home Assistant, which sends all audio and only then reads. An event is a
+line of JSON, further JSON of a length that the line names, and a payload likewise.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from streamer import __version__
+from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
+from streamer.audio.encodings import PCM, AudioFormat, AudioReader
+from streamer.errors import ProtocolError, StreamerError
+from streamer.events import End, Error, Event, Final
+from streamer.outside import one_line
+from streamer.protocols.dialogue import Action, Dialogue, Finish, Hangup, Hear, Open, Say
+from streamer.protocols.native import StreamStart
+from streamer.protocols.text import hotwords, note_model
+
+MAX_LINE_BYTES = 2**16
+MAX_DATA_BYTES = 2**20
+MAX_PAYLOAD_BYTES = 2**20
+
+# What may wait to be read while a transcript is finished.
+MAX_WAITING_BYTES = 2**22
+
+
+class _Line(msgspec.Struct):
+    type: str
+    data: dict[str, Any] | None = None
+    data_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_DATA_BYTES)] | None = None
+    payload_length: Annotated[int, msgspec.Meta(ge=0, le=MAX_PAYLOAD_BYTES)] | None = None
+
+
+class _Format(msgspec.Struct, frozen=True):
+    """How the audio of a chunk is written."""
+
+    rate: Annotated[int, msgspec.Meta(ge=MIN_SAMPLE_RATE, le=MAX_SAMPLE_RATE)]
+    width: Annotated[int, msgspec.Meta(ge=1, le=4)]  # bytes a sample
+    channels: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHANNELS)]
+
+
+class _Request(msgspec.Struct):
+    """What `transcribe` asks for."""
+
+    name: str | None = None
+    language: Annotated[str, msgspec.Meta(max_length=32)] | None = None
+    transcript_names: list[str] | None = None
+    transcript_terms: list[str] | None = None
+
+
+class _Ping(msgspec.Struct):
+    text: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WyomingEvent:
+    """An event of the protocol."""
+
+    type: str
+    data: dict[str, Any]
+    payload: bytes
+
+
+class EventReader:
+    """Bytes, cut anywhere, to events."""
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+        # The line of an event whose rest is still to come.
+        self._line: _Line | None = None
+
+    def feed(self, data: bytes) -> None:
+        """Take in what came. Raises ProtocolError where more waits than may."""
+        if len(self._buffer) + len(data) > MAX_WAITING_BYTES:
+            raise ProtocolError(f"more than {MAX_WAITING_BYTES} bytes wait: expected no more before the transcript")
+        self._buffer += data
+
+    def next(self) -> WyomingEvent | None:
+        """Return the next event, None where it is not complete. Raises ProtocolError where it is none."""
+        line = self._line
+        try:
+            if line is None:
+                end = self._buffer.find(b"\n", 0, MAX_LINE_BYTES)
+                if end < 0 and len(self._buffer) >= MAX_LINE_BYTES:
+                    raise ProtocolError(f"an event's line is too long: expected less than {MAX_LINE_BYTES} bytes")
+                if end < 0:
+                    return None
+                line = self._line = msgspec.json.decode(self._take(end + 1), type=_Line)
+            n_data, n_payload = line.data_length or 0, line.payload_length or 0
+            if len(self._buffer) < n_data + n_payload:
+                return None
+            self._line = None
+            data = line.data or {}
+            if n_data:
+                data |= msgspec.json.decode(self._take(n_data), type=dict[str, Any])
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:  # deep nesting, and what is no UTF-8
+            raise ProtocolError(f"what came is no event: {one_line(str(error)[:200])}") from None
+        return WyomingEvent(line.type, data, self._take(n_payload))
+
+    def _take(self, n_bytes: int) -> bytes:
+        taken = bytes(self._buffer[:n_bytes])
+        del self._buffer[:n_bytes]
+        return taken
+
+
+class Wyoming(Dialogue):
+    """One client's connection (see `Dialogue`): what it says are lines, what it receives is bytes cut anywhere.
+
+    A session is opened for each transcript. What a client sends before it has the last one waits.
+    """
+
+    def __init__(self, info: str) -> None:
+        """Serve a client; `info` is the answer to `describe`, see `describe`."""
+        self._info = info
+        self._reader = EventReader()
+        # What the client asks for, and its audio, None before any came: a session is open then.
+        self._request = _Request()
+        self._audio: AudioReader | None = None
+        # Finals so far, each with the space before it, and their language.
+        self._chunks: list[str] = []
+        self._language = ""
+        # Whether audio-stop came: the transcript is awaited.
+        self._finishing = False
+        # Whether the connection is at its end.
+        self._failed = False
+
+    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+        try:
+            self._reader.feed(message.encode("utf-8") if isinstance(message, str) else message)
+        except ProtocolError as error:
+            return self._fail(error)
+        return self._advance()
+
+    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+        """Tell the client of text that is final, and at the end of all of it."""
+        match event:
+            case Final() if event.text:
+                return self._tell(event)
+            case Error(fatal=True):
+                return self._fail(event)
+            case End() if not self._failed:
+                return [*self._transcript(), *self._advance()]
+        return []
+
+    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+        return self._fail(error)
+
+    def _advance(self) -> list[Action]:
+        """Do what came, as far as the end of a request whose transcript is awaited."""
+        actions: list[Action] = []
+        try:
+            while not self._finishing and (event := self._reader.next()) is not None:
+                actions += self._obey(event)
+        except (ProtocolError, msgspec.ValidationError) as error:
+            actions += self._fail(error)
+        return actions
+
+    def _obey(self, event: WyomingEvent) -> list[Action]:
+        match event.type:
+            case "describe":
+                return [Say(self._info)]
+            case "ping":
+                return [_say("pong", text=msgspec.convert(event.data, _Ping).text)]
+            case "transcribe":
+                self._request = msgspec.convert(event.data, _Request)
+            case "audio-chunk":
+                said = msgspec.convert(event.data, _Format)
+                return self._hear(AudioFormat(PCM[said.width], said.rate, said.channels), event.payload)
+            case "audio-stop":
+                if self._audio is None:
+                    return self._transcript()
+                self._finishing = True
+                return [Finish()]
+        return []  # audio-start says what each chunk says, too
+
+    def _hear(self, format: AudioFormat, audio: bytes) -> list[Action]:
+        opening: list[Action] = []
+        if self._audio is None:
+            self._audio = AudioReader(format)
+            opening = [Open(self._start(self._request, format))]
+        elif format != self._audio.format:
+            raise ProtocolError("the audio changes its format: expected one rate, width and count of channels")
+        return [*opening, Hear(self._audio.read(audio))]
+
+    def _start(self, request: _Request, format: AudioFormat) -> StreamStart:
+        if request.name:
+            note_model(request.name)
+        return StreamStart(
+            sample_rate=format.sample_rate,
+            channels=format.channels,
+            language=request.language or None,
+            hotwords=hotwords([*(request.transcript_names or ()), *(request.transcript_terms or ())]),
+            words=True,
+        )
+
+    def _tell(self, final: Final) -> list[Action]:
+        opening = [] if self._chunks else [_say("transcript-start", language=final.language)]
+        # Words keep the space before them; those of Chinese, say, have none.
+        apart = self._chunks and (not final.words or final.words[0].word.startswith(" "))
+        self._chunks.append(f" {final.text}" if apart else final.text)
+        self._language = final.language
+        return [*opening, _say("transcript-chunk", text=self._chunks[-1])]
+
+    def _transcript(self) -> list[Action]:
+        """End the request, with a transcript whatever came of it, and be ready for the next one."""
+        opening = [] if self._chunks else [_say("transcript-start")]
+        language = {"language": self._language} if self._language else {}
+        transcript = _say("transcript", text="".join(self._chunks), **language)
+        self._request, self._audio, self._finishing = _Request(), None, False
+        self._chunks, self._language = [], ""
+        return [*opening, transcript, _say("transcript-stop")]
+
+    def _fail(self, error: StreamerError | msgspec.ValidationError | Error) -> list[Action]:
+        # Home Assistant waits for a transcript or the connection's end, whatever else it is told.
+        self._failed = self._finishing = True
+        message = error.message if isinstance(error, Error) else str(error)
+        code = "bad_message" if isinstance(error, msgspec.ValidationError) else error.code
+        return [Say(error_line(message, code)), Hangup(1008)]
+
+
+def describe(model: str, languages: Sequence[str]) -> str:
+    """Return the answer to `describe`: what transcribes here."""
+    whisper = {"name": "OpenAI", "url": "https://github.com/openai/whisper"}
+    known = {"installed": True, "version": __version__}
+    hears = {"name": model, "attribution": whisper, "description": model, "languages": list(languages), **known}
+    program = {
+        "name": "streamer",
+        "attribution": {"name": "streamer", "url": ""},
+        "description": "Real-time transcription with Whisper",
+        "models": [hears],
+        "supports_transcript_streaming": True,
+        **known,
+    }
+    return _say("info", asr=[program]).text
+
+
+def error_line(message: str, code: str) -> str:
+    """Return the event that says what is wrong."""
+    return _say("error", text=one_line(message), code=code).text
+
+
+def _say(kind: str, **data: object) -> Say:
+    return Say(msgspec.json.encode({"type": kind, "data": data}).decode("utf-8") + "\n")

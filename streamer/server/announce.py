@@ -1,0 +1,41 @@
+"""Letting programs on the same network find a port, by multicast DNS (RFC 6762, RFC 6763)."""
+
+import asyncio
+import logging
+import socket
+
+import psutil
+
+from streamer.outside import is_loopback
+from streamer.server.access import is_wildcard
+
+logger = logging.getLogger(__name__)
+
+
+async def announce(kind: str, host: str, port: int) -> None:
+    """Say until it is cancelled that a service, such as `_wyoming._tcp.local.`, is at a port of an address."""
+    # Late: it is needed where the port is open to a network, and takes 10 MB.
+    from zeroconf import Error
+    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
+    name = f"streamer-{socket.gethostname().partition('.')[0][:40]}"
+    try:
+        addresses = reachable(host)
+        found = AsyncServiceInfo(kind, f"{name}.{kind}", port=port, parsed_addresses=addresses, server=f"{name}.local.")
+        zeroconf = AsyncZeroconf(interfaces=addresses)
+        try:
+            await zeroconf.async_register_service(found, allow_name_change=True)
+            await asyncio.Event().wait()
+        finally:
+            await zeroconf.async_close()
+    except (OSError, RuntimeError, Error) as error:  # no network, for one
+        logger.warning("port %d is not announced by mDNS (%s): give clients its address by hand", port, error)
+
+
+def reachable(host: str) -> list[str]:
+    """Return the addresses at which other machines reach what listens on `host`."""
+    if not is_wildcard(host):
+        return [host]
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries if entry.family == family]
+    return [address for address in found if not is_loopback(address) and "%" not in address]  # not of one link only

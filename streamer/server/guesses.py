@@ -1,0 +1,85 @@
+"""Guessing tokens is slowed, and told. Pure: the time comes as an argument."""
+
+import ipaddress
+import math
+from collections import OrderedDict
+
+from streamer.outside import printable
+
+MAX_WRONG = 20  # wrong tokens from one address in a row: more than a person mistypes or a page with an old one sends
+REFILL_S = 3.0  # until one more may be tried
+MAX_ADDRESSES = 10_000  # remembered, the newest; some 2 MB
+REPORT_S = 60.0  # from one line of the log to the next
+
+
+class Guesses:
+    """Wrong tokens, counted for each address: a token bucket that wrong ones empty.
+
+    An address is that of a host, or a network of 64 bits where it is IPv6: one subscriber has at least that many
+    addresses (RFC 6177).
+    """
+
+    def __init__(self) -> None:
+        # By address, the one that was heard of last at the end: how many were wrong and are not forgiven, and when that
+        # was counted. Who is not in it has not guessed.
+        self._wrong: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        # Since the last report: wrong tokens, requests that were refused unchecked, and an address of each.
+        self._n_wrong = 0
+        self._n_refused = 0
+        self._addresses: set[str] = set()
+        self._reported = -math.inf
+
+    def wait_s(self, address: str, now: float) -> float:
+        """Return the seconds until an address may show a token again, 0 where it may now."""
+        wrong = self._forgiven(_network(address), now)
+        return max(0.0, (wrong - MAX_WRONG + 1) * REFILL_S)
+
+    def count_wrong(self, address: str, now: float) -> None:
+        network = _network(address)
+        self._wrong[network] = self._forgiven(network, now) + 1, now
+        self._wrong.move_to_end(network)
+        if len(self._wrong) > MAX_ADDRESSES:
+            self._wrong.popitem(last=False)
+        self._n_wrong += 1
+        self._note(network)
+
+    def count_refused(self, address: str) -> None:
+        """Note that what an address showed was not looked at."""
+        self._n_refused += 1
+        self._note(_network(address))
+
+    def report(self, now: float) -> str | None:
+        """Return a line for the log, where there is news: at once for the first, then no more than one a minute."""
+        if not self._addresses or 0 <= now - self._reported < REPORT_S:
+            return None
+        first = sorted(self._addresses)[0]
+        more = f" and {len(self._addresses) - 1} more" if len(self._addresses) > 1 else ""
+        refused = f", and {self._n_refused} refused unchecked" if self._n_refused else ""
+        line = f"wrong tokens: {self._n_wrong}{refused}, from {printable(first)[:60]}{more}"
+        self._n_wrong = self._n_refused = 0
+        self._addresses.clear()
+        self._reported = now
+        return line
+
+    def _forgiven(self, network: str, now: float) -> float:
+        """Return how many wrong tokens of an address are not forgiven yet."""
+        wrong, counted = self._wrong.get(network, (0.0, now))
+        if now < counted:  # the clock was set back
+            self._wrong[network] = wrong, now
+        return max(0.0, wrong - max(0.0, now - counted) / REFILL_S)
+
+    def _note(self, network: str) -> None:
+        if len(self._addresses) < MAX_ADDRESSES:
+            self._addresses.add(network)
+
+
+def _network(address: str) -> str:
+    try:
+        found = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(found, ipaddress.IPv6Address):
+        if found.ipv4_mapped is not None:
+            return str(found.ipv4_mapped)
+        return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    return str(found)

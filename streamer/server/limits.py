@@ -1,0 +1,57 @@
+"""How many connections there may be: in all, and from one address. Pure counting, no I/O."""
+
+from collections import Counter
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Full:
+    """Why there is no room: for the metrics in a word, and for the client."""
+
+    reason: str
+    message: str
+
+
+class Limits:
+    """Counts connections."""
+
+    def __init__(self, max_connections: int, max_per_address: int) -> None:
+        self.max_connections = max_connections
+        self.max_per_address = max_per_address
+        # Open connections by address; none is 0.
+        self._open: Counter[str] = Counter()
+        self._n_open = 0
+
+    @property
+    def n_open(self) -> int:
+        return self._n_open
+
+    def enter(self, address: str) -> Full | None:
+        """Count a connection from `address` (empty: only in all); return why not where there is no room."""
+        if self._n_open >= self.max_connections:
+            text = f"all {self.max_connections} connections are taken (server.max_connections): try again later"
+            return Full("connections", text)
+        full = self.enter_address(address) if address else None
+        if full is None:
+            self._n_open += 1
+        return full
+
+    def leave(self, address: str) -> None:
+        """Count a connection that was entered no more."""
+        self._n_open -= 1
+        if address:
+            self.leave_address(address)
+
+    def enter_address(self, address: str) -> Full | None:
+        """Count a connection for an address alone, as of a proxy's client; return why not where there is no room."""
+        if self._open[address] >= self.max_per_address:
+            most = self.max_per_address
+            text = f"{most} connections from this address are open (server.max_connections_per_address): close some"
+            return Full("connections_per_address", text)
+        self._open[address] += 1
+        return None
+
+    def leave_address(self, address: str) -> None:
+        self._open[address] -= 1
+        if not self._open[address]:
+            del self._open[address]

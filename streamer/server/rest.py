@@ -1,0 +1,160 @@
+"""Recordings over HTTP: OpenAI's `/v1/audio` and `/v1/models`, Deepgram's `/v1/listen`, our own `/whisper/MODEL`."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from functools import partial
+from http import HTTPStatus
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from streamer.errors import StreamerError, UploadError, UsageError
+from streamer.protocols import deepgram, openai_rest
+from streamer.protocols.native import StreamTask
+from streamer.protocols.recordings import RecordedSegment
+from streamer.server.app import Endpoint
+from streamer.server.http import HEADERS, respond, respond_json
+from streamer.server.interfaces import Comparer, Recordings, Transcription
+from streamer.server.transcripts import CONTENT_TYPES
+from streamer.server.uploads import Uploads, answering, refusal_of, unless_gone
+
+COMPARE_PATH = "/v1/compare"
+
+# The page has its styles within, and nothing else; as it is made of what a client sent, it may do nothing.
+_COMPARISON_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
+
+_COMPARISON_TYPES = {"json": "application/json", "html": "text/html; charset=utf-8"}
+
+
+class Rest:
+    """Answers requests that bring a recording, or ask for models."""
+
+    def __init__(self, recordings: Recordings, uploads: Uploads) -> None:
+        self._recordings = recordings
+        self._uploads = uploads
+
+    def endpoints(self) -> list[Endpoint]:
+        transcribe, translate = partial(self._openai, task="transcribe"), partial(self._openai, task="translate")
+        return [
+            Endpoint("POST", "/v1/audio/transcriptions", "stream", answering(transcribe), uploads=True),
+            Endpoint("POST", "/v1/audio/translations", "stream", answering(translate), uploads=True),
+            Endpoint("GET", "/v1/models", "stream", answering(self._models)),
+            Endpoint("GET", "/v1/models/{model:path}", "stream", answering(self._model)),
+            Endpoint("GET", "/whisper/{model:path}", "stream", answering(self._model)),
+            Endpoint("POST", "/whisper/{model:path}", "stream", answering(self._whisper), uploads=True),
+            Endpoint("POST", "/v1/listen", "stream", answering(self._listen), uploads=True),
+        ]
+
+    async def _openai(self, request: Request, *, task: StreamTask) -> Response:
+        async with AsyncExitStack() as stack:
+            upload = await stack.enter_async_context(self._uploads.take(request))
+            asked = openai_rest.read_form(upload.fields, task)
+            job = stack.enter_context(self._recordings.open(upload.path, asked.options, asked.model))
+            if not asked.stream:
+                return _answer(asked, await unless_gone(request, _collect(job)), job)
+            segments = aiter(job)
+            # An error that comes before the text is the answer.
+            first = await unless_gone(request, anext(segments, None))
+            text = openai_rest.TextStream(finals=asked.format == "verbose_json")
+            return _TextResponse(_events(text, first, segments), stack.pop_all())
+
+    async def _whisper(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        formats = (*CONTENT_TYPES, "verbose_json")
+        asked = openai_rest.read_form(request.query_params, format_name="format", formats=formats)
+        self._recordings.find(name)
+        async with self._uploads.take(request) as upload:
+            with self._recordings.open(upload.path, asked.options, name) as job:
+                segments = await unless_gone(request, _collect(job))
+        if asked.format == "verbose_json":
+            return _answer(asked, segments, job)
+        body = openai_rest.write(asked.format, [segment.final for segment in segments], job.model)
+        return respond(HTTPStatus.OK, body.encode(), CONTENT_TYPES[asked.format])
+
+    async def _listen(self, request: Request) -> Response:
+        query = deepgram.read_query(request.query_params)
+        if request.headers.get("content-type", "").lower().startswith("application/json"):
+            raise UploadError("the body is JSON: recordings elsewhere are not fetched, send the file itself")
+        async with self._uploads.take(request) as upload:
+            with self._recordings.open(upload.path, query.options) as job:
+                segments = await unless_gone(request, _collect(job))
+        answer = deepgram.write_answer(
+            query,
+            segments,
+            sha256=upload.sha256,
+            duration_s=job.duration_s,
+            model=job.model,
+            language=job.language,
+        )
+        return respond_json(HTTPStatus.OK, answer)
+
+    async def _models(self, request: Request) -> Response:
+        models = await asyncio.to_thread(self._recordings.models)
+        data = [openai_rest.describe_model(model) for model in models]
+        return respond_json(HTTPStatus.OK, {"object": "list", "data": data})
+
+    async def _model(self, request: Request) -> Response:
+        name = request.path_params["model"]
+        model = await asyncio.to_thread(self._recordings.find, name)
+        return respond_json(HTTPStatus.OK, {**openai_rest.describe_model(model), "id": name})
+
+
+class CompareEndpoint:
+    """One recording through several models or settings; answers when all is done, and who hangs up ends the work."""
+
+    def __init__(self, uploads: Uploads, comparer: Comparer) -> None:
+        self._uploads = uploads
+        self._comparer = comparer
+
+    def endpoints(self) -> list[Endpoint]:
+        return [Endpoint("POST", COMPARE_PATH, "stream", answering(self._compare), uploads=True)]
+
+    async def _compare(self, request: Request) -> Response:
+        async with self._uploads.take(request) as sent:
+            format = sent.fields.get("format", "json")
+            if format not in _COMPARISON_TYPES:
+                raise UsageError(f"format is {format!r:.40}: expected json or html")
+            work = self._comparer.compare(
+                sent.path, sent.filename, sent.fields.getlist("models"), sent.fields.get("reference"), format
+            )
+            body = await unless_gone(request, work)
+        return respond(
+            HTTPStatus.OK, body.encode(), _COMPARISON_TYPES[format], {"Content-Security-Policy": _COMPARISON_POLICY}
+        )
+
+
+async def _collect(job: Transcription) -> list[RecordedSegment]:
+    return [segment async for segment in job]
+
+
+def _answer(asked: openai_rest.Asked, segments: list[RecordedSegment], job: Transcription) -> Response:
+    content_type, body = openai_rest.answer(asked, segments, job.duration_s, job.language)
+    return respond(HTTPStatus.OK, body.encode(), content_type)
+
+
+class _TextResponse(StreamingResponse):
+    """Events as they come; what they are made of is let go of afterwards, also where the client goes away."""
+
+    def __init__(self, events: AsyncIterator[str], stack: AsyncExitStack) -> None:
+        super().__init__(events, headers=HEADERS, media_type="text/event-stream")
+        self._stack = stack
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with self._stack:
+            await super().__call__(scope, receive, send)
+
+
+async def _events(
+    stream: openai_rest.TextStream, first: RecordedSegment | None, others: AsyncIterator[RecordedSegment]
+) -> AsyncIterator[str]:
+    try:
+        if first is not None:
+            yield stream.delta(first)
+            async for segment in others:
+                yield stream.delta(segment)
+        yield stream.done()
+    except StreamerError as error:
+        refusal = refusal_of(error)
+        yield stream.error(refusal.status, refusal.message)

@@ -1,0 +1,224 @@
+// A transcript on the page: its newest entries, the line that is being said, and the search in it.
+
+import { speakerName, time } from "./formats.js";
+
+const SHOWN = 500; // entries on the page; earlier ones on request
+const NEAR_BOTTOM_PX = 60; // this close to the bottom, the page follows
+const N_COLOURS = 6; // for speakers
+const CODES = { jw: "jv" }; // Whisper's codes that are not BCP 47's
+
+const $ = (id) => document.getElementById(id);
+
+export class View {
+  #main = $("captions");
+  #finals = $("finals");
+  #following = true; // whether the page keeps to the bottom
+  #first = 0; // number of the oldest entry on the page
+  #speakers = []; // in the order in which they spoke first, for their colours
+  #transcript;
+  #hits = []; // entries with what is searched for
+  #hit = -1; // which of them is being looked at
+
+  constructor(transcript) {
+    this.open(transcript);
+    this.#main.addEventListener("scroll", () => {
+      this.#following = this.#main.scrollHeight - this.#main.scrollTop - this.#main.clientHeight < NEAR_BOTTOM_PX;
+      $("jump").hidden = this.#following;
+    }, { passive: true });
+    new ResizeObserver(() => this.follow()).observe(this.#main);
+    $("jump").addEventListener("click", () => {
+      this.#following = true;
+      this.follow();
+      this.#main.focus({ preventScroll: true });
+    });
+    $("earlier").addEventListener("click", () => this.#reveal(this.#first - SHOWN));
+    $("find").addEventListener("click", () => this.#openSearch($("search").hidden));
+    $("search").addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.#go(event.submitter === $("later") ? 1 : -1);
+    });
+    $("query").addEventListener("input", () => this.#search());
+    $("search").addEventListener("keydown", (event) => {
+      if (event.key === "Escape") this.#openSearch(false);
+      if (event.key === "Enter" && event.shiftKey) {
+        event.preventDefault();
+        this.#go(1);
+      }
+    });
+  }
+
+  // Show another transcript, from its newest entries on.
+  open(transcript, placeholder) {
+    this.#transcript = transcript;
+    this.#following = true;
+    this.#speakers = [];
+    this.#finals.replaceChildren();
+    this.#first = transcript.nEntries;
+    this.#reveal(this.#first - SHOWN);
+    if (placeholder !== undefined) $("empty").textContent = placeholder;
+    $("empty").hidden = this.#finals.childElementCount > 0;
+    this.showLive();
+    if (!$("search").hidden) this.#search();
+    this.follow();
+  }
+
+  add(entry) {
+    this.#finals.append(this.#paragraph(entry));
+    while (this.#finals.childElementCount > SHOWN && (this.#following || this.#first < this.#oldest())) {
+      this.#finals.firstElementChild.remove();
+      this.#first += 1;
+    }
+    $("earlier").hidden = this.#first <= this.#oldest();
+    $("empty").hidden = true;
+    if (!$("search").hidden) this.#search();
+  }
+
+  showLive() {
+    const { partial, language } = this.#transcript;
+    $("live").hidden = partial === null;
+    if (partial === null) return;
+    $("live-when").textContent = time(partial.start);
+    setLanguage($("live-text"), language);
+    $("stable").textContent = partial.stable.trimStart();
+    $("unstable").textContent = partial.stable ? partial.unstable : partial.unstable.trimStart();
+    $("empty").hidden = true;
+  }
+
+  follow() {
+    if (this.#following) this.#main.scrollTop = this.#main.scrollHeight;
+    $("jump").hidden = this.#following;
+  }
+
+  // Bring an entry before the reader's eyes; `marked`: as what was looked for.
+  goTo(entry, marked = true) {
+    this.#following = false;
+    this.#reveal(entry.number - 20);
+    this.#finals.querySelector(".current")?.classList.remove("current");
+    const paragraph = this.#finals.children[entry.number - this.#first];
+    paragraph.classList.toggle("current", marked);
+    paragraph.scrollIntoView({ block: "center" });
+  }
+
+  #oldest() {
+    return this.#transcript.nEntries - this.#transcript.entries.length;
+  }
+
+  // Put earlier entries on the page; what is being read stays where it is.
+  #reveal(number) {
+    const oldest = this.#oldest();
+    const from = Math.max(oldest, number);
+    const below = this.#main.scrollHeight - this.#main.scrollTop;
+    if (from < this.#first) {
+      const entries = this.#transcript.entries.slice(from - oldest, this.#first - oldest);
+      this.#finals.prepend(...entries.map((entry) => this.#paragraph(entry)));
+      this.#first = from;
+      this.#main.scrollTop = this.#main.scrollHeight - below;
+      this.#highlight();
+    }
+    $("earlier").hidden = this.#first <= oldest;
+  }
+
+  #paragraph(entry) {
+    const paragraph = document.createElement("p");
+    if (entry.kind !== "final") {
+      paragraph.className = `mark ${entry.kind}`;
+      paragraph.append(element("span", "text", entry.text));
+      return paragraph;
+    }
+    paragraph.append(element("time", "when", time(entry.start)));
+    if (entry.speaker) {
+      if (!this.#speakers.includes(entry.speaker)) this.#speakers.push(entry.speaker);
+      paragraph.dataset.speaker = this.#speakers.indexOf(entry.speaker) % N_COLOURS;
+      if (entry.turn) paragraph.append(element("span", "who", speakerName(entry.speaker)));
+    }
+    const text = element("span", "text");
+    setLanguage(text, entry.language);
+    let at = 0;
+    // Only where they are shown: some screen readers stop at each of them.
+    for (const [from, to, level] of document.documentElement.dataset.doubts ? entry.doubts : []) {
+      text.append(entry.text.slice(at, from), element("span", `doubt${level}`, entry.text.slice(from, to)));
+      at = to;
+    }
+    text.append(entry.text.slice(at));
+    paragraph.append(text);
+    return paragraph;
+  }
+
+  // --- the search ---
+
+  #openSearch(shown) {
+    $("search").hidden = !shown;
+    $("find").setAttribute("aria-expanded", String(shown));
+    $("query").value = "";
+    this.#search();
+    (shown ? $("query") : $("find")).focus();
+    if (!shown) this.#finals.querySelector(".current")?.classList.remove("current");
+  }
+
+  #search() {
+    const query = $("query").value.trim().toLowerCase();
+    const before = this.#hits[this.#hit];
+    this.#hits = query ? this.#transcript.entries.filter(({ text }) => text.toLowerCase().includes(query)) : [];
+    this.#hit = this.#hits.indexOf(before);
+    this.#showHit(query);
+    this.#highlight();
+  }
+
+  // Go to a later hit, or an earlier one; at first, to the newest.
+  #go(step) {
+    if (!this.#hits.length) return;
+    const n = this.#hits.length;
+    this.#hit = this.#hit < 0 ? n - 1 : (this.#hit + step + n) % n;
+    this.goTo(this.#hits[this.#hit]);
+    this.#showHit(true);
+  }
+
+  #showHit(query) {
+    const n = this.#hits.length;
+    $("hits").textContent = !query ? "" : !n ? "not found" : this.#hit < 0 ? `${n} found` : `${this.#hit + 1} of ${n}`;
+    $("previous").disabled = $("later").disabled = !n;
+  }
+
+  #highlight() {
+    if (!CSS.highlights) return; // the entry that is looked at is marked all the same
+    const query = $("query").value.trim().toLowerCase();
+    const ranges = query ? [...this.#finals.querySelectorAll(".text")].flatMap((text) => rangesOf(text, query)) : [];
+    CSS.highlights.set("found", new Highlight(...ranges));
+  }
+}
+
+function element(name, className, text = "") {
+  const made = document.createElement(name);
+  made.className = className;
+  made.textContent = text;
+  return made;
+}
+
+// Whoever reads a text aloud, breaks its lines or sets its type has to know its language and direction.
+export function setLanguage(element, language) {
+  element.lang = CODES[language] ?? language;
+  element.dir = "auto";
+}
+
+// Where a text is found in an element, whose text may lie in several nodes.
+function rangesOf(element, query) {
+  const text = element.textContent.toLowerCase();
+  const ranges = [];
+  for (let from = text.indexOf(query); from >= 0; from = text.indexOf(query, from + query.length)) {
+    const range = document.createRange();
+    range.setStart(...placeIn(element, from));
+    range.setEnd(...placeIn(element, from + query.length));
+    ranges.push(range);
+  }
+  return ranges;
+}
+
+function placeIn(element, offset) {
+  const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+  let node = walker.nextNode();
+  while (offset > node.length && walker.nextNode()) {
+    offset -= node.length;
+    node = walker.currentNode;
+  }
+  return [node, Math.min(offset, node.length)];
+}

@@ -1,0 +1,381 @@
+"""TLS: the server's certificate, from files or made here for this machine's names, and exchanged while it serves.
+
+A new pair is loaded into a context of its own, which OpenSSL's callback for the server name (RFC 6066, 3; called
+without a name, too) puts into each new handshake. So a pair that is broken never touches the one in use.
+"""
+
+import asyncio
+import contextlib
+import datetime
+import hashlib
+import ipaddress
+import logging
+import os
+import re
+import socket
+import ssl
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+import psutil
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from streamer.errors import ConfigError
+from streamer.outside import is_loopback, one_line
+from streamer.server.access import is_wildcard
+from streamer.server.sockets import url
+from streamer.settings.table import ServerSettings
+
+logger = logging.getLogger(__name__)
+
+POLL_S = 2.0  # from one look at the files to the next
+NAMES_POLL_S = 60.0  # from one look at this machine's addresses to the next
+MAX_FILE_BYTES = 1 << 20  # a chain of certificates is some ten kilobytes
+
+VALID_DAYS = 825  # the most that browsers of Apple accept of a certificate (support.apple.com/103769)
+RENEWAL_DAYS = 30  # before it ends
+CLOCK_DAYS = 1  # by which another machine's clock may be slow
+MAX_NAMES = 100  # of a certificate made here
+
+# A name that a certificate can hold (RFC 1123, 2.1).
+_DNS_NAME = re.compile(r"(?=.{1,253}\Z)(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
+
+# What tells one state of a file from another: time, size and number; None where it is not there.
+_Stamp = tuple[int, int, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    """A certificate in use."""
+
+    context: ssl.SSLContext
+    fingerprint: str
+
+
+class Tls:
+    """The server's certificate, the newest that could be loaded."""
+
+    def __init__(self, certificate: Path, key: Path, renew: Callable[[], object] | None = None) -> None:
+        """Load a certificate with its chain, and its private key, from PEM files.
+
+        `renew` is called every NAMES_POLL_S while `watch` runs, before the files are looked at. It may replace them.
+
+        Raises ConfigError where there is no valid pair.
+        """
+        self._certificate = certificate
+        self._key = key
+        self._renew = renew
+        self._renewed_at = time.monotonic()
+        # The files as they were when they were loaded last, with success or without; and at the last look.
+        self._tried = self._seen = self._stamps()
+        # What handshakes use from now on.
+        self._loaded = _load(certificate, key)
+        # What was warned of last.
+        self._trouble = ""
+        # What the server listens with; each handshake moves on to the newest.
+        self.context = _context()
+        self.context.sni_callback = self._choose
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the certificate, as browsers show it: pairs of hexadecimal digits with colons between."""
+        return self._loaded.fingerprint
+
+    async def watch(self, host: str, port: int) -> None:
+        """Say in the log where the page is, and exchange the certificate whenever the files change, for ever."""
+        logger.info("certificate, SHA-256 fingerprint %s", self.fingerprint)
+        urls = network_urls(host, port)
+        if urls:
+            logger.info("in this network: %s", ", ".join(urls))
+        while True:
+            await asyncio.sleep(POLL_S)
+            await asyncio.to_thread(self.refresh)
+
+    def refresh(self) -> None:
+        """Look at the files, and load them where they have changed and come to rest."""
+        try:
+            now = time.monotonic()
+            if self._renew is not None and now >= self._renewed_at + NAMES_POLL_S:
+                self._renewed_at = now
+                self._renew()
+            stamps = self._stamps()
+            before, self._seen = self._seen, stamps
+            # Certificate and key are replaced one after the other: only what stays is a pair.
+            if stamps == self._tried or stamps != before:
+                return
+            self._tried = stamps
+            self._loaded = _load(self._certificate, self._key)
+        except (OSError, ConfigError) as error:
+            if str(error) != self._trouble:
+                logger.warning("the certificate in use is kept: %s", one_line(error))
+            self._trouble = str(error)
+            return
+        self._trouble = ""
+        logger.info("new certificate, SHA-256 fingerprint %s", self.fingerprint)
+
+    def _stamps(self) -> tuple[_Stamp, _Stamp]:
+        return _stamp(self._certificate), _stamp(self._key)
+
+    def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = self._loaded.context
+
+
+def make_tls(settings: ServerSettings, directory: Path | None = None) -> Tls | None:
+    """Return the certificate of the settings, None where the server has none.
+
+    directory : of the certificate made here; None: the user's own
+
+    It may ask the network for this machine's name, and wait. Raises ConfigError.
+    """
+    mode, certificate, key = settings.tls, settings.tls_certificate, settings.tls_key
+    if key and not certificate:
+        raise ConfigError("server.tls_key is set and server.tls_certificate is not: expected both")
+    if mode == "self-signed":
+        if certificate:
+            raise ConfigError(
+                "server.tls is self-signed and server.tls_certificate is set: leave out the file, or set server.tls"
+                " to on"
+            )
+        path = certificate_path(settings, directory)
+        extra = set() if is_wildcard(settings.host) else {settings.host.strip("[]").lower()}
+        try:
+            renew_self_signed(path, extra)
+        except OSError as error:
+            raise ConfigError(
+                f"{path} cannot be written ({error.strerror}): expected a place for the certificate that server.tls"
+                " self-signed makes; name your own in server.tls_certificate and server.tls_key"
+            ) from None
+        return Tls(path, path, lambda: renew_self_signed(path, extra))
+    if mode == "on" and not certificate:
+        raise ConfigError(
+            "server.tls is on and server.tls_certificate is empty: name the PEM files in server.tls_certificate and"
+            " server.tls_key, or set server.tls to self-signed"
+        )
+    if mode == "off" or not certificate:
+        return None
+    return Tls(certificate_path(settings), Path(key or certificate).expanduser())
+
+
+def certificate_path(settings: ServerSettings, directory: Path | None = None) -> Path:
+    """Return the file of the certificate; of one that is made here it has the key too, and only its user reads it.
+
+    directory : of the certificate made here; None: the user's own
+    """
+    if settings.tls != "self-signed":
+        return Path(settings.tls_certificate).expanduser()
+    return (directory or platformdirs.user_data_path("streamer", appauthor=False) / "tls") / "self-signed.pem"
+
+
+def fingerprint_of(path: Path) -> str:
+    """Return the fingerprint of the first certificate in a PEM file. Raises ConfigError where there is none."""
+    return _fingerprint(_certificates(path)[0])
+
+
+def network_urls(host: str, port: int) -> list[str]:
+    """Return the addresses of the page that other machines can open, IPv4 first."""
+    if not is_wildcard(host):
+        return [] if is_loopback(host) else [url("https", host.strip("[]"), port)]
+    addresses = sorted(map(ipaddress.ip_address, _addresses()), key=lambda address: (address.version, address))
+    wanted = [address for address in addresses if not address.is_loopback and (":" in host or address.version == 4)]
+    return [url("https", str(address), port) for address in wanted]
+
+
+def renew_self_signed(path: Path, extra: Iterable[str] = ()) -> bool:
+    """Make a certificate where there is none, it ends soon, or it lacks a name of this machine; say whether.
+
+    Its names are the host names and addresses that this machine has or had, and `extra`: a computer that moves between
+    two networks keeps one certificate. IPv6 addresses do not decide, as they change by the day (RFC 8981).
+
+    Raises OSError where it cannot be written.
+    """
+    host = socket.gethostname().lower()
+    addresses = _addresses()
+    wanted = {host, f"{host.partition('.')[0]}.local", "localhost", "127.0.0.1", "::1", *extra}
+    wanted |= {address for address in addresses if ":" not in address}
+    wanted = {str(found.value) for name in wanted if (found := _general_name(name)) is not None}
+    now = datetime.datetime.now(datetime.UTC)
+    known: set[str] = set()
+    with contextlib.suppress(ConfigError):
+        _load(path, path)
+        old = _certificates(path)[0]
+        known = _names(old)
+        if wanted <= known and now < old.not_valid_after_utc - datetime.timedelta(days=RENEWAL_DAYS):
+            return False
+    wanted |= addresses
+    with contextlib.suppress(UnicodeError):  # a host name that is no domain's
+        wanted.add(socket.getfqdn().lower())  # it asks the network, and so only now
+    if len(wanted | known) <= MAX_NAMES:
+        wanted |= known
+    _write(path, _self_signed(sorted(wanted), now))
+    return True
+
+
+def _self_signed(names: Iterable[str], now: datetime.datetime) -> bytes:
+    """Return a new key and its certificate as PEM (RFC 5280, RFC 9525). No authority: it vouches for nothing else."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "streamer")])
+    begin = now - datetime.timedelta(days=CLOCK_DAYS)
+    usage = dict.fromkeys(
+        (
+            "content_commitment",
+            "key_encipherment",
+            "data_encipherment",
+            "key_agreement",
+            "key_cert_sign",
+            "crl_sign",
+            "encipher_only",
+            "decipher_only",
+        ),
+        False,
+    )
+    general_names = [found for name in names if (found := _general_name(name)) is not None]
+    certificate = (
+        x509.CertificateBuilder(issuer_name=subject, subject_name=subject, public_key=key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(begin)
+        .not_valid_after(begin + datetime.timedelta(days=VALID_DAYS))
+        .add_extension(x509.SubjectAlternativeName(general_names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.KeyUsage(digital_signature=True, **usage), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    secret = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    return certificate.public_bytes(pem) + secret
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put a file into its place at once, readable by its user only."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # made with mode 0600
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+        Path(name).replace(path)
+    except OSError:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _load(certificate: Path, key: Path) -> _Loaded:
+    """Load a pair, and say precisely what is wrong with it. Raises ConfigError."""
+    first = _certificates(certificate)[0]
+    if _private_key(key) != first.public_key():
+        raise ConfigError(
+            f"server.tls_key {key} does not belong to server.tls_certificate {certificate}: expected the key of its"
+            " first certificate"
+        )
+    context = _context()
+    try:
+        context.load_cert_chain(certificate, key, password="")
+    except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        reason = getattr(error, "reason", None) or error
+        raise ConfigError(
+            f"server.tls_certificate {certificate} cannot be used ({one_line(reason)}): expected a certificate for a"
+            " server, with its chain, and its key"
+        ) from None
+    now = datetime.datetime.now(datetime.UTC)
+    if not first.not_valid_before_utc <= now <= first.not_valid_after_utc:
+        logger.warning(
+            "%s is valid from %s to %s: clients will refuse it now",
+            certificate,
+            first.not_valid_before_utc.date(),
+            first.not_valid_after_utc.date(),
+        )
+    return _Loaded(context, _fingerprint(first))
+
+
+def _context() -> ssl.SSLContext:
+    # Its defaults are good: TLS 1.2 at least, ciphers with forward secrecy only, no compression.
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_RENEGOTIATION  # of TLS 1.2: it costs the server more than the client
+    context.set_alpn_protocols(["http/1.1"])
+    return context
+
+
+def _certificates(path: Path) -> list[x509.Certificate]:
+    try:
+        return x509.load_pem_x509_certificates(_read(path, "server.tls_certificate"))
+    except ValueError:
+        raise ConfigError(
+            f"server.tls_certificate {path} has no certificate: expected PEM, -----BEGIN CERTIFICATE-----"
+        ) from None
+
+
+def _private_key(path: Path) -> object:
+    """Return the public half of a private key."""
+    try:
+        return serialization.load_pem_private_key(_read(path, "server.tls_key"), None).public_key()
+    except TypeError:
+        raise ConfigError(
+            f"server.tls_key {path} is encrypted: expected a key without password, which"
+            " `openssl pkey -in FILE -out FILE` writes"
+        ) from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise ConfigError(
+            f"server.tls_key {path} has no private key: expected PEM, -----BEGIN PRIVATE KEY-----"
+        ) from None
+
+
+def _read(path: Path, name: str) -> bytes:
+    try:
+        with path.open("rb") as file:
+            return file.read(MAX_FILE_BYTES)
+    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(
+            f"{name} {path} cannot be read ({reason}): expected a PEM file that this user may read"
+        ) from None
+
+
+def _fingerprint(certificate: x509.Certificate) -> str:
+    return hashlib.sha256(certificate.public_bytes(serialization.Encoding.DER)).digest().hex(":").upper()
+
+
+def _names(certificate: x509.Certificate) -> set[str]:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return set()
+    return {str(name.value) for name in names}
+
+
+def _general_name(name: str) -> x509.GeneralName | None:
+    """Return a name or address as certificates hold it, None where they cannot."""
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name) if _DNS_NAME.fullmatch(name) else None
+
+
+def _addresses() -> set[str]:
+    """Return the addresses of this machine; link-local ones of IPv6 cannot stand in a URL (RFC 9844)."""
+    found = {
+        address.address.partition("%")[0]
+        for addresses in psutil.net_if_addrs().values()
+        for address in addresses
+        if address.family in (socket.AF_INET, socket.AF_INET6)
+    }
+    return {
+        str(address)
+        for address in map(ipaddress.ip_address, found)
+        if address.version == 4 or not address.is_link_local
+    }
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -1,0 +1,245 @@
+"""`/v1/sessions`: what the history holds, listed, searched, written in a format, and deleted."""
+
+import asyncio
+import io
+import logging
+import re
+import time
+from collections.abc import Callable, Iterator
+from http import HTTPStatus
+from typing import TypeVar
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+
+from streamer.errors import ConfigError, HistoryError
+from streamer.events import Event, Final, Gap
+from streamer.server.history_file import HistoryFile, KeptSession, utc
+from streamer.server.http import HEADERS, respond_error, respond_json
+from streamer.sinks.subtitles import open_writer
+from streamer.sinks.subtitles.cues import file_line
+from streamer.sinks.subtitles.transcripts import without_envelope
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_LIMIT = 50
+MAX_LIMIT = 200
+MAX_QUERY_CHARS = 500
+MAX_READING = 2  # requests that are read for at once
+CHUNK_CHARS = 32_768  # of an answer that is sent in pieces
+DELETE_PAUSE_S = 0.02  # between two steps of deleting, for those who write
+
+# What may stand behind the name of a session.
+CONTENT_TYPES = {
+    "txt": "text/plain; charset=utf-8",
+    "json": "application/json",
+    "jsonl": "application/jsonl; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+    "tsv": "text/tab-separated-values; charset=utf-8",
+    "lrc": "text/plain; charset=utf-8",
+}
+
+# A number as `limit` and `before` may give it.
+_NUMBER = re.compile(r"[1-9]\d{0,15}", re.ASCII)
+
+T = TypeVar("T")
+
+
+class Transcripts:
+    """Answers what is asked of the history. The file is read in threads, and long transcripts a piece at a time."""
+
+    def __init__(self, history: HistoryFile | None) -> None:
+        """Answer from a history; None: every answer says how it is switched on."""
+        self._history = history
+        # Reading and deleting take threads that others need, too.
+        self._reading = asyncio.Semaphore(MAX_READING)
+        self._deleting = asyncio.Semaphore(1)
+
+    async def sessions(self, request: Request) -> Response:
+        """Sessions, the newest first; or, where `q` is given, the finals in which its words are."""
+        text = request.query_params.get("q")
+
+        def read(history: HistoryFile) -> Response:
+            limit = min(_number(request, "limit") or DEFAULT_LIMIT, MAX_LIMIT)
+            before = _number(request, "before")
+            if text is None:
+                sessions = history.sessions(limit + 1, before=before, public=True)
+                rows, numbers = [_described(session) for session in sessions], [session.number for session in sessions]
+            elif len(text) > MAX_QUERY_CHARS:
+                raise ConfigError(f"q has {len(text)} characters: expected no more than {MAX_QUERY_CHARS}")
+            else:
+                hits = history.search(text, limit + 1, before=before, public=True)
+                numbers = [hit.number for hit in hits]
+                rows = [
+                    {
+                        "session": hit.session,
+                        "seq": hit.seq,
+                        "start": hit.start_s,
+                        "end": hit.end_s,
+                        "time": utc(hit.at),
+                        "snippet": hit.snippet,
+                    }
+                    for hit in hits
+                ]
+            # One more than asked for was read, to see whether there are more.
+            more = numbers[limit - 1] if len(rows) > limit else None
+            return respond_json(HTTPStatus.OK, {"sessions" if text is None else "hits": rows[:limit], "before": more})
+
+        return await self._answer(read, self._reading)
+
+    async def show(self, request: Request) -> Response:
+        """What is known of a session; or its transcript, where a format stands behind its name."""
+        name, dot, format = request.path_params["name"].partition(".")
+
+        def read(history: HistoryFile) -> Response:
+            session = history.session(name, public=True)
+            if session is None:
+                return _unknown(name)
+            if not dot:
+                return respond_json(HTTPStatus.OK, _described(session))
+            if format not in CONTENT_TYPES:
+                return respond_error(
+                    HTTPStatus.NOT_FOUND,
+                    f"format {format!r:.20} is unknown: expected one of {', '.join(CONTENT_TYPES)}",
+                )
+            pieces = _json(history, session) if format == "json" else _written(history, session, format)
+            headers = {**HEADERS, "Content-Type": CONTENT_TYPES[format]}
+            return StreamingResponse(_in_chunks(pieces), headers=headers)
+
+        return await self._answer(read, self._reading)
+
+    async def delete(self, request: Request) -> Response:
+        """Delete a session that is over."""
+        name = request.path_params["name"]
+
+        def delete(history: HistoryFile) -> Response:
+            session = history.session(name)
+            if session is None:
+                return _unknown(name)
+            if session.ended is None:
+                return respond_error(
+                    HTTPStatus.CONFLICT, "the session is still open: expected one that is over; ask again when it is"
+                )
+            for _ in history.delete(session):
+                time.sleep(DELETE_PAUSE_S)
+            logger.info("the session was deleted from the history", extra={"session": name})
+            return respond_json(HTTPStatus.OK, {"deleted": name})
+
+        return await self._answer(delete, self._deleting)
+
+    async def _answer(self, read: Callable[[HistoryFile], Response], turns: asyncio.Semaphore) -> Response:
+        history = self._history
+        if history is None:
+            return respond_error(
+                HTTPStatus.NOT_FOUND,
+                "this daemon keeps no history: to have one, start it with --history auto, or set server.history",
+            )
+        try:
+            async with turns:
+                return await asyncio.to_thread(read, history)
+        except ConfigError as error:
+            return respond_error(HTTPStatus.BAD_REQUEST, str(error))
+        except HistoryError as error:
+            logger.warning("%s", error)
+            return respond_error(
+                HTTPStatus.SERVICE_UNAVAILABLE, "the history cannot be read: the daemon's log says why"
+            )
+
+
+def _described(session: KeptSession) -> dict[str, object]:
+    return {
+        "session": session.id,
+        "own": session.own,
+        "source": session.source,
+        "model": session.model,
+        "language": session.language,
+        "started": utc(session.started),
+        "ended": None if session.ended is None else utc(session.ended),
+        "events": session.n_events,
+        "end": session.end_s,
+    }
+
+
+def _written(history: HistoryFile, session: KeptSession, format: str) -> Iterator[str]:
+    """Yield a transcript in a format that is written as it comes."""
+    stream = io.StringIO()
+    writer = open_writer("text" if format == "txt" else format, stream)
+
+    def written() -> str:
+        text = stream.getvalue()
+        stream.seek(0)
+        stream.truncate()
+        return text
+
+    for events in history.transcript(session):
+        for event in events:
+            writer.handle(event)
+        yield written()
+    writer.close()
+    yield written()
+
+
+def _json(history: HistoryFile, session: KeptSession) -> Iterator[str]:
+    """Yield what `JsonWriter` would write, without holding all of it: the file is read once for each list in it."""
+
+    def each(kind: type[Event]) -> Iterator[Event]:
+        return (event for events in history.transcript(session) for event in events if isinstance(event, kind))
+
+    def list_of(kind: type[Event]) -> Iterator[str]:
+        for i, event in enumerate(each(kind)):
+            yield (",\n" if i else "\n") + msgspec.json.encode(without_envelope(event)).decode("utf-8")
+
+    language = ""
+    yield '{"text": "'
+    space = ""
+    for final in each(Final):
+        assert isinstance(final, Final)
+        language = language or final.language
+        if text := file_line(final.text):
+            yield msgspec.json.encode(space + text).decode("utf-8")[1:-1]
+            space = " "
+    yield f'", "language": {_quoted(language)}, "model": {_quoted(session.model)}, "segments": ['
+    yield from list_of(Final)
+    yield '], "gaps": ['
+    yield from list_of(Gap)
+    yield "]}\n"
+
+
+def _quoted(text: str) -> str:
+    return msgspec.json.encode(text).decode("utf-8")
+
+
+def _in_chunks(pieces: Iterator[str]) -> Iterator[str]:
+    """Yield pieces joined to chunks, and where the history cannot be read on, that this is so: the answer has begun."""
+    waiting: list[str] = []
+    n_chars = 0
+    try:
+        for piece in pieces:
+            waiting.append(piece)
+            n_chars += len(piece)
+            if n_chars >= CHUNK_CHARS:
+                yield "".join(waiting)
+                waiting.clear()
+                n_chars = 0
+    except HistoryError as error:
+        logger.warning("%s", error)
+        waiting.append("\n\nthe rest of the history cannot be read\n")
+    yield "".join(waiting)
+
+
+def _number(request: Request, name: str) -> int | None:
+    """Return a number of the query, None where it is not there. Raises ConfigError where it is none."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if _NUMBER.fullmatch(text) is None:
+        raise ConfigError(f"{name} is {text!r:.40}: expected a whole number, 1 or more")
+    return int(text)
+
+
+def _unknown(name: str) -> Response:
+    return respond_error(
+        HTTPStatus.NOT_FOUND, f"session {name!r:.60} is not in the history: /v1/sessions lists those that are"
+    )

@@ -1,0 +1,252 @@
+"""Recordings that requests bring: from a body to a file, and what goes wrong on the way to a response."""
+
+import asyncio
+import contextlib
+import functools
+import hashlib
+import logging
+import tempfile
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, BinaryIO, TypeVar
+
+from starlette.datastructures import ImmutableMultiDict, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from streamer.errors import (
+    BusyError,
+    ModelError,
+    StoppingError,
+    StreamerError,
+    UnknownModelError,
+    UploadError,
+    UsageError,
+)
+from streamer.server.access import Refusal
+from streamer.server.wires import respond_error_at
+
+logger = logging.getLogger(__name__)
+
+MAX_FIELDS = 32  # of a form
+MAX_FIELD_BYTES = 128 * 1024  # what is said in two hours, as the reference of a comparison
+WRITE_BYTES = 2**20  # written to the file at a time
+RETRY_AFTER_S = 5
+DRAIN_S = 600.0  # for the rest of a body that is refused; OpenAI's clients give up then
+
+T = TypeVar("T")
+
+Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Upload:
+    """A recording that has come."""
+
+    # Without a suffix, whatever its name was.
+    path: Path
+    n_bytes: int
+
+    # Of the recording, in hexadecimal digits.
+    sha256: str
+
+    # As the client has it; empty where the body is the recording itself.
+    filename: str = ""
+
+    # Of a form, without its files.
+    fields: ImmutableMultiDict[str, str] = field(default_factory=ImmutableMultiDict)
+
+
+class Uploads:
+    """Takes recordings, so many at once."""
+
+    def __init__(self, max_bytes: int, max_open: int) -> None:
+        self.max_bytes = max_bytes
+        self.max_open = max_open
+        # Those whose block has not been left.
+        self._n_open = 0
+
+    @contextlib.asynccontextmanager
+    async def take(self, request: Request) -> AsyncIterator[Upload]:
+        """Take the recording in a request: its body, or of a form the part `file`, or else the first that is a file.
+
+        The file is there until the block is left. Raises BusyError where too many are being taken or transcribed,
+        UploadError where there is none, it is empty or too large, or the form cannot be read; ClientDisconnect.
+        """
+        if self._n_open >= self.max_open:
+            raise BusyError(f"{self.max_open} recordings are at work (server.max_recordings): try again later")
+        self._n_open += 1
+        try:
+            with tempfile.TemporaryDirectory(prefix="streamer-", ignore_cleanup_errors=True) as folder:
+                path = Path(folder) / "recording"
+                if request.headers.get("content-type", "").lower().startswith("multipart/form-data"):
+                    upload = await self._take_form(request, path)
+                else:
+                    n_bytes, digest = await _write(self._bounded(request), path)
+                    upload = Upload(path=path, n_bytes=n_bytes, sha256=digest)
+                if not upload.n_bytes:
+                    raise UploadError("the recording is empty: expected a file of audio")
+                yield upload
+        finally:
+            self._n_open -= 1
+
+    async def _take_form(self, request: Request, path: Path) -> Upload:
+        try:
+            form = await MultiPartParser(
+                request.headers,
+                self._bounded(request),
+                max_files=MAX_FIELDS,
+                max_fields=MAX_FIELDS,
+                max_part_size=MAX_FIELD_BYTES,
+            ).parse()
+        except (MultiPartException, ValueError) as error:  # ValueError: a charset that cannot be decoded
+            reason = error.message.rstrip(".").lower() if isinstance(error, MultiPartException) else "its charset"
+            raise UploadError(f"the form cannot be read ({reason}): expected multipart/form-data in UTF-8") from None
+        try:
+            files = [(name, part) for name, part in form.multi_items() if isinstance(part, UploadFile)]
+            part = next((part for name, part in files if name == "file"), files[0][1] if files else None)
+            if part is None:
+                raise UploadError("the form has no file: expected the recording as its part 'file'")
+            n_bytes, digest = await _write(_pieces(part), path)
+            fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
+            filename = part.filename or ""
+        finally:
+            await form.close()
+        return Upload(path=path, n_bytes=n_bytes, sha256=digest, filename=filename, fields=ImmutableMultiDict(fields))
+
+    async def _bounded(self, request: Request) -> AsyncGenerator[bytes, None]:
+        n_bytes = 0
+        async for chunk in request.stream():
+            n_bytes += len(chunk)
+            if n_bytes > self.max_bytes:
+                message = f"the body has more than {self.max_bytes} bytes (server.max_upload_mb): send a shorter one"
+                raise UploadError(message, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+            yield chunk
+
+
+async def _pieces(part: UploadFile) -> AsyncIterator[bytes]:
+    while data := await part.read(WRITE_BYTES):
+        yield data
+
+
+async def _write(chunks: AsyncIterator[bytes], path: Path) -> tuple[int, str]:
+    """Write a file; return how many bytes it has, and their SHA-256. The disk is waited for in a thread."""
+    digest = hashlib.sha256()
+    n_bytes = 0
+    waiting = bytearray()
+
+    def write(file: BinaryIO) -> None:
+        digest.update(waiting)
+        file.write(waiting)
+        waiting.clear()
+
+    with path.open("xb") as file:
+        async for chunk in chunks:
+            waiting += chunk
+            n_bytes += len(chunk)
+            if len(waiting) >= WRITE_BYTES:
+                await asyncio.to_thread(write, file)
+        await asyncio.to_thread(write, file)
+    return n_bytes, digest.hexdigest()
+
+
+class ReadBodies:
+    """Reads the rest of a body before an error is answered.
+
+    To close with something unread would be a reset: the client would see that, and not the answer.
+    """
+
+    def __init__(self, app: ASGIApp, takes: Callable[[Scope], bool], max_bytes: Callable[[], int]) -> None:
+        """Wrap an application; of the bodies of requests that it `takes` so many bytes are read."""
+        self._app = app
+        self._takes = takes
+        self._max_bytes = max_bytes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request (ASGI 3)."""
+        if scope["type"] != "http" or not self._takes(scope):
+            await self._app(scope, receive, send)
+            return
+        unread = True
+
+        async def receiving() -> Message:
+            nonlocal unread
+            message = await receive()
+            unread = message["type"] == "http.request" and message.get("more_body", False)
+            return message
+
+        async def drain() -> None:
+            n_bytes = 0
+            while unread and n_bytes <= self._max_bytes():
+                n_bytes += len((await receiving()).get("body", b""))
+
+        async def sending(message: Message) -> None:
+            if unread and message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(drain(), DRAIN_S)
+            await send(message)
+
+        await self._app(scope, receiving, sending)
+
+
+async def unless_gone(request: Request, work: Awaitable[T]) -> T:
+    """Wait for work; where the client goes away before, cancel it and raise ClientDisconnect."""
+    task = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_wait_gone(request))
+    both: list[asyncio.Future[Any]] = [task, gone]
+    try:
+        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        for future in both:
+            future.cancel()
+        await asyncio.wait(both)
+
+
+async def _wait_gone(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+def refusal_of(error: StreamerError) -> Refusal:
+    """Return how a request that failed with an error is answered."""
+    message, later = str(error), {"Retry-After": str(RETRY_AFTER_S)}
+    match error:
+        case BusyError():
+            return Refusal(HTTPStatus.TOO_MANY_REQUESTS, message, error.code, later)
+        case StoppingError():
+            return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, error.code, later)
+        case UnknownModelError():
+            return Refusal(HTTPStatus.NOT_FOUND, message, error.code)
+        case UploadError():
+            return Refusal(error.status, message, error.code)
+        case UsageError() if not isinstance(error, ModelError):
+            return Refusal(HTTPStatus.BAD_REQUEST, message, error.code)
+    return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, message, error.code)
+
+
+def answering(endpoint: Endpoint) -> Endpoint:
+    """Wrap an endpoint: what it raises is answered in the words of its address's protocol."""
+
+    @functools.wraps(endpoint)
+    async def answer(request: Request) -> Response:
+        try:
+            return await endpoint(request)
+        except ClientDisconnect:
+            return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
+        except StreamerError as error:
+            refusal = refusal_of(error)
+        except Exception:
+            logger.exception("%s failed", request.url.path)
+            text = "the daemon failed: see its log, and report it as a bug"
+            refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, text, "internal")
+        status = HTTPStatus(refusal.status)
+        return respond_error_at(request.url.path, status, refusal.message, refusal.headers)
+
+    return answer

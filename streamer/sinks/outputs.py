@@ -1,0 +1,297 @@
+"""Where `--to` sends captions: each output behind a queue and a thread of its own, so that none holds up captions."""
+
+import logging
+import random
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from streamer.errors import ConfigError, RefusalError, StreamerError
+from streamer.events import Event, Final, Partial, Speech
+from streamer.outside import one_line, printable
+from streamer.settings.table import OutputsSettings
+from streamer.sinks.base import Sink
+from streamer.sinks.subtitles.cues import SubtitleOptions
+
+logger = logging.getLogger(__name__)
+
+KINDS = ("obs", "zoom", "youtube", "webhook", "hls", "file")
+FILE_ENDINGS = (".srt", ".vtt", ".txt", ".jsonl")  # a path that ends so needs no `file:`
+
+MAX_WAITING = 1000  # events that wait for an output; beyond them the oldest are dropped
+MAX_WAITING_LIVE = 100  # some minutes: who watches live has no use for older ones
+FIRST_DELAY_S = 0.5  # before an event is tried again; doubled after each attempt that fails
+MAX_DELAY_S = 30.0
+MAX_REFUSALS = 5  # attempts with one event where the other side answers that it does not take it
+CLOSE_TIMEOUT_S = 5.0  # at the end, for what still waits
+MAX_SECRET_BYTES = 65_536
+WORD_BYTES = 10  # by which pieces of a final differ in length
+CLOCK_EVENTS = 64  # the newest so many tell at which time of the clock the audio was heard
+
+
+class Outputs:
+    """All outputs of the daemon's own input."""
+
+    def __init__(self, settings: OutputsSettings, lines: SubtitleOptions | None = None) -> None:
+        """Prepare what the settings name; nothing is sent yet. Raises ConfigError where something cannot be.
+
+        lines : how subtitles are laid out
+        """
+        # At which time of the clock the audio began, as each of the newest events has it, and as the most prompt of
+        # them does: what a computer slept is left out of the audio, so that it changes.
+        self._beginnings: deque[float] = deque(maxlen=CLOCK_EVENTS)
+        self._began = time.time()
+
+        self.all: list[Output] = []
+        counts: Counter[str] = Counter()
+        for text in settings.to:
+            kind, argument = parse_target(text)
+            name = printable(Path(argument).name) if kind in ("hls", "file") else kind
+            counts[name] += 1
+            name += f" ({counts[name]})" if counts[name] > 1 else ""
+            limit = MAX_WAITING_LIVE if kind in ("obs", "zoom", "youtube") else MAX_WAITING
+            sink = _make_sink(kind, argument, settings, lines or SubtitleOptions(), self.said_at)
+            self.all.append(Output(name, sink, limit=limit))
+
+    def handle(self, event: Event) -> None:
+        """Hand the next event to all outputs, but for partials. Never waits, so that an event log may call it."""
+        if isinstance(event, Partial | Final | Speech):
+            self._beginnings.append(time.time() - (event.time if isinstance(event, Speech) else event.end))
+            self._began = min(self._beginnings)
+        if not isinstance(event, Partial):
+            for output in self.all:
+                output.handle(event)
+
+    def said_at(self, position_s: float) -> float:
+        """Return when (Unix time) a second of the session's audio was heard; where it is live, to some 0.2 s."""
+        return self._began + position_s
+
+    def close(self) -> None:
+        """Let what waits be sent, for `CLOSE_TIMEOUT_S` at most."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        with ThreadPoolExecutor(len(self.all) or 1) as pool:
+            list(pool.map(lambda output: output.close(deadline), self.all))
+
+
+class Output:
+    """A sink behind a queue.
+
+    A thread hands it event after event and may wait with it. An event at which the sink raises StreamerError or
+    OSError is tried again, until the sink takes it, has refused it `MAX_REFUSALS` times (RefusalError), or more than
+    `limit` events wait. What fails is told once, until it works again.
+    """
+
+    def __init__(
+        self, name: str, sink: Sink, *, limit: int = MAX_WAITING, first_delay_s: float = FIRST_DELAY_S
+    ) -> None:
+        """Begin; `name` is what log and metrics call it."""
+        self.name = name
+        self._sink = sink
+        self._limit = limit
+        self._first_delay_s = first_delay_s
+
+        # Finals that the sink took, that are lost, and attempts that failed.
+        self.n_sent = self.n_dropped = self.n_failures = 0
+
+        # Events that wait, oldest first, without the one that the thread is at; finals lost since the last that was
+        # taken. Guarded by the condition.
+        self._waiting: deque[Event] = deque()
+        self._n_lost = 0
+        self._changed = threading.Condition()
+
+        # Whether the last attempt failed, and whether an event was given up because the other side refused it.
+        self._failing = False
+        self._refusing = False
+
+        # Set when nothing more comes; and until when (monotonic) what waits is tried.
+        self._ending = threading.Event()
+        self._deadline = float("inf")
+
+        self._thread = threading.Thread(target=self._work, name=f"output {name}", daemon=True)
+        self._thread.start()
+
+    def handle(self, event: Event) -> None:
+        """Queue an event. Never waits; where too many wait, the oldest is dropped."""
+        with self._changed:
+            if self._ending.is_set():
+                return
+            self._waiting.append(event)
+            if len(self._waiting) > self._limit:
+                self._drop(self._waiting.popleft())
+            self._changed.notify()
+
+    def close(self, deadline: float) -> None:
+        """Wait until all is sent, until `deadline` (monotonic) and a moment at most, and say what was not."""
+        with self._changed:
+            self._deadline = deadline
+            self._ending.set()
+            self._changed.notify()
+        self._thread.join(max(0.0, deadline - time.monotonic()) + 0.5)
+        with self._changed:
+            while self._waiting:
+                self._drop(self._waiting.popleft())
+        if self._thread.is_alive():
+            logger.warning("output %s does not answer; what it was sent last may be missing there", self.name)
+        if self._n_lost:
+            logger.warning("output %s: the last %d finals were not sent", self.name, self._n_lost)
+
+    def _work(self) -> None:
+        """Thread: hand the sink what waits, one after another."""
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ending.is_set())
+                if not self._waiting:
+                    break
+                event = self._waiting.popleft()
+            if self._deliver(event):
+                self._taken(event)
+            else:
+                with self._changed:
+                    self._drop(event)
+        try:
+            self._sink.close()
+        except Exception as error:  # noqa: BLE001 - it is over; the others are closed as well
+            logger.warning("output %s: %s", self.name, one_line(error))
+
+    def _deliver(self, event: Event) -> bool:
+        """Hand the sink an event until it takes it; return whether it did."""
+        delay_s = self._first_delay_s
+        n_attempts = 0
+        while True:
+            n_attempts += 1
+            try:
+                self._sink.handle(event)
+            except (StreamerError, OSError) as error:
+                self._failed(error)
+                if isinstance(error, RefusalError) and (self._refusing or n_attempts == MAX_REFUSALS):
+                    # What follows is tried once each: what it refuses one after another must not pile up.
+                    self._refusing = True
+                    return False
+            except Exception as error:  # noqa: BLE001 - a bug; what follows may go through
+                self._failed(error)
+                return False
+            else:
+                return True
+            # Jitter: those who lost the same server do not come back to it at one moment.
+            wait_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+            if self._ending.wait(wait_s):
+                left_s = self._deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                time.sleep(min(wait_s, left_s))
+            delay_s = min(2 * delay_s, MAX_DELAY_S)
+
+    def _failed(self, error: Exception) -> None:
+        self.n_failures += 1
+        if self._failing:
+            return
+        self._failing = True
+        if isinstance(error, StreamerError | OSError):
+            logger.warning("output %s: %.300s; captions go on, and it is tried again", self.name, one_line(error))
+        else:
+            logger.exception("output %s failed", self.name)
+
+    def _taken(self, event: Event) -> None:
+        self._refusing = False
+        with self._changed:
+            n_lost, self._n_lost = self._n_lost, 0
+        if self._failing or n_lost:
+            self._failing = False
+            missing = f"; {n_lost} finals are missing there" if n_lost else ""
+            logger.warning("output %s works again%s", self.name, missing)
+        if isinstance(event, Final):
+            self.n_sent += 1
+
+    def _drop(self, event: Event) -> None:
+        """Count an event that is given up, and say so at the first. The condition is held."""
+        if not isinstance(event, Final):
+            return
+        self.n_dropped += 1
+        self._n_lost += 1
+        if self._n_lost == 1 and not self._ending.is_set():
+            logger.warning(
+                "output %s: finals are dropped (it refuses them, or more than %d wait)", self.name, self._limit
+            )
+
+
+def parse_target(text: str) -> tuple[str, str]:
+    """Read what `--to` names as its kind and its argument, such as `hls` and a directory; the argument may be empty.
+
+    Raises ConfigError. No message repeats an argument: it may be an address that is a secret.
+    """
+    kind, _, argument = text.partition(":")
+    if kind in KINDS:
+        return kind, argument
+    if text.lower().endswith(FILE_ENDINGS) and "://" not in text:
+        return "file", text
+    raise ConfigError(
+        f"--to {kind!r:.60} is no output: expected obs, zoom, youtube, webhook:URL, hls:DIR, or a file that ends with"
+        f" {', '.join(FILE_ENDINGS)}"
+    )
+
+
+def read_secret(text: str, name: str) -> str:
+    """Return the value of a setting, or of the file that it names as `@FILE`. Raises ConfigError."""
+    if not text.startswith("@"):
+        return text
+    try:
+        with Path(text[1:]).open("rb") as file:
+            return file.read(MAX_SECRET_BYTES).decode("utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"{name} names a file that cannot be read ({reason}): expected @FILE with the value"
+        ) from None
+
+
+def pieces(final: Final, limit_bytes: int) -> list[tuple[float, str]]:
+    """Cut a final between words into texts of at most `limit_bytes` in UTF-8, each with the second at which it begins.
+
+    They are about equally long, so that none is a last word. A word that is longer than the limit stays whole.
+    """
+    words = [(word.start, word.word) for word in final.words]
+    n_bytes = len(final.text.encode("utf-8"))
+    limit_bytes = min(limit_bytes, n_bytes // -(-n_bytes // limit_bytes) + WORD_BYTES)
+    found: list[tuple[float, str]] = []
+    for start_s, word in words or [(final.start, f" {word}") for word in final.text.split()]:
+        begin_s, text = found[-1] if found else (start_s, "")
+        longer = one_line(text + word)
+        if found and len(longer.encode("utf-8")) <= limit_bytes:
+            found[-1] = (begin_s, longer)
+        elif alone := one_line(word):
+            found.append((start_s, alone))
+    return found
+
+
+def _make_sink(
+    kind: str, argument: str, settings: OutputsSettings, lines: SubtitleOptions, said_at: Callable[[float], float]
+) -> Sink:
+    """Make what takes the events of one output; its module is loaded only where it is asked for."""
+    if kind == "file":
+        from streamer.sinks.files import GrowingFile
+
+        return GrowingFile(Path(argument), lines)
+    if kind == "hls":
+        from streamer.sinks.hls import Hls
+
+        return Hls(Path(argument), lines, said_at)
+    url = read_secret(argument or getattr(settings, f"{kind}_url"), f"outputs.{kind}_url")
+    if kind == "obs":
+        from streamer.sinks.obs import Obs
+
+        password = read_secret(settings.obs_password, "outputs.obs_password")
+        return Obs(url, password=password, text_source=settings.obs_text_source)
+    if kind == "zoom":
+        from streamer.sinks.zoom import Zoom
+
+        return Zoom(url)
+    if kind == "youtube":
+        from streamer.sinks.youtube import YouTube
+
+        return YouTube(url, said_at)
+    from streamer.sinks.webhook import Webhook
+
+    return Webhook(url, read_secret(settings.webhook_secret, "outputs.webhook_secret"))

@@ -1,0 +1,40 @@
+"""What systemd is told of a service: sd_notify(3) and sd_watchdog_enabled(3). Elsewhere nothing happens."""
+
+import logging
+import os
+import socket
+import time
+from collections.abc import Mapping
+
+from streamer.outside import one_line
+
+logger = logging.getLogger(__name__)
+
+
+def notify(*assignments: str, environ: Mapping[str, str] = os.environ) -> None:
+    """Tell the service manager assignments such as `READY=1`, where there is one. Never waits."""
+    address = environ.get("NOTIFY_SOCKET", "")
+    if not address or not hasattr(socket, "AF_UNIX"):
+        return
+    if address.startswith("@"):  # in the abstract namespace of Linux
+        address = "\0" + address[1:]
+    message = "\n".join(one_line(assignment) for assignment in assignments)
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sock:
+            sock.setblocking(False)
+            sock.sendto(message.encode("utf-8"), address)
+    except (OSError, ValueError) as error:  # ValueError: an address with a NUL in it
+        logger.debug("the service manager cannot be told %s: %s", assignments[0], error)
+
+
+def notify_reloading(environ: Mapping[str, str] = os.environ) -> None:
+    """Say that settings are read again, as Type=notify-reload wants it; `READY=1` follows when they are."""
+    notify("RELOADING=1", f"MONOTONIC_USEC={time.monotonic_ns() // 1000}", environ=environ)
+
+
+def watchdog_s(environ: Mapping[str, str] = os.environ) -> float | None:
+    """Return how often `WATCHDOG=1` is to be sent, in seconds: twice as often as asked for. None: it need not be."""
+    usec, pid = environ.get("WATCHDOG_USEC", ""), environ.get("WATCHDOG_PID", str(os.getpid()))
+    if not (usec.isascii() and usec.isdigit()) or int(usec) == 0 or pid != str(os.getpid()):
+        return None
+    return int(usec) / 2e6

@@ -1,0 +1,100 @@
+"""Audio of clients in other formats than ours, against libsndfile's reading of it."""
+
+import io
+import threading
+
+import av
+import numpy as np
+import pytest
+import soundfile
+
+from streamer.audio.encodings import MULAW, AudioFormat, AudioReader
+from streamer.errors import AudioFileError
+
+SAMPLES = np.random.default_rng(0).integers(-20_000, 20_000, (500, 2)).astype("<i2")
+
+
+def wav(subtype: str, sample_rate: int = 44_100) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, SAMPLES, sample_rate, format="WAV", subtype=subtype)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("subtype", ["PCM_16", "FLOAT", "ULAW", "ALAW"])
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+def test_a_wav_stream_reads_as_libsndfile_reads_it_wherever_it_is_cut(subtype: str, size: int) -> None:
+    data, reader = wav(subtype), AudioReader(None)
+    heard = b"".join(reader.read(data[first : first + size]) for first in range(0, len(data), size))
+    assert reader.format is not None
+    assert (reader.format.sample_rate, reader.format.channels) == (44_100, 2)
+    floats = reader.format.encoding.format == "f32le"
+    expected, _ = soundfile.read(io.BytesIO(data), dtype="float32" if floats else "int16")
+    np.testing.assert_array_equal(np.frombuffer(heard, expected.dtype)[: expected.size], expected.ravel())
+    assert reader.read_s == pytest.approx(500 / 44_100, abs=0.001)  # what follows the audio in a file is heard, too
+    assert reader.finish() == b""
+
+
+@pytest.mark.parametrize(("format", "subtype"), [("WAV", "DOUBLE"), ("FLAC", "PCM_16")])
+@pytest.mark.parametrize("size", [1_000, 100_000])
+def test_other_files_are_decoded_as_they_come(format: str, subtype: str, size: int) -> None:
+    file = io.BytesIO()
+    soundfile.write(file, np.tile(SAMPLES, (120, 1)), 44_100, format=format, subtype=subtype)
+    data, reader = file.getvalue(), AudioReader(None)
+    pieces = [reader.read(data[first : first + size]) for first in range(0, len(data), size)]
+    heard = np.frombuffer(b"".join((*pieces, reader.finish())), "<f4")
+    expected, _ = soundfile.read(io.BytesIO(data), dtype="float32")
+    np.testing.assert_array_equal(heard, expected.ravel())
+    assert reader.read_s == 60_000 / 44_100
+    assert any(pieces)  # and not only at the end
+
+
+def test_a_browsers_recording_is_heard_as_it_is_spoken() -> None:
+    file = io.BytesIO()
+    with av.open(file, "w", format="webm", options={"cluster_time_limit": "100"}) as container:
+        stream = container.add_stream("libopus", rate=48_000, layout="mono")
+        for i in range(200):
+            frame = av.AudioFrame.from_ndarray(SAMPLES.reshape(1, -1)[:, :960], "s16", "mono")
+            frame.sample_rate, frame.pts = 48_000, 960 * i
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    data, reader = file.getvalue(), AudioReader(None)
+    half = len(data) // 100 * 50
+    for first in range(0, half, 50):
+        reader.read(data[first : first + 50])
+    assert reader.read_s == pytest.approx(2.0, abs=0.5)
+    reader.read(data[half:])
+    reader.finish()
+    assert reader.read_s == pytest.approx(4.0, abs=0.05)
+
+
+def test_raw_samples_are_joined_to_whole_frames() -> None:
+    reader = AudioReader(AudioFormat(MULAW, 8000, 2))
+    assert [reader.read(piece) for piece in (b"\xff", b"\xff\x80", b"")] == [b"", bytes(4), b""]
+    assert (reader.read_s, reader.finish()) == (1 / 8000, b"")
+
+
+PLAYLIST = b"#EXTM3U\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\nfile:///etc/hostname\n#EXT-X-ENDLIST\n"
+
+
+@pytest.mark.parametrize("data", [b"RI", b"noise" * 9, wav("PCM_16", 400_000), b"RIFF" + bytes(70_000), PLAYLIST])
+def test_what_nobody_could_hear_is_refused(data: bytes) -> None:
+    reader = AudioReader(None)
+    with pytest.raises(AudioFileError, match="expected"):
+        assert reader.read(data) + reader.finish() == b""
+
+
+def test_few_bytes_that_stand_for_hours_are_refused() -> None:
+    file = io.BytesIO()
+    soundfile.write(file, np.zeros((3_000_000, 2), np.int16), 48_000, format="FLAC")
+    assert len(file.getvalue()) < 100_000
+    with pytest.raises(AudioFileError, match="smaller"):
+        AudioReader(None).read(file.getvalue())
+
+
+def test_a_stream_that_is_dropped_ends_its_thread() -> None:
+    reader = AudioReader(None)
+    reader.read(b"fLaC")
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "container"]
+    del reader
+    thread.join(10)
+    assert not thread.is_alive()

@@ -1,0 +1,178 @@
+"""Comparisons of models: candidates as they are named, texts beside each other, and the figures."""
+
+import io
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from streamer.bench.compare import Run, Runs, columns, compare, mark, parse_candidates, words
+from streamer.bench.compare_page import page, print_comparison
+from streamer.errors import UsageError
+
+SAID = "The cat sat on the mat."
+
+
+def runs(name: str, *texts: str, error: str = "") -> Runs:
+    found = [Run(segments=[(0.0, text)], audio_s=2.0, wall_s=1.0, cpu_s=1.5, language="en") for text in texts]
+    return Runs(name=name, runs=[*found, *([Run(error=error)] if error else [])], load_s=0.5, peak_rss_mb=200.0)
+
+
+def grid(*texts: str) -> list[list[str]]:
+    """Return what each text has in each column, `-` for nothing."""
+    found = columns([words([(0.0, text)]) for text in texts])
+    return [[column[row].compared if column[row] else "-" for column in found] for row in range(len(texts))]  # type: ignore[union-attr]
+
+
+def test_a_candidate_is_a_model_with_settings_of_its_own() -> None:
+    plain, beams, prompted = parse_candidates(
+        ["base.en, base.en@decoding.beam_size=5", '"tiny@decoding.hotwords=Ada,Grace@decoding.language=en"']
+    )
+    assert plain.settings == {"model.name": "base.en"}
+    assert beams.settings == {"model.name": "base.en", "decoding.beam_size": "5"}
+    assert prompted.name == "tiny@decoding.hotwords=Ada,Grace@decoding.language=en"
+    assert prompted.settings["decoding.hotwords"] == "Ada,Grace"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no models are named"),
+        ("a,,b", "names no model"),
+        ("@decoding.beam_size=5", "names no model"),
+        ("a,b,a", "'a' is there twice"),
+        ("a@server.port=1", "expected settings of model, decoding"),
+        ("a@model.name=b", "behind the name of the model"),
+        ('"a', "not a list"),
+    ],
+)
+def test_a_slip_in_the_list_is_told(text: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_candidates([text])
+
+
+def test_words_compare_without_case_and_punctuation_and_are_shown_with_both() -> None:
+    found = words([(1.0, "“Don’t,” she said: well-known"), (3.0, "...")])
+    assert [word.compared for word in found] == ["don't", "she", "said", "well", "known"]
+    assert [word.shown for word in found] == ["“Don’t,”", "she", "said:", "well-", "known"]
+    assert [word.start_s for word in found] == [1.0, None, None, None, None]
+
+
+def test_a_million_signs_are_no_work() -> None:
+    assert words([(0.0, "!" * 1_000_000)]) == []
+
+
+def test_characters_are_the_words_of_scripts_without_spaces() -> None:
+    assert [word.compared for word in words([(0.0, "漢字とGPU。")])] == ["漢", "字", "と", "gpu"]
+
+
+def test_texts_stand_beside_each_other_and_what_the_first_lacks_too() -> None:
+    assert grid(
+        "the cat sat on the mat", "a cat sat the mat", "the cat now sat on the mat", "the cat now then sat on a mat"
+    ) == [
+        ["the", "cat", "-", "-", "sat", "on", "the", "mat"],
+        ["a", "cat", "-", "-", "sat", "-", "the", "mat"],
+        ["the", "cat", "now", "-", "sat", "on", "the", "mat"],
+        ["the", "cat", "now", "then", "sat", "on", "a", "mat"],
+    ]
+
+
+TEXT = st.lists(st.sampled_from("abcd"), max_size=8).map(" ".join)
+
+
+@given(st.lists(TEXT, min_size=1, max_size=4))
+def test_no_word_is_lost_and_the_marks_are_the_fewest_edits(texts: list[str]) -> None:
+    rows = grid(*texts)
+    assert [" ".join(word for word in row if word != "-") for row in rows] == texts
+    assert all(any(row[k] != "-" for row in rows) for k in range(len(rows[0])))
+    (found,) = compare(["r"], [f"x {texts[0]}"], [runs("m", texts[-1])]).recordings
+    marks = [mark(column, 1) for column in found.columns]
+    comparison = compare(["r"], [f"x {texts[0]}"], [runs("m", texts[-1])]).rows[0]
+    assert (marks.count("other"), marks.count("missing"), marks.count("more")) == (
+        comparison.substitutions,
+        comparison.deletions,
+        comparison.insertions,
+    )
+
+
+def test_errors_are_counted_against_the_reference_over_all_recordings() -> None:
+    found = compare(
+        ["a", "b"], [SAID, "yes"], [runs("good", SAID, "Yes!"), runs("bad", "the bat sat on mat", "oh yes")]
+    )
+    good, bad = found.rows
+    assert (good.wer, good.words) == (0.0, 7)
+    assert (bad.substitutions, bad.deletions, bad.insertions) == (1, 1, 1)
+    assert bad.wer == pytest.approx(3 / 7)
+    assert (bad.real_time_factor, bad.cpu_per_audio, bad.wall_s, bad.audio_s) == (0.5, 0.75, 2.0, 4.0)
+    assert found.recordings[0].labels == ["reference", "good", "bad"]
+
+
+def test_without_a_reference_candidates_disagree_with_each_other() -> None:
+    found = compare(["a"], [], [runs("x", "a b c d"), runs("y", "a b c"), runs("z", "a b c")])
+    assert found.disagreement == [[None, 0.25, 0.25], [0.25, None, 0.0], [0.25, 0.0, None]]
+    assert [row.wer for row in found.rows] == [None, None, None]
+    assert found.rows[1].disagreement == pytest.approx(0.125)
+    assert found.recordings[0].places == [[3]]
+
+
+def test_who_fails_is_told_and_the_others_are_compared() -> None:
+    found = compare(["a"], [SAID], [runs("x", SAID), runs("y", error="no memory"), runs("z", SAID)])
+    assert found.failed
+    assert (found.rows[1].error, found.rows[1].wer, found.rows[1].wall_s) == ("no memory", None, None)
+    assert found.disagreement[0] == [None, None, 0.0]
+    assert found.recordings[0].labels == ["reference", "x", "z"]
+    assert "y: no memory" in printed(runs("x", SAID), runs("y", error="no memory"))
+
+
+def test_one_candidate_alone_and_silence_are_no_trouble() -> None:
+    found = compare(["a"], [], [runs("x", "")])
+    assert (found.rows[0].words, found.rows[0].disagreement, found.recordings[0].columns) == (0, None, [])
+    assert page(found)
+
+
+def test_json_has_words_in_columns() -> None:
+    told = json.loads(compare(["a"], ["Yes, sir"], [runs("x", "yes")]).to_json())
+    assert told["models"][0]["wer"] == 0.5
+    assert told["recordings"] == [
+        {"name": "a", "texts": ["reference", "x"], "columns": [["Yes,", "yes"], ["sir", None]], "places": [[1]]}
+    ]
+
+
+def printed(*candidates: Runs, reference: str = SAID) -> str:
+    console = Console(file=io.StringIO(), width=200)
+    print_comparison(compare(["a.wav"], [reference], candidates), console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def test_the_table_has_the_places_where_texts_differ_with_what_stands_before() -> None:
+    text = printed(runs("x", SAID), runs("y", "the cat sat at a mat"))
+    assert "differ in 2 of 6 words" in text
+    (line,) = (line for line in text.splitlines() if "on the" in line)
+    assert [cell.strip() for cell in line.strip("│").split("│")] == ["0:00", "The cat sat", "on the", "on the", "at a"]
+
+
+def test_different_languages_are_told() -> None:
+    german = Runs(name="y", runs=[Run(segments=[(0.0, "die")], audio_s=1.0, language="de")])
+    assert "different languages (x en, y de)" in printed(runs("x", SAID), german)
+
+
+def test_the_page_escapes_all_text_and_needs_nothing_else() -> None:
+    evil = '<script>alert(1)</script>&"\x1b[31m'
+    failed = runs(evil, error=evil)
+    text = page(compare([evil], [f"{evil} said"], [runs(f"{evil}2", f"{evil} {{text}}"), failed]))
+    assert "<script" not in text
+    assert "\x1b" not in text
+    assert "{text}" in text
+    assert not re.search(r"( src=|href=|url\(|@import)", text)
+
+
+def test_the_page_tells_differences_by_more_than_colour() -> None:
+    text = page(compare(["a"], [SAID], [runs("x", "the bat sat right on mat")]))
+    assert '<b title="substituted">bat</b>' in text
+    assert '<ins title="inserted">right</ins>' in text
+    assert text.count('<span title="deleted">–</span>') == 1
+    assert 'class="wide line same"' in page(compare(["a"], [SAID], [runs("x", SAID)]))

@@ -1,0 +1,193 @@
+"""Recordings beside live sessions: one after another, within bounds, and no longer than somebody waits for them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import soundfile
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.errors import AudioFileError, BusyError, ConfigError, InferenceError, StoppingError, UnknownModelError
+from streamer.live.models import Models
+from streamer.live.recordings import Job, Recordings
+from streamer.protocols.recordings import RecordedSegment, RecordingOptions
+from streamer.settings.apply import resolve_decoding
+from streamer.settings.table import DecodingSettings, ModelSettings, ServerSettings, Settings
+from streamer.transcribe import transcribe
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.model import WhisperModel, load_model
+from tests.daemon import SAMPLE, pause_after, recording
+
+ENGLISH = RecordingOptions(language="en")
+
+
+def refuse(name: str) -> WhisperModel:
+    raise AssertionError(f"{name} was loaded")
+
+
+@asynccontextmanager
+async def working(
+    model: WhisperModel,
+    is_live_busy: Callable[[], bool] = lambda: False,
+    **server: Any,  # noqa: ANN401 - passed on
+) -> AsyncIterator[Recordings]:
+    settings = Settings(server=ServerSettings(**server))
+    recordings = Recordings(settings, Models(settings.model, refuse))
+    recordings.serve_with(model, is_live_busy)
+    try:
+        yield recordings
+    finally:
+        recordings.stop()
+
+
+async def collect(job: Job) -> list[RecordedSegment]:
+    async with asyncio.timeout(60):
+        return [segment async for segment in job]
+
+
+@pytest.fixture(scope="module")
+def sentence(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The first sentence of the sample."""
+    path = tmp_path_factory.mktemp("audio") / "sentence.wav"
+    soundfile.write(path, recording(SAMPLE, 0, pause_after(1)), SAMPLE_RATE, subtype="FLOAT")
+    return path
+
+
+async def test_a_recording_becomes_what_transcribe_makes_of_it(model: WhisperModel, sentence: Path) -> None:
+    async with working(model) as recordings:
+        job = recordings.open(sentence, ENGLISH, "whisper-1")
+        segments = await collect(job)
+    decoding = resolve_decoding(DecodingSettings(language="en"), model)
+    expected = list(transcribe(model, recording(SAMPLE, 0, pause_after(1)), decoding))
+    assert [segment.final for segment in segments] == expected
+    assert expected
+    assert (job.model, job.language) == ("nano.en", "en")
+    assert job.duration_s == pytest.approx(pause_after(1), abs=0.01)
+    assert segments[0].tokens
+    assert segments[0].compression_ratio > 0
+    assert 0 < job.work_s < 60
+    # The live model is as it was: the recording had buffers of its own.
+    assert model.runtime.windows_s[-1] == 30
+
+
+async def test_what_goes_wrong_is_told_and_the_next_recording_comes(
+    model: WhisperModel, sentence: Path, tmp_path: Path
+) -> None:
+    noise = tmp_path / "recording"
+    noise.write_bytes(b"no audio")
+    async with working(model) as recordings:
+        with pytest.raises(AudioFileError, match=r"^the recording is not audio"):
+            await collect(recordings.open(noise, ENGLISH))
+        with pytest.raises(ConfigError, match="language 'xx'"):
+            await collect(recordings.open(sentence, RecordingOptions(language="xx")))
+        with pytest.raises(ConfigError, match="beam_size"):
+            await collect(recordings.open(sentence, RecordingOptions(beam_size=16)))
+        # The model sees as much of it as it can.
+        assert await collect(recordings.open(sentence, RecordingOptions(prompt="word " * 1000)))
+
+
+async def test_the_queue_is_bounded_and_a_closed_recording_gives_its_place_back(
+    model: WhisperModel, sentence: Path
+) -> None:
+    async with working(model, is_live_busy=lambda: True, max_recordings=2) as recordings:
+        first, second = (recordings.open(sentence, ENGLISH) for _ in range(2))
+        with pytest.raises(BusyError, match="max_recordings"):
+            recordings.open(sentence, ENGLISH)
+        second.close()
+        third = recordings.open(sentence, ENGLISH)
+        first.close()
+        assert await collect(first) == []
+        recordings.stop()
+        with pytest.raises(StoppingError):
+            await collect(third)
+        with pytest.raises(StoppingError):
+            recordings.open(sentence, ENGLISH)
+
+
+async def test_before_the_model_is_there_nothing_is_taken(sentence: Path) -> None:
+    with pytest.raises(BusyError, match="still being loaded"):
+        Recordings(Settings(), Models(ModelSettings(), refuse)).open(sentence, ENGLISH)
+
+
+async def test_live_sessions_go_first_but_not_for_ever(
+    model: WhisperModel, sentence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("streamer.live.recordings.PATIENCE_S", 0.3)
+    monkeypatch.setattr("streamer.live.recordings.PATIENCE", 0.0)
+    n_looks = 0
+
+    def is_live_busy() -> bool:
+        nonlocal n_looks
+        n_looks += 1
+        return True
+
+    async with working(model, is_live_busy) as recordings:
+        assert await collect(recordings.open(sentence, ENGLISH))
+    assert n_looks >= 10
+
+
+def known_models(tmp_path: Path, available: list[float], *names: str) -> tuple[Models, list[str]]:
+    """Return models that were never loaded, and the names by which they are."""
+    loaded: list[str] = []
+
+    def load(name: str) -> WhisperModel:
+        loaded.append(Path(name).name)
+        return cast(WhisperModel, type("Loaded", (), {"name": Path(name).name, "origin": ""})())
+
+    for name in names:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "model.bin").write_bytes(bytes(1000))
+    settings = ModelSettings(name="nano.en", also=tuple(str(tmp_path / name) for name in names))
+    models = Models(settings, load, lambda: available.pop(0) if available else 1e12)
+    return models, loaded
+
+
+def test_a_model_is_loaded_once_and_the_least_used_leaves(tmp_path: Path, model: WhisperModel) -> None:
+    available: list[float] = []
+    models, loaded = known_models(tmp_path, available, "a", "b", "c")
+    models.serve_with(model)
+    for name in ("a", "b", "a", "b", "a"):
+        assert models.get(models.find(name)).name == name
+    assert loaded == ["a", "b"]
+    available += [1e6, 1e12]
+    models.get(models.find("c"))
+    assert {info.name for info in models.all() if info.loaded} == {"nano.en", "a", "c"}
+    available += [1e6] * 3
+    with pytest.raises(BusyError, match="memory"):
+        models.get(models.find("b"))
+    assert loaded == ["a", "b", "c"]
+
+
+def test_only_models_that_are_here_and_named_can_be_asked_for(tmp_path: Path, model: WhisperModel) -> None:
+    models, loaded = known_models(tmp_path, [], "a")
+    models.serve_with(model)
+    assert models.find("").shown == models.find("gpt-4o-transcribe").shown == models.find("nano.en").shown == "nano.en"
+    assert models.find("a").shown == "a"
+    (tmp_path / "b").mkdir()
+    for name in ("b", str(tmp_path / "b"), "..", "/", "base.en", "openai/whisper-tiny", "x" * 10_000, "\0"):
+        with pytest.raises(UnknownModelError, match=r"^model '"):
+            models.find(name)
+    assert loaded == []
+    assert [info.name for info in models.all()] == ["nano.en", "a"]
+    assert Models(ModelSettings(name="a", also=("all",)), refuse).find("nano.en").shown == "nano.en"
+
+
+def test_a_twin_computes_on_its_own_and_lives_on_when_the_model_is_revived(cache_dir: Path) -> None:
+    model = load_model(str(SAMPLE.parent), DeviceSettings("CPU"), cache_dir=str(cache_dir))
+    twin = model.twin()
+    calls: list[int] = []
+    twin.call_before(lambda: calls.append(1))
+    model.runtime.decoder.begin()
+    model.runtime.decoder.feed([1, 2])
+    assert not calls
+    twin.runtime.decoder.feed([1])
+    assert len(calls) == 1
+    assert model.runtime.decoder.n_fed == 2
+    failed = twin.runtime
+    twin.revive(failed, InferenceError("gone"))
+    assert twin.runtime is not failed
+    twin.runtime.decoder.feed([1])
+    assert len(calls) == 2

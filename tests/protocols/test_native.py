@@ -1,0 +1,135 @@
+import json
+from dataclasses import fields
+from typing import Any
+
+import pytest
+
+from streamer.errors import ProtocolError
+from streamer.protocols.native import SessionOptions, StreamStart, parse_message
+from streamer.settings.table import SETTINGS
+
+
+def start_of(text: str) -> StreamStart:
+    kind, values = parse_message(text)
+    assert kind == "start"
+    return StreamStart(**values)
+
+
+def test_everything_has_a_default() -> None:
+    start = start_of('{"type":"start"}')
+    assert start == StreamStart(format="s16le", sample_rate=16_000, channels=1)
+    assert all(getattr(start, field.name) is None for field in fields(SessionOptions))
+
+
+EVERYTHING: dict[str, Any] = {
+    "language": "auto",
+    "languages": ["de", "en"],
+    "task": "translate",
+    "initial_prompt": "Grüße aus 世界",
+    "hotwords": ["NPU", "Open VINO"],
+    "beam_size": 5,
+    "words": False,
+    "vad_threshold": 0.7,
+    "min_silence_s": 1,
+    "pace_s": 0.25,
+}
+
+
+def test_everything_can_be_said() -> None:
+    audio: dict[str, Any] = {"format": "f32le", "sample_rate": 48_000, "channels": 2}
+    assert set(EVERYTHING) == {field.name for field in fields(SessionOptions)}
+    expected = {**audio, **EVERYTHING, "languages": ("de", "en"), "hotwords": ("NPU", "Open VINO")}
+    assert start_of(json.dumps({"type": "start", **audio, **EVERYTHING})) == StreamStart(**expected)
+
+
+@pytest.mark.parametrize("key", EVERYTHING)
+def test_everything_but_the_audio_can_be_set_and_set_back(key: str) -> None:
+    value = EVERYTHING[key]
+    kept = tuple(value) if isinstance(value, list) else value
+    assert parse_message(json.dumps({"type": "set", key: value})) == ("set", {key: kept})
+    assert parse_message(json.dumps({"type": "set", key: None})) == ("set", {key: None})
+
+
+def test_lists_and_texts_may_be_empty() -> None:
+    empty = {"languages": (), "initial_prompt": "", "hotwords": ()}
+    assert parse_message('{"type":"set","languages":[],"initial_prompt":"","hotwords":[]}') == ("set", empty)
+
+
+@pytest.mark.parametrize("kind", ["flush", "pause", "resume", "clear", "finish"])
+def test_commands_say_nothing_more(kind: str) -> None:
+    assert parse_message(json.dumps({"type": kind})) == (kind, {})
+    with pytest.raises(ProtocolError, match=f"{kind} message has unknown key 'at'"):
+        parse_message(json.dumps({"type": kind, "at": 1}))
+
+
+@pytest.mark.parametrize(
+    ("key", "setting"),
+    [
+        ("beam_size", "decoding.beam_size"),
+        ("vad_threshold", "speech.threshold"),
+        ("min_silence_s", "speech.min_silence_s"),
+        ("pace_s", "stream.pace_s"),
+    ],
+)
+def test_ranges_are_those_of_the_settings(key: str, setting: str) -> None:
+    limits = SETTINGS[setting]
+    assert limits.low is not None
+    assert limits.high is not None
+    for limit, beyond in ((limits.low, limits.low / 2), (limits.high, limits.high * 2)):
+        parse_message(json.dumps({"type": "set", key: limit}))
+        with pytest.raises(ProtocolError, match=f"from {limits.low:g} to {limits.high:g}"):
+            parse_message(json.dumps({"type": "set", key: beyond}))
+
+
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("hello", "not JSON"),
+        ("[" * 100_000, "not JSON"),
+        ('["start"]', "list"),
+        ("{}", "None"),
+        ('{"type":"begin"}', "begin"),
+        ('{"type":["start"]}', "start"),
+        ('{"type":"start","rate":8000}', "rate"),
+        ('{"type":"start","a\\nb":1}', "'a\\nb'"),
+        ('{"type":"start","format":"mp3"}', "s16le or f32le"),
+        ('{"type":"start","format":["s16le"]}', "s16le or f32le"),
+        ('{"type":"start","sample_rate":0}', "4000 to 384000"),
+        ('{"type":"start","sample_rate":16000.0}', "4000 to 384000"),
+        ('{"type":"start","sample_rate":true}', "4000 to 384000"),
+        ('{"type":"start","sample_rate":1e400}', "4000 to 384000"),
+        ('{"type":"start","sample_rate":null}', "4000 to 384000"),
+        ('{"type":"start","channels":33}', "1 to 32"),
+        ('{"type":"start","language":""}', "language"),
+        ('{"type":"start","language":7}', "language"),
+        ('{"type":"start","languages":"de"}', "a list"),
+        ('{"type":"start","languages":["de",1]}', "a list"),
+        ('{"type":"start","languages":["auto"]}', "a list"),
+        ('{"type":"start","task":"sing"}', "transcribe or translate"),
+        ('{"type":"start","initial_prompt":7}', "one line"),
+        ('{"type":"start","initial_prompt":"a\\u0000b"}', "one line"),
+        ('{"type":"start","initial_prompt":"\\ud800"}', "one line"),
+        (json.dumps({"type": "start", "initial_prompt": "x" * 2001}), "2000"),
+        (json.dumps({"type": "start", "hotwords": ["x"] * 101}), "at most 100"),
+        ('{"type":"start","hotwords":[""]}', "1 to 100"),
+        ('{"type":"start","beam_size":2.0}', "whole number"),
+        ('{"type":"start","beam_size":"\\ud800"}', "whole number"),
+        ('{"type":"start","hotwords":"\\ud800"}', "a list"),
+        ('{"type":"start","task":"\\u001b\\ud800"}', "transcribe or translate"),
+        ('{"type":"set","\\ud800":1}', "unknown key"),
+        ('{"type":"start","words":1}', "true or false"),
+        ('{"type":"start","pace_s":true}', "0.1 to 10"),
+        ('{"type":"start","pace_s":NaN}', "0.1 to 10"),
+        ('{"type":"start","vad_threshold":"0.5"}', "0.01 to 0.99"),
+        ('{"type":"set","sample_rate":8000}', "'sample_rate'"),
+        ('{"type":"set","format":"f32le"}', "'format'"),
+    ],
+)
+def test_a_bad_message_is_refused_in_one_line_that_says_what_was_expected(message: str, said: str) -> None:
+    with pytest.raises(ProtocolError) as caught:
+        parse_message(message)
+    assert said.replace("\n", "\\n") in str(caught.value)
+    assert "expected" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 400
+    assert str(caught.value).encode("utf-8")

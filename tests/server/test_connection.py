@@ -1,0 +1,281 @@
+"""What a client does to a connection that no well-meaning one does, by hand and byte for byte."""
+
+import asyncio
+import contextlib
+import gc
+import json
+import os
+import re
+import socket
+import struct
+import weakref
+from collections.abc import Iterator
+
+import psutil
+import pytest
+
+from streamer.server import connection
+from tests.server.support import (
+    WAIT_S,
+    RecordingStream,
+    Running,
+    deaf_socket,
+    events_until,
+    final,
+    next_event,
+    serving,
+    within,
+)
+
+UPGRADE = (
+    "GET /v1/captions HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+)
+MASK = bytes(4)
+
+
+async def talk(running: Running, request: bytes, *, half_close: bool = False) -> bytes:
+    """Send bytes, and return all that comes until the daemon closes."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+    writer.write(request)
+    if half_close:
+        writer.write_eof()
+    answer = await within(reader.read())
+    writer.close()
+    return answer
+
+
+@contextlib.contextmanager
+def no_errors(caplog: pytest.LogCaptureFixture) -> Iterator[None]:
+    yield
+    assert [record.getMessage() for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+
+
+@pytest.mark.parametrize(
+    ("request_head", "status"),
+    [
+        (f"{UPGRADE}Content-Length: 5\r\n\r\nhello", 400),
+        (f"{UPGRADE}Transfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+        (f"{UPGRADE}\r\nGET / HTTP/1.1\r\n\r\n", 400),
+        (f"{UPGRADE}\r\n{'x' * 70_000}", 400),
+        (
+            "GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n"
+            "0\r\n\r\nGET /metrics HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n",
+            400,
+        ),
+        ("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nOrigin:\r\nConnection: close\r\n\r\n", 403),
+        (UPGRADE + "".join(f"X-{n}: y\r\n" for n in range(200)) + "\r\n", 400),
+        (UPGRADE.replace("Version: 13", "Version: 7") + "\r\n", 400),
+        ("GET //[ HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", 404),
+        ("GET /%ff%00 HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n", 404),
+        (f"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: {'y' * 20_000}\r\nConnection: close\r\n\r\n", 431),
+        ("GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: 99999999\r\n\r\n", 413),
+        ("GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n", 400),
+        ("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n", 400),
+    ],
+)  # fmt: skip
+async def test_what_no_client_should_ask_is_answered_and_leaves_no_trace(
+    request_head: str, status: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with no_errors(caplog):
+        async with serving() as running:
+            answer = await talk(running, request_head.encode("ascii"))
+            assert answer.startswith(f"HTTP/1.1 {status} ".encode("ascii")), answer[:200]
+            assert len(re.findall(rb"HTTP/1\.1 \d", answer)) == 1
+
+
+async def test_a_body_that_nobody_reads_does_not_cost_the_answer(caplog: pytest.LogCaptureFixture) -> None:
+    with no_errors(caplog):
+        async with serving() as running:
+            for path in ("GET /healthz", "POST /v1/input/pause"):
+                head = f"{path} HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Length: 5\r\n\r\nhello"
+                assert (await talk(running, head.encode("ascii"))).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_client_that_says_no_more_gets_its_answer() -> None:
+    async with serving() as running:
+        head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
+        assert (await talk(running, head, half_close=True)).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_a_client_that_was_refused_and_leaves_gives_its_place_back_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(connection, "CLOSE_TIMEOUT_S", 600.0)
+    async with serving() as running:
+        await talk(running, b"\x00\r\n\r\n")  # it closes when it has read the answer
+        async with asyncio.timeout(WAIT_S):
+            while running.server.n_connections:
+                await asyncio.sleep(0.01)
+
+
+async def test_head_has_no_body() -> None:
+    async with serving() as running:
+        answer = await talk(running, b"HEAD /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ")
+        assert answer.endswith(b"\r\n\r\n")
+
+
+@pytest.mark.parametrize("begun", [b"", b"GET / HT", b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: "])
+async def test_a_request_that_takes_too_long_is_given_up(begun: bytes) -> None:
+    async with serving(header_timeout_s=0.1) as running:
+        answer = await talk(running, begun)
+        assert answer.startswith(b"HTTP/1.1 408 ")
+        assert "server.header_timeout_s" in json.loads(answer.partition(b"\r\n\r\n")[2])["error"]
+        await running.value("streamer_refusals_total", {"reason": "header_timeout"}, 1)
+        # Dripping bytes do not keep it open.
+        _, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        with contextlib.suppress(ConnectionError):
+            while not writer.transport.is_closing():
+                writer.write(b"a")
+                await within(writer.drain())
+                await asyncio.sleep(0.02)
+        writer.close()
+
+
+async def test_a_body_that_takes_too_long_is_given_up() -> None:
+    async with serving(header_timeout_s=0.1) as running:
+        head = b"POST /v1/input/flush HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 60000\r\n\r\nx"
+        assert (await talk(running, head)).startswith(b"HTTP/1.1 200 ")  # nobody waits for it, and it is cut off then
+
+
+async def test_an_open_websocket_is_no_slow_request() -> None:
+    async with serving(header_timeout_s=0.1) as running, running.socket("/v1/captions") as client:
+        assert (await next_event(client)).type == "ready"
+        await asyncio.sleep(0.2)
+        running.log.append(final(1, "still here"))
+        assert (await next_event(client)).type == "final"
+
+
+async def test_there_are_so_many_connections_and_no_more() -> None:
+    async with serving(max_connections=3, max_connections_per_address=2) as running:
+        held = [socket.create_connection(("127.0.0.1", running.port)) for _ in range(2)]
+        answer = await talk(running, b"")
+        assert answer.startswith(b"HTTP/1.1 503 ")
+        assert b"server.max_connections_per_address" in answer
+        await running.value("streamer_refusals_total", {"reason": "connections_per_address"}, 1)
+        for sock in held:
+            sock.close()
+        async with asyncio.timeout(20):
+            while running.server.n_connections:
+                await asyncio.sleep(0.01)
+        async with running.socket("/v1/captions") as client:
+            assert (await next_event(client)).type == "ready"
+
+
+async def test_a_stream_that_says_nothing_gives_its_place_back() -> None:
+    async with serving(first_message_s=0.1) as running, running.socket("/v1/stream") as client:
+        error = await next_event(client)
+        assert (error.type, getattr(error, "code", "")) == ("error", "idle")
+        await within(client.wait_closed())
+        assert (client.close_code, client.close_reason) == (1008, "idle")
+
+
+def flood(sock: socket.socket, frames: bytes, n_bytes: int) -> int:
+    """Send frames over and over until that many bytes went out, or the daemon takes no more for a while."""
+    sent = 0
+    sock.settimeout(0.5)
+    with contextlib.suppress(OSError):
+        while sent < n_bytes:
+            sent += sock.send(frames)
+    return sent
+
+
+async def grown_by(running: Running, path: str, frames: bytes, n_bytes: int) -> int:
+    """Return by how many bytes the memory of this process grows under a flood from a client that reads nothing."""
+    sock = await asyncio.to_thread(deaf_socket, running.port, path)
+    process = psutil.Process(os.getpid())
+    before = process.memory_info().rss
+    await asyncio.to_thread(flood, sock, frames, n_bytes)
+    after = process.memory_info().rss
+    sock.close()
+    return after - before
+
+
+async def test_pongs_that_nobody_reads_do_not_pile_up() -> None:
+    pings = (b"\x89\xfd" + MASK + bytes(125)) * 400
+    async with serving() as running:
+        assert await grown_by(running, "/v1/captions", pings, 40_000_000) < 10_000_000
+
+
+async def test_empty_fragments_do_not_pile_up() -> None:
+    async with serving() as running:
+        sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
+        sock.sendall(b"\x02\x80" + MASK)
+        process = psutil.Process(os.getpid())
+        before = process.memory_info().rss
+        await asyncio.to_thread(flood, sock, (b"\x00\x80" + MASK) * 5000, 6_000_000)
+        assert process.memory_info().rss - before < 10_000_000
+        sock.close()
+
+
+async def test_a_message_in_pieces_arrives_whole() -> None:
+    async with serving() as running, running.socket("/v1/stream") as client:
+        await client.send([b"\x01\x02" * 5, b"", b"\x03\x04"])
+        await client.send(['{"type":', '"finish"}'])
+        await events_until(client, "end")
+        stream = await running.streams.first()
+        assert stream.audio == b"\x01\x02" * 5 + b"\x03\x04"
+
+
+async def test_a_text_that_is_no_utf8_closes_with_1007(caplog: pytest.LogCaptureFixture) -> None:
+    with no_errors(caplog):
+        async with serving() as running:
+            sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
+            sock.sendall(b"\x81\x82" + MASK + b"\xff\xfe")
+            received = await asyncio.to_thread(sock.recv, 100)
+            assert struct.pack("!H", 1007) in received
+            sock.close()
+
+
+async def test_a_client_that_vanishes_while_it_is_held_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.server.connection.LOOK_S", 0.05)
+
+    def prepare(stream: RecordingStream) -> None:
+        stream.room.clear()
+
+    async with serving() as running:
+        running.streams.prepare = prepare
+        sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
+        sock.sendall((b"\x82\xfe" + struct.pack("!H", 640) + MASK + bytes(640)) * 10)
+        stream = await running.streams.first()
+        await asyncio.sleep(0.1)
+        sock.close()
+        await within(stream.kept.wait())
+
+
+async def test_a_client_that_vanished_leaves_nothing_behind() -> None:
+    async with serving() as running:
+        gc.collect()
+        gc.disable()
+        try:
+            client = await running.socket("/v1/stream")
+            await client.send(bytes(640))
+            assert (await next_event(client)).type == "ready"
+            stream = weakref.ref(await running.streams.first())
+            client.transport.abort()
+            alive = stream()
+            assert alive is not None
+            await within(alive.kept.wait())
+            await running.value("streamer_streams", {}, 0)
+            running.streams.opened.clear()
+            del alive
+            async with asyncio.timeout(5):
+                while stream() is not None:
+                    await asyncio.sleep(0.01)
+        finally:
+            gc.enable()
+
+
+async def test_an_answer_is_sent_however_slowly_it_is_read() -> None:
+    """`send` waits for a client that reads slowly, and what waits meanwhile stays small."""
+    async with serving(queue_events=100_000) as running:
+        sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/captions")
+        await running.value("streamer_subscribers", {}, 1)
+        for n in range(300):
+            running.log.append(final(n, "word " * 300))
+        await asyncio.sleep(0.2)
+        sent = running.registry.get_sample_value("streamer_events_sent_total", {"type": "final"})
+        assert sent is not None
+        assert sent < 150
+        sock.close()

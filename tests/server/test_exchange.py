@@ -1,0 +1,236 @@
+"""Dialogues in other people's protocols over WebSockets: here one that is made for the test."""
+
+import asyncio
+import http.client
+from collections.abc import Mapping, Sequence
+
+import pytest
+from websockets.exceptions import InvalidStatus
+
+from streamer.errors import BusyError, ConfigError, StreamerError, UsageError
+from streamer.events import End, Error, Event, Final
+from streamer.protocols.dialogue import Action, Change, Do, Finish, Hangup, Hear, Open, Query, Say
+from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.server.wires import ERROR_BODIES, WIRES, Wire
+from tests.server.support import RecordingStream, closing, final, serving, within
+
+PATH = "/v1/parrot"
+
+
+class Parrot:
+    """Repeats what it is told, and opens a session where it is told to."""
+
+    def __init__(self) -> None:
+        self.wake_s: float | None = None
+
+    def begin(self, now_s: float) -> Sequence[Action]:
+        return [Say("hello")]
+
+    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+        if isinstance(message, bytes):
+            return [Hear(message)]
+        match message:
+            case "open":
+                return [Open(StreamStart(language="en"))]
+            case "flush":
+                return [Say("will flush"), Do("flush")]
+            case "change":
+                return [Change(SessionOptions(language="de"))]
+            case "finish":
+                return [Finish()]
+            case "wake me":
+                self.wake_s = now_s + 0.05
+            case "hold me":
+                self.wake_s = now_s
+                return [Hear(b"\1\2")]
+            case "fail":
+                raise ValueError(message)
+        return [Say(message)]
+
+    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+        match event:
+            case Final():
+                return [Say(event.text)]
+            case Error():
+                return [Say(f"error {event.code}")]
+            case End():
+                return [Say("bye"), Hangup()]
+        return []
+
+    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+        return [Say(f"no: {error}"), *([Hangup(1013, "full")] if isinstance(error, BusyError) else [])]
+
+    def wake(self, now_s: float) -> Sequence[Action]:
+        self.wake_s = None
+        return [Say("awake")]
+
+
+def make(query: Query, headers: Mapping[str, str]) -> Parrot:
+    if query.get("colour", "green") != "green":
+        raise UsageError("the parrot is green: expected colour=green")
+    return Parrot()
+
+
+@pytest.fixture(autouse=True)
+def parrot(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(WIRES, PATH, Wire(make, max_message_bytes=2_000_000))
+    monkeypatch.setitem(ERROR_BODIES, PATH, lambda status, message: {"squawk": message})
+
+
+async def test_a_session_is_opened_heard_and_finished() -> None:
+    async with serving() as running, running.socket(PATH) as client:
+        for message in ("open", b"\1\2", "flush", b"\3\4", "finish"):
+            await client.send(message)
+        said = [await within(client.recv()) for _ in range(4)]
+        assert said == ["hello", "will flush", "4 bytes", "bye"]
+        assert (await closing(client))[0] == 1000
+        stream = await running.streams.first()
+        assert stream.start.language == "en"
+        assert stream.commands == [("flush", 2)]
+        await within(stream.abandoned.wait())  # its place is free
+
+
+async def test_without_a_session_nothing_that_needs_one_happens() -> None:
+    async with serving() as running, running.socket(PATH) as client:
+        for message in (b"\1\2", "flush", "change", "finish", "polly"):
+            await client.send(message)
+        assert [await within(client.recv()) for _ in range(3)] == ["hello", "will flush", "polly"]
+        assert running.streams.opened == []
+
+
+async def test_what_is_refused_is_told_in_the_protocols_words() -> None:
+    async with serving() as running:
+        running.streams.refusal = BusyError("no room")
+        async with running.socket(PATH) as client:
+            await client.send("open")
+            assert [await within(client.recv()) for _ in range(2)] == ["hello", "no: no room"]
+            assert await closing(client) == (1013, "full")
+        running.streams.refusal = None
+        async with running.socket(PATH) as client:
+            await client.send("open")
+            stream = await running.streams.first()
+            stream.refusal = ConfigError("no German")
+            await client.send("change")
+            assert [await within(client.recv()) for _ in range(2)] == ["hello", "no: no German"]
+            await client.send("polly")
+            assert await within(client.recv()) == "polly"
+
+
+async def test_before_the_upgrade_too() -> None:
+    async with serving(token="0123456789abcdef") as running:
+        for query, status in (("?token=wrong-but-long-enough", 401), ("?token=0123456789abcdef&colour=red", 400)):
+            with pytest.raises(InvalidStatus) as refusal:
+                await running.socket(PATH + query)
+            assert refusal.value.response.status_code == status
+            assert refusal.value.response.body is not None
+            assert refusal.value.response.body.startswith(b'{"squawk":"')
+
+        def get() -> tuple[int, bytes]:
+            connection = http.client.HTTPConnection("127.0.0.1", running.port)
+            connection.request("GET", f"{PATH}?token=0123456789abcdef")
+            response = connection.getresponse()
+            return response.status, response.read()
+
+        status, body = await asyncio.to_thread(get)
+        assert status == 426
+        assert body.startswith(b'{"squawk":"')
+
+
+async def test_a_client_that_vanishes_gives_its_place_up() -> None:
+    async with serving() as running:
+        client = await running.socket(PATH)
+        await client.send("open")
+        stream = await running.streams.first()
+        client.transport.abort()
+        await within(stream.abandoned.wait())
+
+
+async def test_a_client_is_held_back_while_there_is_no_room() -> None:
+    def prepare(stream: RecordingStream) -> None:
+        stream.room.clear()
+
+    async with serving() as running:
+        running.streams.prepare = prepare
+        async with running.socket(PATH) as client:
+            assert await within(client.recv()) == "hello"
+            for message in ("open", b"\1\2", "polly"):
+                await client.send(message)
+            stream = await running.streams.first()
+            stream.log.append(final(1, "Heard meanwhile."))
+            assert await within(client.recv()) == "Heard meanwhile."
+            stream.room.set()
+            assert await within(client.recv()) == "polly"
+
+
+async def test_who_does_not_read_is_not_listened_to_and_closed_when_too_far_behind() -> None:
+    async with serving(queue_events=8) as running, running.socket(PATH, max_queue=1) as client:
+        await client.send("open")
+        stream = await running.streams.first()
+        for i in range(2_000):  # more than the sockets hold
+            stream.log.append(final(i + 1, "word " * 100))
+            await asyncio.sleep(0)
+        await within(stream.abandoned.wait())
+        await running.value("streamer_subscribers_too_slow_total", {}, 1)
+        assert (await closing(client))[0] in (1013, 1006)  # the latter where it did not even read that
+
+
+async def test_it_is_woken_when_it_wants_to_be() -> None:
+    async with serving() as running, running.socket(PATH) as client:
+        await client.send("wake me")
+        assert [await within(client.recv()) for _ in range(3)] == ["hello", "wake me", "awake"]
+
+
+async def test_it_is_not_woken_while_the_client_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.server.exchange.GRACE_S", 0.01)
+    async with serving() as running:
+        running.streams.prepare = lambda stream: stream.room.clear()
+        async with running.socket(PATH) as client:
+            await client.send("open")
+            await client.send("hold me")
+            stream = await running.streams.first()
+            await asyncio.sleep(0.1)
+            stream.log.append(final(1, "Heard meanwhile."))
+            assert [await within(client.recv()) for _ in range(2)] == ["hello", "Heard meanwhile."]
+            stream.room.set()
+            assert await within(client.recv()) == "awake"
+
+
+async def test_a_fault_ends_its_connection_alone(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving() as running, running.socket(PATH) as other:
+        async with running.socket(PATH) as client:
+            await client.send("open")
+            await client.send("fail")
+            assert (await closing(client))[0] == 1011
+        await within((await running.streams.first()).abandoned.wait())
+        await other.send("polly")
+        assert [await within(other.recv()) for _ in range(2)] == ["hello", "polly"]
+    assert "a dialogue failed" in caplog.messages
+
+
+async def test_when_the_daemon_stops_what_was_said_becomes_final() -> None:
+    async with serving() as running, running.socket(PATH) as client, running.socket(PATH) as quiet:
+        await client.send("open")
+        await client.send(b"\1\2")
+        stream = await running.streams.first()
+        await within(stream.written.wait())
+        running.server.drain()
+        assert [await within(client.recv()) for _ in range(3)] == ["hello", "2 bytes", "bye"]
+        assert (await closing(client))[0] == 1001
+        assert (await closing(quiet))[0] == 1001
+
+
+async def test_who_opens_nothing_is_ended() -> None:
+    async with serving(idle_s=1.0, first_message_s=0.1) as running:
+        async with running.socket(PATH) as client:
+            assert await closing(client) == (1008, "idle: nothing came for 1 s")
+        async with running.socket("/vosk") as client:  # here the client speaks first
+            assert await closing(client) == (1008, "idle: nothing came for 0.1 s")
+
+
+async def test_messages_may_be_as_long_as_the_protocol_wants_them() -> None:
+    async with serving() as running, running.socket(PATH, max_size=None) as client:
+        await client.send("p" * 1_900_000)
+        assert await within(client.recv()) == "hello"
+        assert len(await within(client.recv())) == 1_900_000
+        await client.send("p" * 2_100_000)
+        assert (await closing(client))[0] == 1009

@@ -1,0 +1,183 @@
+"""A client that follows with `after` and `session` goes on across a restart of the daemon."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import aclosing, closing
+from pathlib import Path
+
+import pytest
+
+from streamer.events import Error, Event, Final, Ready, Speech
+from streamer.server import history_file
+from streamer.server.history import History
+from streamer.server.replay import earlier_events
+from streamer.stream.eventlog import EventLog
+from tests.server.support import deaf_socket, events_until, final, next_event, ready, serving, within
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Iterator[History]:
+    with closing(History(tmp_path / "history.db")) as opened:
+        yield opened
+
+
+def begun(history: History, session: str, limit: int = 1000, *, own: bool = True) -> EventLog:
+    log = EventLog(session, limit, keep=history.keeper(source="mic", own=own))
+    log.append(ready())
+    return log
+
+
+def say(log: EventLog, *texts: str) -> None:
+    for text in texts:
+        log.append(Speech(state="start", time=0.0))
+        log.append(final(log.last_seq, text, start=float(log.last_seq)))
+
+
+def brief(events: list[Event]) -> list[str]:
+    return [f"{event.session}:{getattr(event, 'text', event.type)}" for event in events]
+
+
+async def earlier(history: History, feed: EventLog, session: str, after: int) -> list[str]:
+    async with aclosing(earlier_events(history.file, feed, session, after)) as events:
+        return brief([event async for event in events])
+
+
+async def test_the_rest_of_a_session_and_all_later_ones_come_first(history: History) -> None:
+    say(begun(history, "a"), "one", "two")  # killed: it has no end
+    b = begun(history, "b")
+    say(b, "three")
+    b.close()
+    say(begun(history, "client", own=False), "not for all")
+    feed = begun(history, "c")
+    say(feed, "four")
+    rest = ["b:ready", "b:three"]
+    assert await earlier(history, feed, "a", 0) == ["a:ready", "a:one", "a:two", *rest]
+    assert await earlier(history, feed, "a", 3) == ["a:two", *rest]
+    assert await earlier(history, feed, "a", 5) == rest
+    assert await earlier(history, feed, "a", 99) == rest
+    assert await earlier(history, feed, "b", 4) == []
+    for unknown in ("client", "never", "c"):
+        assert await earlier(history, feed, unknown, 0) == []
+
+
+async def test_what_the_log_does_not_have_any_more_comes_from_the_file(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_file, "PAGE_EVENTS", 3)
+    feed = begun(history, "a", limit=4)
+    say(feed, *"abcdefgh")  # the log has g and h
+    async with (
+        serving(feed, history_file=history.file) as running,
+        running.socket("/v1/captions?after=3&session=a") as client,
+    ):
+        feed.close()
+        events = await events_until(client, "end")
+    assert [event.text for event in events if isinstance(event, Final)] == list("bcdefgh")
+    assert not [event for event in events if isinstance(event, Error)]
+    numbers = [event.seq for event in events]
+    assert numbers == sorted(set(numbers))
+
+
+async def test_a_client_goes_on_over_its_connection_and_hears_no_end_before_the_last(history: History) -> None:
+    first = begun(history, "a")
+    say(first, "one", "two")
+    first.close()
+    second = begun(history, "b")
+    say(second, "three")
+    async with (
+        serving(second, history_file=history.file) as running,
+        running.socket("/v1/captions?after=3&session=a") as client,
+    ):
+        events = [await next_event(client) for _ in range(4)]
+        assert brief(events) == ["a:two", "b:ready", "b:speech", "b:three"]
+        say(second, "four")
+        second.close()
+        assert brief(await events_until(client, "end")) == ["b:speech", "b:four", "b:end"]
+
+
+async def test_an_unknown_session_gets_the_present_one_from_its_start(history: History) -> None:
+    feed = begun(history, "b")
+    say(feed, "one")
+    async with serving(feed, history_file=history.file) as running:
+        for query in ("after=7&session=never", "after=7&session=%22'--"):
+            async with running.socket(f"/v1/captions?{query}") as client:
+                assert brief([await next_event(client) for _ in range(3)]) == ["b:ready", "b:speech", "b:one"]
+
+
+async def test_what_retention_deleted_is_told_of(history: History) -> None:
+    first = begun(history, "a")
+    say(first, *"abc")
+    first.close()
+    with closing(sqlite3.connect(history.file.path)) as connection, connection:
+        connection.execute("UPDATE events SET at = 0 WHERE seq = 3")
+    assert sum(history.file.prune(before=1.0, max_bytes=1e9)) == 1
+    feed = begun(history, "b")
+    async with aclosing(earlier_events(history.file, feed, "a", 0)) as found:
+        events = [event async for event in found]
+    assert brief(events) == ["a:ready", "a:error", "a:b", "a:c"]
+    assert isinstance(events[0], Ready)
+    assert isinstance(events[1], Error)
+    assert (events[1].seq, events[1].code) == (3, "history_lost")
+    assert "history_days" in events[1].message
+    assert await earlier(history, feed, "a", 3) == ["a:b", "a:c"]
+
+
+async def test_a_history_that_cannot_be_read_is_told_of_and_the_present_goes_on(history: History) -> None:
+    say(begun(history, "a"), "one")
+    feed = begun(history, "b")
+    say(feed, "two")
+    with closing(sqlite3.connect(history.file.path)) as connection, connection:
+        connection.execute("DROP TABLE texts")
+        connection.execute("DROP TABLE events")
+    async with (
+        serving(feed, history_file=history.file) as running,
+        running.socket("/v1/captions?after=1&session=a") as client,
+    ):
+        lost = await next_event(client)
+        assert isinstance(lost, Error)
+        assert (lost.session, lost.seq, lost.code, lost.fatal) == ("a", 1, "history_lost", False)
+        assert brief([await next_event(client) for _ in range(3)]) == ["b:ready", "b:speech", "b:two"]
+
+
+async def test_a_long_replay_is_read_as_the_client_takes_it_and_stalls_nobody(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_file, "PAGE_EVENTS", 10)
+    long = begun(history, "a")
+    with history._lock:
+        history._connection.execute("BEGIN")  # many commits in one: only the reading matters here
+        event = final(1, "word " * 200)
+        for i in range(800):
+            history_file.insert_event(history._connection, event.stamped(i + 2, "a"), 1e9)
+        history._connection.execute("COMMIT")
+    assert long.last_seq == 1
+    feed = begun(history, "b")
+    n_pages = 0
+    read = history_file.HistoryFile.events
+
+    def counted(file: history_file.HistoryFile, number: int, after: int) -> list[Event]:
+        nonlocal n_pages
+        n_pages += 1
+        return read(file, number, after)
+
+    monkeypatch.setattr(history_file.HistoryFile, "events", counted)
+    async with serving(feed, history_file=history.file) as running:
+        deaf = await asyncio.to_thread(deaf_socket, running.port, "/v1/captions?after=0&session=a")
+        with closing(deaf):
+            async with running.socket("/v1/captions?after=0&session=b") as other:
+                await next_event(other)
+                for i in range(20):
+                    say(feed, f"live {i}")
+                    await within(events_until(other, "final"))
+                before = n_pages
+                await asyncio.sleep(0.1)
+                assert n_pages <= before + 1 < 60  # of 80: nobody reads what is not taken
+
+
+async def test_a_generator_that_is_left_early_is_closed(history: History) -> None:
+    say(begun(history, "a"), "one", "two")
+    feed = begun(history, "b")
+    events: AsyncGenerator[Event, None] = earlier_events(history.file, feed, "a", 0)
+    assert (await anext(events)).type == "ready"
+    await events.aclose()

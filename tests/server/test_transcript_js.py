@@ -1,0 +1,80 @@
+"""static/transcript.js and static/formats.js in a real browser: events in, entries and files out."""
+
+import json
+from typing import Any
+
+import msgspec
+
+from streamer.events import Event, Final, Word
+from tests.browser import browse
+from tests.server.support import final, partial, ready, serving
+
+# In the page: takes events, and returns the transcript as data and in each format.
+TAKE = """
+(async (events, options) => {
+  const { Transcript } = await import("./transcript.js");
+  const { FORMATS } = await import("./formats.js");
+  const transcript = new Transcript(options);
+  events.forEach((event) => transcript.take(event));
+  const saved = transcript.saved();
+  const files = Object.entries(FORMATS).map(([name, { write }]) => [name, write(saved)]);
+  return { saved, ...Object.fromEntries(files) };
+})
+"""
+
+
+def spoken(text: str, start: float, probability: float = 0.9) -> Final:
+    """A final whose words take 0.3 s each."""
+    words = [
+        Word(word=f" {word}", start=start + 0.3 * i, end=start + 0.3 * (i + 1), probability=probability, stable=True)
+        for i, word in enumerate(text.split())
+    ]
+    return msgspec.structs.replace(final(1, text, start), words=tuple(words), end=words[-1].end)
+
+
+async def test_a_transcript_is_kept_and_written() -> None:
+    async with serving() as running, browse(running.url) as page:
+
+        async def take(*events: Event, sessions: str = "", resent: bool = False) -> dict[str, Any]:
+            stamped = [
+                event.stamped(seq, session)
+                for seq, (event, session) in enumerate(zip(events, sessions or "a" * len(events), strict=True), 1)
+            ]
+            listed = ",".join(event.to_json() for event in stamped)
+            found = await page.evaluate(f"{TAKE}([{listed}], {json.dumps({'resent': resent})})")
+            assert isinstance(found, dict)
+            return found
+
+        # What has settled of the open segment stays, in the present session and behind a restart, but where its audio
+        # is sent again; times go on behind it.
+        crashed = (ready(), final(1, "one"), partial(2, "two three four", len("two three"), start=5.0))
+        assert (await take(*crashed))["txt"] == "one\ntwo three\n"
+        again = (*crashed, ready(), final(1, "new"))
+        found = await take(*again, sessions="aaabb")
+        assert found["txt"] == "one\ntwo three\n[the daemon was restarted]\nnew\n"
+        assert [entry["start"] for entry in found["saved"]] == [0, 5, 5.6, 5.6]
+        assert [entry["number"] for entry in found["saved"]] == [0, 1, 2, 3]
+        assert (await take(*again, sessions="aaabb", resent=True))["txt"] == "one\n[the daemon was restarted]\nnew\n"
+
+        # Cues have two lines, of a length that can be read, end where a clause does, and are there long enough.
+        long = "When the vote was over, and nobody in the room had expected it to be so close, she asked for a count"
+        srt = (await take(ready(), spoken(long, 1.0), final(2, "Yes.", start=3700.5)))["srt"]
+        assert srt == (
+            "1\n00:00:01,000 --> 00:00:06,100\n"
+            "When the vote was over, and nobody in\nthe room had expected it to be so close,\n\n"
+            "2\n00:00:06,100 --> 00:00:07,600\nshe asked for a count\n\n"
+            "3\n01:01:40,500 --> 01:01:41,200\nYes.\n\n"
+        )
+        untimed = msgspec.structs.replace(
+            spoken("皆さん、おはようございます。会議を始めましょう。では、議題に入ります。", 0.0), words=()
+        )
+        assert (await take(ready(), untimed))["srt"].split("\n")[2:4] == [
+            "皆さん、おはようございます。会議を始",
+            "めましょう。では、議題に入ります。",
+        ]
+
+        # What a file's syntax means is written so that it does not, and speakers are named.
+        evil = msgspec.structs.replace(spoken("<b>1 --> 2 & so\non", 0.0, probability=0.4), speaker="0")
+        found = await take(ready(), evil)
+        assert found["txt"] == "Speaker 1: <b>1 --> 2 & so on\n"
+        assert "\n<v Speaker 1>&lt;b&gt;1 --&gt; 2 &amp; so on\n\n" in found["vtt"]

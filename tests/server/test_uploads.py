@@ -1,0 +1,154 @@
+"""Bodies to files: raw and in forms, within limits, and read to their end whatever the answer is."""
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from streamer.errors import (
+    AudioFileError,
+    BusyError,
+    InferenceError,
+    ModelError,
+    StoppingError,
+    StreamerError,
+    UnknownModelError,
+    UploadError,
+)
+from streamer.server.uploads import ReadBodies, Uploads, answering, refusal_of
+
+MAX_BYTES = 3_000_000
+AUDIO = bytes(range(256)) * 6_000
+FORM = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\naudio\r\n--x--\r\n'
+
+
+class Taken:
+    """An application that takes uploads and tells what came."""
+
+    def __init__(self, max_open: int = 2) -> None:
+        self.uploads = Uploads(MAX_BYTES, max_open)
+        self.paths: list[Path] = []
+        # Cleared to hold requests.
+        self.go = asyncio.Event()
+        self.go.set()
+        self.app: ASGIApp = Starlette(routes=[Route("/", answering(self.take), methods=["POST"])])
+
+    async def take(self, request: Request) -> Response:
+        async with self.uploads.take(request) as upload:
+            self.paths.append(upload.path)
+            await self.go.wait()
+            assert hashlib.sha256(upload.path.read_bytes()).hexdigest() == upload.sha256
+            told = {"n_bytes": upload.n_bytes, "filename": upload.filename, "fields": upload.fields.multi_items()}
+        return JSONResponse(told)
+
+    def client(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://test")
+
+
+async def pieces(n_bytes: int) -> AsyncIterator[bytes]:
+    for _ in range(n_bytes // 10_000):
+        yield bytes(10_000)
+
+
+async def test_a_body_becomes_a_file_that_goes_with_the_request() -> None:
+    taken = Taken()
+    async with taken.client() as client:
+        assert (await client.post("/", content=AUDIO)).json() == {"n_bytes": len(AUDIO), "filename": "", "fields": []}
+        assert (await client.post("/", content=pieces(50_000))).json()["n_bytes"] == 50_000
+    assert len(taken.paths) == 2
+    assert not any(path.parent.exists() for path in taken.paths)
+
+
+async def test_a_form_gives_its_file_and_its_fields_in_any_order() -> None:
+    taken = Taken()
+    files: Any = [
+        ("timestamp_granularities[]", (None, "word")),
+        ("other", ("b.wav", b"no")),
+        ("file", ("a.mp3", AUDIO)),
+    ]
+    files += [("timestamp_granularities[]", (None, "segment"))]
+    async with taken.client() as client:
+        told = (await client.post("/", files=files)).json()
+        assert told["fields"] == [["timestamp_granularities[]", "word"], ["timestamp_granularities[]", "segment"]]
+        assert (told["n_bytes"], told["filename"]) == (len(AUDIO), "a.mp3")
+        # Whatever its name, where it is the only one.
+        assert (await client.post("/", files={"audio": ("../a", b"abc")})).json()["n_bytes"] == 3
+
+
+@pytest.mark.parametrize(
+    ("status", "arguments"),
+    [
+        (413, {"content": bytes(MAX_BYTES + 1)}),
+        (413, {"files": {"file": bytes(MAX_BYTES)}}),
+        (400, {"content": b""}),
+        (400, {"files": {"file": b""}}),
+        (400, {"files": {"model": (None, "x")}}),
+        (400, {"files": [("file", b"x"), *[("f", (None, "x"))] * 50]}),
+        (400, {"files": {"file": b"x", "prompt": (None, "x" * 200_000)}}),
+        (400, {"content": b"--x", "headers": {"Content-Type": "multipart/form-data"}}),
+        (400, {"content": b"nonsense", "headers": {"Content-Type": "multipart/form-data; boundary=x"}}),
+        (400, {"content": FORM, "headers": {"Content-Type": "multipart/form-data; boundary=x; charset=undefined"}}),
+    ],
+)
+async def test_what_is_no_recording_is_refused(status: int, arguments: dict[str, object]) -> None:
+    taken = Taken()
+    async with taken.client() as client:
+        response = await client.post("/", **arguments)  # type: ignore[arg-type]
+        assert (response.status_code, set(response.json())) == (status, {"error"})
+        assert (await client.post("/", content=b"next")).status_code == 200
+
+
+async def test_more_than_so_many_at_once_are_refused() -> None:
+    taken = Taken(max_open=1)
+    taken.go.clear()
+    async with taken.client() as client:
+        first = asyncio.create_task(client.post("/", content=AUDIO))
+        while not taken.paths:
+            await asyncio.sleep(0)
+        second = await client.post("/", content=AUDIO)
+        assert (second.status_code, second.headers["retry-after"]) == (429, "5")
+        taken.go.set()
+        assert (await first).status_code == 200
+
+
+async def test_the_rest_of_a_body_is_read_before_an_error_is_answered() -> None:
+    n_sent = 0
+
+    async def body() -> AsyncIterator[bytes]:
+        nonlocal n_sent
+        async for piece in pieces(1_000_000):
+            n_sent += len(piece)
+            yield piece
+
+    for status, expected in ((401, 1_000_000), (200, 0)):
+        n_sent = 0
+        app = ReadBodies(Response(status_code=status), lambda scope: True, lambda: MAX_BYTES)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+            assert (await client.post("/", content=body())).status_code == status
+        assert n_sent == expected
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (BusyError("x"), 429),
+        (StoppingError("x"), 503),
+        (UnknownModelError("x"), 404),
+        (ModelError("x"), 500),
+        (AudioFileError("x"), 400),
+        (UploadError("x", 413), 413),
+        (InferenceError("x"), 500),
+    ],
+)
+def test_each_error_has_its_status(error: StreamerError, status: int) -> None:
+    assert refusal_of(error).status == status
+    assert ("Retry-After" in refusal_of(error).headers) == (status in (429, 503))

@@ -1,0 +1,63 @@
+"""Graphs that are compiled in another process first."""
+
+from pathlib import Path
+
+import numpy as np
+import openvino as ov
+import openvino.opset13 as ops
+import pytest
+
+from streamer.errors import InferenceError
+from streamer.whisper.device import apart as module
+from streamer.whisper.device.apart import WrittenGraph, may_abort
+from streamer.whisper.graphs.compress import constant
+
+PROPERTIES = {"PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": 1}
+
+
+def graph(precision: str = "int4") -> ov.Model:
+    weights = np.random.default_rng(0).standard_normal((64, 128), np.float32)
+    x = ops.parameter([1, 128], np.float32, "x")
+    y = ops.result(ops.matmul(x, constant(weights, precision), False, True))
+    for node, name in ((x, "x"), (y, "y")):
+        node.output(0).set_names({name})
+    return ov.Model([y], [x], "m")
+
+
+def test_only_weights_of_4_bits_on_an_npu_are_tried_out() -> None:
+    for precision, small in (("f16", False), ("int8", False), ("int8-sym", False), ("int4", True)):
+        assert may_abort(graph(precision), "NPU") == may_abort(graph(precision), "NPU.0") == small
+        assert not may_abort(graph(precision), "CPU")
+        assert not may_abort(graph(precision), "GPU")
+
+
+def test_what_the_other_process_compiled_is_only_loaded(tmp_path: Path) -> None:
+    with WrittenGraph(graph()) as written:
+        written.try_out("CPU", PROPERTIES, tmp_path)
+        blobs = {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.blob")}
+        assert len(blobs) == 1
+        ov.Core().compile_model(written.read(), "CPU", {**PROPERTIES, "CACHE_DIR": str(tmp_path)})
+    # Nor at the next start, when the graph is written elsewhere.
+    with WrittenGraph(graph()) as written:
+        ov.Core().compile_model(written.read(), "CPU", {**PROPERTIES, "CACHE_DIR": str(tmp_path)})
+    assert {path: path.stat().st_mtime_ns for path in tmp_path.glob("*.blob")} == blobs
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("import os; os.abort()", "its compiler ends the process, code -?[0-9]+"),
+        ("import sys; sys.exit('Exception from x\\nno such type')", "no such type"),
+        ("import time; time.sleep(60)", "its compiler needs more than 0.5 s"),
+    ],
+)
+def test_a_compiler_that_fails_is_an_error_and_not_the_end(
+    monkeypatch: pytest.MonkeyPatch, code: str, told: str
+) -> None:
+    monkeypatch.setattr(module, "_COMPILE", code)
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.5 if "sleep" in code else 60.0)
+    with (
+        WrittenGraph(graph()) as written,
+        pytest.raises(InferenceError, match=rf"NPU cannot compile .*\({told}\): .*--weights int8-sym"),
+    ):
+        written.try_out("NPU", PROPERTIES, None)

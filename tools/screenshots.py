@@ -1,0 +1,149 @@
+"""Makes the pictures of docs/: a daemon's pages in a real Chromium, while it captions a recording.
+
+    python -m tools.screenshots
+    python -m tools.screenshots --model base.en --output /tmp/pictures
+
+The recording plays at a quarter of the pace of speech, so that a picture's words still stand when the next is taken.
+The overlay is laid over its video frame as OBS does it: captured without a ground, and drawn over.
+"""
+
+import argparse
+import asyncio
+import base64
+import contextlib
+import io
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from PIL import Image
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.events import Event, Final, Partial
+from tests.browser import Page, browse
+from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Received, command, connected, recording, running
+
+# Sentences of the sample that nano.en gets right: their numbers, and where they stand, in seconds.
+SENTENCES = slice(1, 3)
+BEGIN_S, END_S = 6.0, 15.2
+SILENCE_S = 15.0  # behind them, so that the daemon still listens when the last picture is taken
+SPEED = 0.25
+
+# What is compared: the model with these.
+SETTINGS = ("", "@decoding.beam_size=5", "@model.weights=int4")
+
+DESKTOP, PHONE, TELEVISION, TALL = (1280, 800), (390, 844), (1280, 720), (1280, 1180)
+N_COLOURS = 128  # of a picture
+
+# A talk in a hall, in flat colours: someone at a lectern, and a slide.
+FRAME = """
+<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 1280 720"><rect width="1280" height="720" fill="#27313f"/>
+<path d="M0 560h1280v160H0z" fill="#6b4f3a"/><path d="M0 560h1280v14H0z" fill="#80614a"/>
+<path d="M520 70h640v370H520z" fill="#f1ede2"/><path d="M560 120h330v34H560z" fill="#c4553d"/>
+<path d="M560 380V330h60v50zm90 0V290h60v90zm90 0V310h60v70zm90 0V240h60v140zm90 0V200h60v180z" fill="#3f7d87"/>
+<path d="M560 190h200M560 220h150" stroke="#9a958a" stroke-width="10"/>
+<path d="M310 310h40v40h-40z" fill="#c48c68"/>
+<path d="M235 600c-8-150 0-250 95-262 95 12 103 112 95 262z" fill="#c9a227"/>
+<circle cx="330" cy="262" r="62" fill="#d9a37c"/>
+<path d="M266 262c-6-90 134-96 128 0-20-40-96-60-128 0z" fill="#3a2a20"/>
+<path d="M215 470h230l-24 190H239z" fill="#4d3526"/><path d="M200 455h260v26H200z" fill="#5f4431"/></svg>
+"""
+
+
+async def main(model: str, output: Path) -> None:
+    """Make all pictures."""
+    output.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        talk = Path(folder) / "talk.wav"
+        soundfile.write(talk, recording(begin_s=BEGIN_S, end_s=END_S), SAMPLE_RATE)
+        async with browse(compared(model, talk).as_uri(), width=TALL[0], height=TALL[1]) as page:
+            await picture(page, output / "comparison.png")
+        silence = np.zeros(round(SILENCE_S * SAMPLE_RATE), np.float32)
+        soundfile.write(talk, np.concatenate([recording(begin_s=BEGIN_S, end_s=END_S), silence]), SAMPLE_RATE)
+        with running("--model", model, "--input", talk, "--speed", str(SPEED)) as daemon:
+            async with (
+                connected(daemon.address("/v1/captions?after=0")) as (_, heard),
+                browse(daemon.url, width=DESKTOP[0], height=DESKTOP[1]) as captions,
+                browse(f"{daemon.url}overlay?size=44&fade=0", width=TELEVISION[0], height=TELEVISION[1]) as overlay,
+                browse(f"{daemon.url}settings?lines=2&size=64", width=DESKTOP[0], height=DESKTOP[1]) as settings,
+            ):
+                await until(heard, is_telling)
+                for theme in ("dark", "light"):
+                    await prefer(captions, theme)
+                    for name, (width, height) in (("captions", DESKTOP), ("captions-phone", PHONE)):
+                        await captions.resize(width, height, phone=width == PHONE[0])
+                        await picture(captions, output / (f"{name}.png" if theme == "dark" else f"{name}-light.png"))
+                await until(heard, lambda events: len(finals(events)) == 2)
+                await over_video(overlay, output / "overlay.png")
+                preview = "document.querySelector('#preview').contentDocument"
+                await settings.wait_for(f"{preview}.querySelectorAll('.line').length > 1")
+                await picture(settings, output / "settings.png")
+            daemon.stop()
+
+
+def compared(model: str, talk: Path) -> Path:
+    """Return the page that `streamer compare` writes."""
+    page, reference = talk.with_suffix(".html"), talk.with_suffix(".txt")
+    sentences = json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))
+    reference.write_text(" ".join(sentence["text"] for sentence in sentences[SENTENCES]), encoding="utf-8")
+    models = ",".join(model + setting for setting in SETTINGS)
+    done = command("compare", talk, "--models", models, "--reference", reference, "--format", "html", "-o", page)
+    if done.exit_code:
+        raise SystemExit(done.stderr)
+    return page
+
+
+async def prefer(page: Page, theme: str) -> None:
+    """Let the browser ask pages for a dark or a light theme."""
+    await page.command("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+
+
+async def until(heard: Received, come: Callable[[Sequence[Event]], bool]) -> None:
+    """Wait until events have come."""
+    async with asyncio.timeout(2 * WAIT_S), heard.changed:
+        await heard.changed.wait_for(lambda: come(heard.events) or heard.close_code is not None)
+    if not come(heard.events):
+        raise SystemExit(f"the recording ended before there was anything to see: {heard.events[-3:]}")
+
+
+def is_telling(events: Sequence[Event]) -> bool:
+    """Whether there is a final, and more is being said."""
+    return bool(finals(events)) and isinstance(events[-1], Partial)
+
+
+def finals(events: Sequence[Event]) -> list[Final]:
+    """Return the finals."""
+    return [event for event in events if isinstance(event, Final)]
+
+
+async def over_video(overlay: Page, path: Path) -> None:
+    """Take a picture of the overlay over a video frame."""
+    await overlay.command("Emulation.setDefaultBackgroundColorOverride", color={"r": 0, "g": 0, "b": 0, "a": 0})
+    words = await overlay.command("Page.captureScreenshot", format="png")
+    async with browse(width=TELEVISION[0], height=TELEVISION[1]) as stage:
+        layers = [("svg+xml", base64.b64encode(FRAME.encode()).decode()), ("png", words["data"])]
+        images = "".join(f'<img src="data:image/{kind};base64,{data}">' for kind, data in layers)
+        style = "<style>body { margin: 0 } img { position: absolute; width: 100%; height: 100% }</style>"
+        await stage.evaluate(f"document.documentElement.innerHTML = {json.dumps(style + images)}")
+        await stage.evaluate("Promise.all([...document.images].map((image) => image.decode()))")
+        await picture(stage, path)
+
+
+async def picture(page: Page, path: Path) -> None:
+    """Write what is seen as a small PNG file."""
+    taken = await page.command("Page.captureScreenshot", format="png")
+    image = Image.open(io.BytesIO(base64.b64decode(taken["data"]))).convert("RGB")
+    image.quantize(N_COLOURS, dither=Image.Dither.NONE).save(path, optimize=True)
+    print(f"{path}: {path.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--model", default=SAMPLE.parent.name, help="model (default: the one that is here)")
+    parser.add_argument("--output", type=Path, default=REPOSITORY / "docs", help="directory (default: docs)")
+    arguments = parser.parse_args()
+    with contextlib.suppress(KeyboardInterrupt):
+        asyncio.run(main(arguments.model, arguments.output))
