@@ -37,6 +37,7 @@ from streamer.events import Error
 from streamer.live.captions import drawn_captions
 from streamer.live.clients import SESSION_NAME_BYTES, ClientStreams
 from streamer.live.decoder import make_engine
+from streamer.live.enrich import Enrichment
 from streamer.live.models import Models
 from streamer.live.recordings import Recordings
 from streamer.live.sessions import open_session, tell_error, write_all
@@ -129,6 +130,7 @@ class _Daemon:
         # Set when the source is told to stop: it must not wait for room in the buffer any more.
         self._source_stopped = threading.Event()
         self._model: WhisperModel | None = None
+        self._enrichment: Enrichment | None = None
         # Set from a signal, or when the input has ended and that is the end.
         self._stop = asyncio.Event()
         # What the input ended with.
@@ -192,7 +194,8 @@ class _Daemon:
                 engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
                 register_engine(registry, engine)
                 engine.start()
-                streams.serve_with(engine, model)
+                self._enrichment = Enrichment(settings, model, engine)
+                streams.serve_with(engine, model, self._enrichment)
                 recordings.serve_with(model, lambda: engine.busy)
                 await server.serve_model(model.name, model.tokenizer.known_languages)
                 # Before the input begins: a short file may have ended at once, and would say so first.
@@ -272,7 +275,8 @@ class _Daemon:
             kind=_kind(source),
             reserved=True,
             on_finished=finished,
-            label=source.labelled if isinstance(source, Mixed) else None,
+            label=source.labelled if isinstance(source, Mixed) else lambda event: event,
+            enrichment=self._enrichment,
         )
         engine.add(live)
         self._input = live
@@ -381,6 +385,7 @@ class _Daemon:
         return {
             "status": "failing" if failure and self._status == "ok" else self._status,
             **({"failure": failure} if failure else {}),
+            **({"enrichment": told} if self._enrichment is not None and (told := self._enrichment.failing) else {}),
             **({"notice": told} if model is not None and (told := limits(model.origin)) else {}),
             "version": __version__,
             "input": self._source.name if self._source is not None else "none",

@@ -58,6 +58,17 @@ class Word(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # Where they were asked for; not written where there are none.
     tokens: tuple[Token, ...] = ()
 
+    # Who says it, `S1`, `S2`, ... or a name that was enrolled; not written where nobody knows, or asked.
+    speaker: str | None = None
+
+
+class Edit(msgspec.Struct, frozen=True, kw_only=True):
+    """A place where a revision reads otherwise than its final: characters of the final's text, and what they became."""
+
+    start: int
+    end: int
+    text: str
+
 
 class Event(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag=str.lower):
     """What all events share. The name of a class, in lower case, is the event's `type`."""
@@ -152,6 +163,38 @@ class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
 
     # `translate` where the text is a translation beside the transcript; not written otherwise.
     task: str = ""
+
+
+class Revision(Event, frozen=True, kw_only=True):
+    """A final as it reads better; the final itself stays. Of several revisions of one final the newest holds."""
+
+    # Number of the final.
+    of: int
+
+    # What found it: `glossary`, `second_pass`, `language_model`, `figures`, `speakers`; several with commas between.
+    by: str
+
+    # The whole text, with its words; where nothing but the speakers changed, the text is the final's.
+    text: str
+    words: tuple[Word, ...]
+
+    # From the final's text to this one, in order.
+    edits: tuple[Edit, ...]
+
+
+class Speakers(Event, frozen=True, kw_only=True):
+    """Labels that are one person: `("S3", "S1")` says that who was called S3 is S1, here and before."""
+
+    same: tuple[str, str]
+
+
+class Translation(Event, frozen=True, kw_only=True):
+    """A final in another language."""
+
+    # Number of the final.
+    of: int
+    text: str
+    language: str
 
 
 class Gap(Event, frozen=True, kw_only=True):

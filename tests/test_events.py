@@ -7,6 +7,7 @@ import pytest
 from streamer.errors import ProtocolError, UnknownEventError
 from streamer.events import (
     EVENT_TYPES,
+    Edit,
     End,
     Error,
     Event,
@@ -17,7 +18,10 @@ from streamer.events import (
     Partial,
     Ready,
     Resumed,
+    Revision,
+    Speakers,
     Speech,
+    Translation,
     Word,
     from_json,
     seconds,
@@ -35,6 +39,9 @@ SAMPLES: tuple[Event, ...] = (
     Speech(state="end", time=2.5),
     Partial(**TEXT, stable=6),
     Final(**TEXT, language="en", no_speech_prob=0.02, avg_logprob=-0.25),
+    Revision(of=6, by="glossary", text="Grüße, Welt", words=WORDS, edits=(Edit(start=7, end=9, text="Welt"),)),
+    Speakers(same=("S3", "S1")),
+    Translation(of=6, text="Greetings, world", language="en"),
     *(Gap(start=3.0, end=4.5, reason=reason) for reason in get_args(GapReason)),
     Flushed(time=4.5),
     Error(code="device", message='the device said "no"\nand left', fatal=True),

@@ -13,6 +13,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
 from streamer.errors import BusyError, ConfigError, IdleError, UnknownSessionError
 from streamer.events import End, Error, Event
+from streamer.live.enrich import Enrichment
 from streamer.live.sessions import MAX_WRITE_SAMPLES, open_session, session_settings
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.history import History
@@ -49,6 +50,7 @@ class ClientStreams:
         # What transcribes; None until the model is loaded.
         self._engine: Engine[EncodedWindow] | None = None
         self._model: WhisperModel | None = None
+        self._enrichment: Enrichment | None = None
         # Sessions that are open, by name. Only the server's loop opens and leaves them.
         self._open: dict[str, ClientStream] = {}
         # What gives up those of them whose connection broke, the one that broke first before the others.
@@ -56,9 +58,11 @@ class ClientStreams:
         # What looks whether the others have sent something.
         self._watches: dict[str, asyncio.TimerHandle] = {}
 
-    def serve_with(self, engine: Engine[EncodedWindow], model: WhisperModel) -> None:
+    def serve_with(
+        self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: Enrichment | None = None
+    ) -> None:
         """Accept clients from now on."""
-        self._engine, self._model = engine, model
+        self._engine, self._model, self._enrichment = engine, model, enrichment
 
     def reload(self, front: ServerSettings) -> None:
         """Let other limits hold from now on."""
@@ -95,7 +99,15 @@ class ClientStreams:
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
         keeper = self._history.keeper(source="a client's stream", own=False) if self._history and start.keep else None
         log = EventLog(name, settings.server.history_events, keeper)
-        runner = open_session(settings, model, log, options=start, kind=AudioKind.EITHER, on_finished=log.close)
+        runner = open_session(
+            settings,
+            model,
+            log,
+            options=start,
+            kind=AudioKind.EITHER,
+            on_finished=log.close,
+            enrichment=self._enrichment,
+        )
         if spare is not None:
             self._give_up(spare)
         engine.add(runner)

@@ -10,6 +10,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
+from streamer.live.enrich import Enrichment
 from streamer.protocols.native import SessionOptions
 from streamer.settings.apply import decode_options, gate_settings, is_conditioned
 from streamer.settings.check import check_decode_options
@@ -37,11 +38,13 @@ def open_session(
     reserved: bool = False,
     on_finished: Callable[[], None],
     options: SessionOptions = NO_OPTIONS,
-    label: Callable[[Event], Event] | None = None,
+    label: Callable[[Event], Event] = lambda event: event,
+    enrichment: Enrichment | None = None,
 ) -> SessionRunner:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
 
-    `options` are a client's own; `label` adds to an event what only the source knows. See `SessionRunner` for the rest.
+    `options` are a client's own; `label` adds to an event what only the source knows, `enrichment` what else is to be
+    known of it. See `SessionRunner` for the rest.
     Raises ConfigError where the model cannot do what is asked for.
     """
     chosen = session_settings(settings, model, options)
@@ -53,9 +56,10 @@ def open_session(
         max_delay_s=settings.stream.max_delay_s,
         reserved=reserved,
         name=log.session,
-        on_event=log.append if label is None else lambda event: log.append(label(event)),
-        on_finished=on_finished,
+        on_event=lambda event: log.append(label(event if enriched is None else enriched.label(event))),
+        on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
     )
+    enriched = enrichment.open(log, runner.ring) if enrichment is not None else None
     log.append(ready_event(model, chosen.language))
     return runner
 

@@ -842,6 +842,38 @@ class OutputsSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CorrectionSettings:
+    """What corrects finals later, as `revision` events; nothing unless it is asked for."""
+
+    glossary: str = setting("", "YAML file of terms as they are to be spelled; empty: none", metavar="FILE")
+    model: str = setting("", "model that reads finals again when there is time; empty: none", flag="--second-pass")
+    device: str = _device("", "where it computes, if elsewhere than the first", flag="--second-pass-device")
+    beam_size: int = setting(5, "beams of the second pass", low=1, high=32, flag="--second-pass-beams", metavar="N")
+    to: str = setting(
+        "",
+        "OpenAI-compatible endpoint of a language model that proposes corrections; empty: none",
+        flag="--correct-with",
+        metavar="URL",
+    )
+    to_model: str = setting("default", "name of the model there", flag="--correct-with-model", metavar="M")
+    api_key: str = setting(
+        "", "sent as a Bearer token; better set in STREAMER_CORRECTION_API_KEY than written here", secret=True
+    )
+    figures: bool = setting(False, "write numbers, dates and sums of money as figures where they are unambiguous")
+    deadline_s: float = setting(
+        10.0, "time after a final beyond which its correction is given up", unit="s", low=0.5, high=600.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpeakersSettings:
+    """Who speaks: a label for each word."""
+
+    enabled: bool = setting(False, "label each word with who says it", flag="--speakers")
+    enrolled: str = setting("", "folder of people's voices by name; empty: in the user's data directory", metavar="DIR")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChatSettings:
     """The chatbot that is asked what was said."""
 
@@ -883,6 +915,8 @@ class Settings:
     stream: StreamSettings = field(default_factory=StreamSettings)
     server: ServerSettings = field(default_factory=ServerSettings)
     outputs: OutputsSettings = field(default_factory=OutputsSettings)
+    correction: CorrectionSettings = field(default_factory=CorrectionSettings)
+    speakers: SpeakersSettings = field(default_factory=SpeakersSettings)
     chat: ChatSettings = field(default_factory=ChatSettings)
     log: LogSettings = field(default_factory=LogSettings)
 

@@ -1,0 +1,52 @@
+"""What a corrector is, and what it is given."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from streamer.arrays import Float32Array
+from streamer.events import Final, Word
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A final on its way through the correctors."""
+
+    # As it was published.
+    final: Final
+
+    # As the correctors before have left it.
+    words: tuple[Word, ...]
+
+    # Texts of the newest finals before it, oldest first, corrected as far as they are.
+    before: tuple[str, ...]
+
+    # Returns its audio, shape (n,) at 16 kHz, or None where it is no longer there.
+    audio: Callable[[], Float32Array | None]
+
+    @property
+    def text(self) -> str:
+        return text_of(self.words)
+
+
+class Corrector(Protocol):
+    """Finds better words for a final. Called from one thread for all sessions."""
+
+    # The `by` of its revisions.
+    name: str
+
+    # Whether it waits for a model or an endpoint. Those that do run behind the others, and in a thread of their own.
+    slow: bool
+
+    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+        """Return the words as they are to be: those it got, where it has nothing to say.
+
+        left_s : seconds after which nobody wants the answer any more
+
+        Raises StreamerError where it cannot work, which is told once, until it works again.
+        """
+
+
+def text_of(words: Sequence[Word]) -> str:
+    """Return the text that words spell."""
+    return "".join(word.word for word in words).strip()

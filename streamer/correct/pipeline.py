@@ -1,0 +1,208 @@
+"""Takes finals through the correctors, and tells what comes of them as `revision` events.
+
+Each final goes through the quick correctors at once. Then the slow ones follow, and the quick ones again on what these
+found. No caption waits for any of it: they work in threads of their own, and a final that is not done by its
+deadline stays as it is.
+"""
+
+import difflib
+import logging
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from streamer.arrays import Float32Array
+from streamer.correct.corrector import Corrector, Heard, text_of
+from streamer.errors import StreamerError
+from streamer.events import Edit, Event, Final, Revision, Word
+from streamer.outside import printable
+from streamer.stream.eventlog import EventLog
+
+logger = logging.getLogger(__name__)
+
+# Texts of earlier finals that a corrector sees.
+N_BEFORE = 5
+
+# Finals of all sessions that wait; beyond that they are given up.
+MAX_WAITING = 200
+
+# Returns the audio from one second of a session to another, shape (n,) at 16 kHz; None where it is no longer there.
+ReadAudio = Callable[[float, float], Float32Array | None]
+
+
+class Corrections:
+    """The correctors at work, for all sessions. Any thread may call any method."""
+
+    def __init__(self, correctors: Sequence[Corrector], *, deadline_s: float) -> None:
+        """Put correctors to work in their order.
+
+        deadline_s : time after a final beyond which its correction is given up
+        """
+        self.quick = [corrector for corrector in correctors if not corrector.slow]
+        self.slow = [corrector for corrector in correctors if corrector.slow]
+        self.deadline_s = deadline_s
+        # Why a corrector does not work, by its name; those that work are not there.
+        self.failing: dict[str, str] = {}
+        # Revisions that were told, by what found them; finals that were given up, for the metrics page.
+        self.n_told: dict[str, int] = {corrector.name: 0 for corrector in correctors}
+        self.n_late = 0
+        self._lanes = {slow: _Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
+
+    def follow(self, log: EventLog, audio: ReadAudio) -> "FinalsOfSession":
+        """Correct the finals of a session from now on."""
+        return FinalsOfSession(self, log, audio)
+
+    def put(self, work: Callable[[], object], *, slow: bool) -> bool:
+        """Do work behind what waits; return whether there is room for it."""
+        return self._lanes[slow].put(work)
+
+    def correct(self, correctors: Sequence[Corrector], heard: Heard, until_s: float) -> tuple[tuple[Word, ...], str]:
+        """Return the words that correctors make of a final, and the names of those that changed some."""
+        words, by = heard.words, []
+        for corrector in correctors:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                self.n_late += 1
+                break
+            given = Heard(heard.final, words, heard.before, heard.audio)
+            try:
+                found = tuple(corrector.correct(given, left_s))
+                if self.failing.pop(corrector.name, ""):
+                    logger.info("%s works again", corrector.name)
+            except StreamerError as error:
+                self._fail(corrector.name, str(error))
+                continue
+            except Exception as error:
+                logger.debug("a corrector failed", exc_info=True)
+                self._fail(corrector.name, f"unexpected {type(error).__name__}: {error}")
+                continue
+            if found != words:
+                by.append(corrector.name)
+            words = found
+        return words, ",".join(by)
+
+    def _fail(self, name: str, why: str) -> None:
+        if name not in self.failing:
+            logger.warning("%s corrects nothing for now: %s", name, printable(why))
+        self.failing[name] = why
+
+
+class FinalsOfSession:
+    """The finals of one session on their way through the correctors."""
+
+    def __init__(self, corrections: Corrections, log: EventLog, audio: ReadAudio) -> None:
+        self._corrections = corrections
+        self._log = log
+        self._audio = audio
+        # Texts of the newest finals, by their numbers, as they were corrected last.
+        self._texts: dict[int, str] = {}
+        # Words of finals that were told last, by their numbers, while slow correctors are at them.
+        self._told: dict[int, tuple[Word, ...]] = {}
+        self._newest: deque[int] = deque(maxlen=N_BEFORE + 1)
+        self._lock = threading.Lock()
+        log.subscribe(self._take)
+
+    def finish(self, then: Callable[[], object]) -> None:
+        """Call `then`, once, when all finals that were told are corrected, or given up."""
+        once = threading.Lock()
+
+        def end() -> None:
+            if once.acquire(blocking=False):
+                timer.cancel()
+                then()
+
+        timer = threading.Timer(self._corrections.deadline_s, end)
+        timer.daemon = True
+        timer.start()
+        behind = (lambda: self._put(end, slow=True)) if self._corrections.slow else end
+        self._put(behind, slow=False)
+
+    def _put(self, work: Callable[[], object], *, slow: bool) -> None:
+        if not self._corrections.put(work, slow=slow):
+            self._corrections.n_late += 1
+
+    def _take(self, event: Event) -> None:
+        if not isinstance(event, Final) or not event.words or event.task:
+            return
+        until_s = time.monotonic() + self._corrections.deadline_s
+        with self._lock:
+            before = tuple(self._texts[number] for number in self._newest)[-N_BEFORE:]
+            self._newest.append(event.seq)
+            self._texts[event.seq] = event.text
+            self._texts = {number: self._texts[number] for number in self._newest}
+        heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end))
+        self._put(lambda: self._correct_quickly(heard, until_s), slow=False)
+
+    def _correct_quickly(self, heard: Heard, until_s: float) -> None:
+        corrections = self._corrections
+        words, by = corrections.correct(corrections.quick, heard, until_s)
+        self._tell(heard, heard.words, words, by)
+        if corrections.slow:
+            self._put(lambda: self._correct_slowly(heard, words, until_s), slow=True)
+
+    def _correct_slowly(self, heard: Heard, told: tuple[Word, ...], until_s: float) -> None:
+        corrections = self._corrections
+        words, by = corrections.correct(corrections.slow, heard, until_s)
+        if by:
+            again = Heard(heard.final, words, heard.before, heard.audio)
+            words, _ = corrections.correct(corrections.quick, again, until_s)
+            self._tell(heard, told, words, by)
+
+    def _tell(self, heard: Heard, told: tuple[Word, ...], words: tuple[Word, ...], by: str) -> None:
+        if words == told or self._log.closed:
+            return
+        final, text = heard.final, text_of(words)
+        with self._lock:
+            if final.seq in self._texts:
+                self._texts[final.seq] = text
+        self._log.append(Revision(of=final.seq, by=by, text=text, words=words, edits=edits(final.text, text)))
+        for name in by.split(","):
+            self._corrections.n_told[name] += 1
+
+
+def edits(before: str, after: str) -> tuple[Edit, ...]:
+    """Return the places where one text reads otherwise than another, by whole words."""
+    old, new = _pieces(before), _pieces(after)
+    begins = [0]
+    for piece in old:
+        begins.append(begins[-1] + len(piece))
+    codes = difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes()
+    return tuple(
+        Edit(start=begins[a], end=begins[b], text="".join(new[c:d])) for tag, a, b, c, d in codes if tag != "equal"
+    )
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut a text at its spaces, which stay with the word behind them; scripts without spaces at each character."""
+    words = text.split(" ")
+    pieces = [words[0], *(f" {word}" for word in words[1:])]
+    return [part for piece in pieces for part in ([piece] if piece.isascii() else _characters(piece))]
+
+
+def _characters(piece: str) -> list[str]:
+    return [piece] if any(c.isascii() and c.isalpha() for c in piece) else list(piece)
+
+
+class _Lane:
+    """Work done one after another, in a thread."""
+
+    def __init__(self, name: str) -> None:
+        self._waiting: queue.Queue[Callable[[], object]] = queue.Queue(MAX_WAITING)
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def put(self, work: Callable[[], object]) -> bool:
+        try:
+            self._waiting.put_nowait(work)
+        except queue.Full:
+            return False
+        return True
+
+    def _run(self) -> None:
+        while True:
+            work = self._waiting.get()
+            try:
+                work()
+            except Exception:
+                logger.exception("a correction failed")

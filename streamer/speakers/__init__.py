@@ -1,0 +1,1 @@
+"""Who speaks: from audio to speaker vectors, from vectors to labels."""

@@ -1,0 +1,138 @@
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from streamer.correct.corrector import Heard
+from streamer.correct.pipeline import Corrections, edits
+from streamer.errors import StreamerError
+from streamer.events import Edit, Event, Final, Revision, Word
+from streamer.stream.eventlog import EventLog
+
+WAIT_S = 10.0
+
+
+def final(text: str, segment: int = 1) -> Final:
+    words = tuple(
+        Word(word=f" {word}", start=float(n), end=n + 1.0, probability=0.9, stable=True)
+        for n, word in enumerate(text.split())
+    )
+    return Final(
+        segment=segment,
+        start=0.0,
+        end=float(len(words)),
+        text=text,
+        words=words,
+        language="en",
+        no_speech_prob=0.0,
+        avg_logprob=-0.1,
+    )
+
+
+@dataclass
+class Replacing:
+    """Replaces words by others."""
+
+    words: dict[str, str]
+    name: str = "glossary"
+    slow: bool = False
+    before: list[tuple[str, ...]] = field(default_factory=list)
+    # Called before it answers.
+    meanwhile: Callable[[], object] = lambda: None
+
+    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+        self.before.append(heard.before)
+        self.meanwhile()
+        return [
+            Word(word=" " + self.words.get(word.word.strip(), word.word.strip()), start=word.start, end=word.end,
+                 probability=word.probability, stable=True)
+            for word in heard.words
+        ]  # fmt: skip
+
+
+def corrected(correctors: Sequence[Replacing], *texts: str, deadline_s: float = WAIT_S) -> list[Event]:
+    """Return the events of a session in which texts become final, up to its end."""
+    log = EventLog("abc", 100)
+    events: list[Event] = []
+    log.subscribe(events.append)
+    finals = Corrections(correctors, deadline_s=deadline_s).follow(log, lambda start, end: None)
+    for n, text in enumerate(texts, start=1):
+        log.append(final(text, n))
+    over = threading.Event()
+
+    def end() -> None:
+        log.close()
+        over.set()
+
+    finals.finish(end)
+    assert over.wait(WAIT_S)
+    return events
+
+
+def revisions(events: Sequence[Event]) -> list[tuple[int, str, str]]:
+    return [(event.of, event.by, event.text) for event in events if isinstance(event, Revision)]
+
+
+def test_a_final_that_reads_better_is_told_before_the_end_and_names_what_changed() -> None:
+    events = corrected([Replacing({"shivon": "Siobhan"})], "good morning shivon", "nothing here")
+    assert [event.type for event in events] == ["final", "final", "revision", "end"]
+    assert isinstance(events[2], Revision)
+    assert events[2].edits == (Edit(start=12, end=19, text=" Siobhan"),)
+    assert revisions(events) == [(1, "glossary", "good morning Siobhan")]
+
+
+def test_slow_correctors_follow_and_what_they_find_goes_through_the_quick_ones() -> None:
+    slow = Replacing({"morning": "mourning"}, name="second_pass", slow=True)
+    quick = Replacing({"shivon": "Siobhan", "mourning": "morning"})
+    again = Replacing({"good": "Good"}, name="language_model", slow=True)
+    assert revisions(corrected([slow, quick, again], "good morning shivon")) == [
+        (1, "glossary", "good morning Siobhan"),
+        (1, "second_pass,language_model", "Good morning Siobhan"),
+    ]
+
+
+def test_a_corrector_sees_the_texts_before_as_they_were_corrected() -> None:
+    waiting = threading.Event()
+    first = Replacing({"a": "b"}, meanwhile=waiting.set)
+    log = EventLog("abc", 100)
+    Corrections([first], deadline_s=WAIT_S).follow(log, lambda start, end: None)
+    told = threading.Event()
+    log.subscribe(lambda event: told.set() if isinstance(event, Revision) else None)
+    log.append(final("a"))
+    assert told.wait(WAIT_S)
+    log.append(final("c", 2))
+    assert waiting.wait(WAIT_S)
+    while len(first.before) < 2:
+        threading.Event().wait(0.01)
+    assert first.before == [(), ("b",)]
+
+
+def test_what_is_not_done_by_its_deadline_stays_as_it_was_and_keeps_nobody() -> None:
+    forever = threading.Event()
+    stuck = Replacing({"a": "b"}, name="language_model", slow=True, meanwhile=lambda: forever.wait(WAIT_S))
+    events = corrected([stuck], "a", deadline_s=0.05)
+    forever.set()
+    assert [event.type for event in events] == ["final", "end"]
+
+
+def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() -> None:
+    def fail() -> None:
+        raise StreamerError("the endpoint is away: start it")
+
+    log = EventLog("abc", 100)
+    broken = Replacing({}, name="language_model", meanwhile=fail)
+    corrections = Corrections([broken, Replacing({"a": "b"})], deadline_s=WAIT_S)
+    finals = corrections.follow(log, lambda start, end: None)
+    events: list[Event] = []
+    log.subscribe(events.append)
+    log.append(final("a"))
+    over = threading.Event()
+    finals.finish(over.set)
+    assert over.wait(WAIT_S)
+    assert revisions(events) == [(1, "glossary", "b")]
+    assert corrections.failing == {"language_model": "the endpoint is away: start it"}
+
+
+def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:
+    assert edits("a b c", "a x c") == (Edit(start=1, end=3, text=" x"),)
+    assert edits("我們去台北", "我們去臺北") == (Edit(start=3, end=4, text="臺"),)
+    assert edits("same", "same") == ()
