@@ -123,6 +123,12 @@ def test_protocols_wait_for_nothing_and_know_no_server() -> None:
     assert not within(loaded, "streamer.whisper", "streamer.live")
 
 
+@pytest.mark.parametrize("package", ["streamer.correct", "streamer.speakers"])
+def test_what_is_found_out_later_knows_no_engine_no_server_and_no_whisper(package: str) -> None:
+    imported = {name for module in below(package) for name in imports_of(module)}
+    assert not within(imported, "streamer.whisper", "streamer.server", "streamer.live", "streamer.stream.engine")
+
+
 def test_the_client_knows_events_only() -> None:
     loaded = within(loaded_by(below("streamer.client")), "streamer")
     assert [name for name in loaded if name not in EVENTS and not within({name}, "streamer.client")] == []
