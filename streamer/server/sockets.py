@@ -32,7 +32,7 @@ async def listen(host: str, port: int) -> list[socket.socket]:
     for family, address in dict.fromkeys((family, address) for family, _, _, _, address in infos):
         wanted = sockets[0].getsockname()[1] if sockets else port
         try:
-            sockets.append(_bind(family, (address[0], wanted, *address[2:])))
+            sockets.append(bind(family, (address[0], wanted, *address[2:])))
         except OSError as error:
             logger.debug("not listening on %s: %s", address[0], error)
             refused = error
@@ -54,7 +54,7 @@ async def listen(host: str, port: int) -> list[socket.socket]:
     )
 
 
-def _bind(family: int, address: tuple[object, ...]) -> socket.socket:
+def bind(family: int, address: tuple[object, ...]) -> socket.socket:
     # With the protocol named: asyncio switches Nagle's algorithm off only where it sees that it is TCP.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
