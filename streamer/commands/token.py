@@ -10,7 +10,8 @@ from rich.table import Table
 from streamer.commands.terminal import notice
 from streamer.errors import ConfigError, UsageError
 from streamer.outside import one_line
-from streamer.server.tokens import DEFAULT, MAX_FILE_BYTES, Token, TokenFile, chosen_token, new_token, parse_scopes
+from streamer.server.tokens import DEFAULT, Token, TokenFile, chosen_token, new_token, parse_scopes
+from streamer.server.watched import MAX_FILE_BYTES
 from streamer.settings.load import token_path
 from streamer.settings.table import Settings
 

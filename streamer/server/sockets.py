@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import socket
 import sys
+
+import psutil
 
 from streamer.errors import ConfigError, PortInUseError
 from streamer.server.access import is_wildcard
@@ -79,3 +82,12 @@ def url(scheme: str, host: str, port: int) -> str:
     if is_wildcard(host):
         name = "::1" if ":" in host else "127.0.0.1"
     return f"{scheme}://[{name}]:{port}/" if ":" in name else f"{scheme}://{name}:{port}/"
+
+
+def own_addresses() -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Return the addresses of this machine, IPv4 first, without those of one link, which no URL has (RFC 9844)."""
+    entries = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
+    texts = {entry.address for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)}
+    addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in texts]
+    usable = [address for address in addresses if address.version == 4 or not address.is_link_local]
+    return sorted(usable, key=lambda address: (address.version, int(address)))
