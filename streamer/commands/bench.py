@@ -18,7 +18,7 @@ from rich.table import Table
 
 from streamer import __version__
 from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE
-from streamer.audio.sources import check_audio, read_audio
+from streamer.audio.sources.file import check_audio, read_audio
 from streamer.bench.figures import Figures, pool
 from streamer.bench.measure import Reference, measure
 from streamer.bench.recorder import Recorder

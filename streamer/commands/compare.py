@@ -21,7 +21,7 @@ from rich.console import Console
 
 from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import check_audio
+from streamer.audio.sources.file import check_audio
 from streamer.bench.compare import Candidate, Run, Runs, check_reference, compare, parse_candidates
 from streamer.bench.compare_page import page, print_comparison
 from streamer.bench.figures import Figures, pool

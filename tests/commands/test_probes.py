@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.audio.sources import SourceCallbacks
+from streamer.audio.sources.base import SourceCallbacks
 from streamer.commands import probes
 from streamer.commands.probes import (
     answer_audio,
