@@ -29,8 +29,9 @@ from rich.text import Text
 
 from streamer import __version__
 from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.commands import probes
 from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
-from streamer.commands.probes import Audio, Inference, ask_audio, ask_inference, ask_speed, ask_system
+from streamer.commands.probes import Audio, Inference, ask_apart
 from streamer.commands.progress import format_size
 from streamer.errors import ConfigError, StreamerError
 from streamer.outside import one_line
@@ -81,10 +82,10 @@ class Machine:
     inference: Inference
     audio: Audio
 
-    # What `ask_system` answered.
+    # What `answer_system` said.
     system: Mapping[str, str] = field(default_factory=dict)
 
-    # What `ask_speed` answered, and the memory that programs may still take, in bytes.
+    # What `answer_speed` said, and the memory that programs may still take, in bytes.
     speed: Mapping[str, Any] = field(default_factory=dict)
     free_bytes: int = 0
 
@@ -113,14 +114,18 @@ def diagnose(
     refusal : why the settings were refused; `settings` are the defaults then
     """
     with console.status("looking at this machine"):
-        inference = ask_inference()
+        inference = Inference(**ask_apart(probes.answer_inference, timeout_s=probes.INFERENCE_TIMEOUT_S))
+        speed = {"error": "OpenVINO does not answer"}
+        if not inference.error:
+            speed = ask_apart(probes.answer_speed, timeout_s=probes.SPEED_TIMEOUT_S)
+        microphone = settings.input.microphone
         machine = Machine(
             settings=settings,
             inference=inference,
-            speed={"error": "OpenVINO does not answer"} if inference.error else ask_speed(),
+            speed=speed,
             free_bytes=psutil.virtual_memory().available,
-            audio=ask_audio(settings.input.microphone),
-            system=ask_system(),
+            audio=Audio(**ask_apart(probes.answer_audio, microphone, timeout_s=probes.AUDIO_TIMEOUT_S)),
+            system=ask_apart(probes.answer_system, timeout_s=probes.SYSTEM_TIMEOUT_S),
             config=config,
             refusal=refusal,
         )
