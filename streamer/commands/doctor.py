@@ -24,7 +24,6 @@ from typing import Any
 import msgspec
 import psutil
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from streamer import __version__
@@ -33,6 +32,7 @@ from streamer.commands import probes
 from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
 from streamer.commands.probes import Audio, Inference, ask_apart
 from streamer.commands.progress import format_size
+from streamer.commands.terminal import make_table
 from streamer.errors import ConfigError, StreamerError
 from streamer.outside import one_line
 from streamer.settings.load import config_path, token_path
@@ -136,9 +136,7 @@ def diagnose(
 def show(findings: Mapping[str, Finding], console: Console) -> int:
     """Print findings by their names. Returns 1 where there are problems, else 0."""
     styles = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
-    table = Table(title="Checks", title_justify="left")
-    for title in ("Check", "Verdict", "Found, and what to do"):
-        table.add_column(title, overflow="fold")
+    table = make_table("Checks", "Check", "Verdict", "Found, and what to do")
     for name, finding in findings.items():
         text = Text(finding.found)
         if finding.remedy:
