@@ -69,7 +69,10 @@ class Vosk(Dialogue):
         if self._finished:
             return []
         if self._held is not None:
-            return self._hold(self._held, message)
+            self._held.append(message)
+            if len(self._held) > MAX_HELD_MESSAGES or sum(map(len, self._held)) > MAX_HELD_BYTES:
+                return [Hangup(1008, "too much was sent after reset: expected nothing before its reply")]
+            return []
         if isinstance(message, bytes):
             return [*self._opened(), Hear(message), say_json(self._known())]
         try:
@@ -127,12 +130,6 @@ class Vosk(Dialogue):
             return []
         self._open = True
         return [Open(self._start)]
-
-    def _hold(self, held: deque[str | bytes], message: str | bytes) -> Sequence[Action]:
-        held.append(message)
-        if len(held) > MAX_HELD_MESSAGES or sum(map(len, held)) > MAX_HELD_BYTES:
-            return [Hangup(1008, "too much was sent after reset: expected nothing before its reply")]
-        return []
 
     def _release(self, held: deque[str | bytes], now_s: float) -> list[Action]:
         """Take what came behind `reset`, as far as the next one."""
