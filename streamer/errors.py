@@ -1,4 +1,4 @@
-"""The errors of streamer, one tree.
+"""The errors of streamer, one tree: what each class is.
 
     StreamerError                 it failed while running (exit code 1)
     +-- UsageError                wrong usage or configuration (exit code 2)
@@ -45,32 +45,22 @@ class UsageError(StreamerError):
 
 
 class ConfigError(UsageError):
-    """A setting that is unknown, of the wrong type or out of range."""
-
     code: ClassVar[str] = "config"
 
 
 class AudioFileError(UsageError):
-    """An audio file that is missing, empty or not audio."""
-
     code: ClassVar[str] = "audio_file"
 
 
 class ModelError(UsageError):
-    """A model directory with a missing or mismatched part."""
-
     code: ClassVar[str] = "model"
 
 
 class UnknownModelError(ModelError):
-    """A model that is not here, or that requests may not name."""
-
     code: ClassVar[str] = "model_not_found"
 
 
 class UploadError(UsageError):
-    """The body of a request that cannot be taken: empty, too large, or no form."""
-
     code: ClassVar[str] = "upload"
 
     def __init__(self, message: str, status: int = 400) -> None:
@@ -81,8 +71,6 @@ class UploadError(UsageError):
 
 
 class ProtocolError(UsageError):
-    """A message that breaks the wire protocol."""
-
     code: ClassVar[str] = "bad_message"
 
 
@@ -91,14 +79,10 @@ class UnknownEventError(ProtocolError):
 
 
 class UnknownSessionError(UsageError):
-    """A session that is not kept any more, or never was there."""
-
     code: ClassVar[str] = "unknown_session"
 
 
 class PortInUseError(UsageError):
-    """The address to listen on is taken."""
-
     code: ClassVar[str] = "port_in_use"
 
     def __init__(self, host: str, port: int) -> None:
@@ -114,14 +98,10 @@ class PortInUseError(UsageError):
 
 
 class AudioDeviceError(StreamerError):
-    """No PortAudio library, no microphone, or a microphone that went away."""
-
     code: ClassVar[str] = "audio_device"
 
 
 class TruncatedAudioError(StreamerError):
-    """An audio file that ends before its header says, or in the middle of a page; what it held was still delivered."""
-
     code: ClassVar[str] = "truncated"
 
     def __init__(self, path: str, found_s: float, expected_s: float | None) -> None:
@@ -145,8 +125,6 @@ class TruncatedAudioError(StreamerError):
 
 
 class InferenceError(StreamerError):
-    """A device failed while it computed."""
-
     code: ClassVar[str] = "device"
 
     def __init__(self, message: str, stage: str = "decoder") -> None:
@@ -157,32 +135,22 @@ class InferenceError(StreamerError):
 
 
 class BusyError(StreamerError):
-    """No room for another session."""
-
     code: ClassVar[str] = "busy"
 
 
 class IdleError(StreamerError):
-    """A client that sends nothing, and holds a place."""
-
     code: ClassVar[str] = "idle"
 
 
 class StoppingError(StreamerError):
-    """The daemon is about to stop."""
-
     code: ClassVar[str] = "stopping"
 
 
 class HistoryError(StreamerError):
-    """The history cannot be read, or deleted from."""
-
     code: ClassVar[str] = "history"
 
 
 class PeerError(StreamerError):
-    """Another program cannot be reached or does not speak as expected."""
-
     code: ClassVar[str] = "peer"
 
 
