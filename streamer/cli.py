@@ -440,7 +440,6 @@ def _count(text: str) -> int:
 
 
 def _days(text: str) -> float:
-    """Read a number of days."""
     with contextlib.suppress(ValueError):
         if 0 < (days := float(text)) <= 36_500:
             return days

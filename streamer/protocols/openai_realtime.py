@@ -357,7 +357,6 @@ class RealtimeDialogue(dialogue.Dialogue):
         return self._say("error", error=_error("server_error", code, message))
 
     def _show(self, state: str) -> Action:
-        """Say what is configured."""
         session = {"id": f"sess_{self._id}", "object": "realtime.transcription_session", "expires_at": None}
         if self._beta:
             return self._say(f"transcription_session.{state}", session={**session, **self._session.flat()})

@@ -173,7 +173,6 @@ class HttpProtocol(H11Protocol):
         protocol.counted, self._counted = self._counted, None
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
         self._refuse(HTTPStatus.BAD_REQUEST, f"the request is no HTTP/1.1 ({msg.rstrip('.').lower()})", "http")
 
     def _expect_request(self) -> None:
