@@ -635,6 +635,7 @@ def _add_history(add: _Add) -> None:
     search.add_argument("words", nargs="+", metavar="WORDS", help='words, or "phrases"')
     for parser in (show, export):
         parser.add_argument("session", metavar="SESSION", help=session)
+        parser.add_argument("--original", action="store_true", help="texts as they were said first, not as corrected")
     delete.add_argument("session", metavar="SESSION", nargs="?", help=session)
     delete.add_argument("--before", metavar="DATE", help="delete what was said before, such as 2026-05-31")
     delete.add_argument("--yes", action="store_true", help="do not ask")
@@ -655,14 +656,14 @@ def _history_show(args: argparse.Namespace) -> int:
     settings = _settings(args)
     from streamer.commands.history import show
 
-    return show(settings, args.session)
+    return show(settings, args.session, original=args.original)
 
 
 def _history_export(args: argparse.Namespace) -> int:
     settings = _settings(args)
     from streamer.commands.history import export
 
-    return export(settings, args.session, format=args.format, output=args.output)
+    return export(settings, args.session, format=args.format, output=args.output, original=args.original)
 
 
 def _history_search(args: argparse.Namespace) -> int:

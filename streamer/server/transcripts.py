@@ -173,7 +173,8 @@ def _written(history: HistoryFile, session: KeptSession, format: str) -> Iterato
         stream.truncate()
         return text
 
-    for events in history.transcript(session):
+    # JSON Lines have each event as it came, what changed finals included.
+    for events in history.transcript(session) if format == "jsonl" else history.newest(session):
         for event in events:
             writer.handle(event)
         yield written()
@@ -185,7 +186,7 @@ def _json(history: HistoryFile, session: KeptSession) -> Iterator[str]:
     """Yield what `JsonWriter` would write, without holding all of it: the file is read once for each list in it."""
 
     def each(kind: type[Event]) -> Iterator[Event]:
-        return (event for events in history.transcript(session) for event in events if isinstance(event, kind))
+        return (event for events in history.newest(session) for event in events if isinstance(event, kind))
 
     def list_of(kind: type[Event]) -> Iterator[str]:
         for i, event in enumerate(each(kind)):
