@@ -82,7 +82,7 @@ def turns(final: Final) -> Iterator[Final]:
 
     A word of which nobody knows who says it belongs to the words before it, the first ones to those behind them.
     """
-    speaker = next((word.speaker for word in final.words if word.speaker), None)
+    speaker = next((word.speaker for word in final.words if word.speaker and word.word.strip()), None)
     if speaker is None:
         yield final
         return

@@ -30,7 +30,7 @@ class Writer:
         if isinstance(event, Final):
             for final in _divided(event, self._options):
                 for turn in turns(final):
-                    if file_line(turn.text):
+                    if file_line(final.text) and file_line(turn.text):
                         self._final(self._named(turn) if self.names_speakers else turn)
 
     def close(self) -> None:
