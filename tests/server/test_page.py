@@ -114,8 +114,9 @@ async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_fir
             running.log.append(Revision(of=of.seq, by="x", text=text, words=words, edits=edits(of.text, text)))
 
         await page.evaluate(
-            "window.heard = []; new MutationObserver((found) => found.forEach((m) => heard.push(..."
-            "[...m.addedNodes].map((p) => p.textContent)))).observe(document.querySelector('#spoken'), {childList: true})"
+            "window.heard = []; new MutationObserver((found) => found.forEach(({ addedNodes }) =>"
+            " heard.push(...[...addedNodes].map((p) => p.textContent))))"
+            ".observe(document.querySelector('#spoken'), { childList: true })"
         )
         first, second = (running.log.append(final(n, text)) for n, text in ((1, "from shavon"), (2, "the next")))
         await page.wait_for("heard.join() === 'from shavon,the next'")
