@@ -10,6 +10,7 @@ from streamer.correct.pipeline import edits
 from streamer.events import Event, Final, Revision, Speakers, Translation, Word
 from tests.browser import browse
 from tests.server.support import final, partial, ready, serving
+from tests.server.test_protocol_document import blocks
 from tests.sinks.finals import labelled
 
 # In the page: takes events, and returns the transcript as data and in each format.
@@ -111,3 +112,20 @@ async def test_a_transcript_is_kept_and_written() -> None:
         found = await take(ready(), spoken(first, 2.0), newer, msgspec.structs.replace(newer, text=first, edits=()))
         assert (found["saved"][0]["first"], found["saved"][0]["changes"]) == (None, [])
         assert (await take(*(ready(), spoken(first, 2.0), newer), sessions="aab"))["saved"][0]["text"] == first
+
+        # The example of the document makes the same of them.
+        (example,) = blocks("js")
+        told = (
+            ready(),
+            talk,
+            *merged,
+            Revision(of=2, by="glossary", text="Hi", words=talk.words, edits=()),
+            translation,
+        )
+        listed = ",".join(event.stamped(seq, "a").to_json() for seq, event in enumerate(told, 1))
+        final_now = await page.evaluate(
+            f"(() => {{ {example}; [{listed}].forEach(take);"
+            " const { text, words, translation } = finals.get(2);"
+            " return [text, translation, ...words.map(nameOf)]; })()"
+        )
+        assert final_now == ["Hi", "wir trafen Siobhán", "S1", "S1", "S1", None, "S1"]
