@@ -482,8 +482,8 @@ def insert_event(connection: sqlite3.Connection, event: Event, at: float) -> Non
         connection.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (cursor.lastrowid, _spaced(event.text)))
     elif isinstance(event, Revision):  # who searches finds what is shown
         connection.execute(
-            "UPDATE texts SET text = ? WHERE rowid = (SELECT events.id FROM events JOIN sessions ON n = session"
-            " WHERE sessions.id = ? AND seq = ?)",
+            "INSERT OR REPLACE INTO texts (rowid, text)"
+            " SELECT events.id, ? FROM events JOIN sessions ON n = session WHERE sessions.id = ? AND seq = ?",
             (_spaced(event.text), event.session, event.of),
         )
 

@@ -316,3 +316,6 @@ def test_texts_are_read_and_found_as_they_read_by_now(history: History, monkeypa
     assert [event.type for events in file.transcript(session) for event in events][3:7] == ["revision"] * 4
     assert [(hit.seq, hit.snippet) for hit in file.search("siobhan", 9)] == [(first.seq, "with [Siobhan]")]
     assert file.search("shavon", 9) == file.search("chevron", 9) == []
+    assert [hit.seq for hit in file.search("ah", 9)] == [second.seq]
+    assert sum(file.delete(session)) == 8
+    assert file.search("siobhan", 9) == []

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.events import Event, Final, Revision, Speakers, Translation
+from streamer.events import Event, Final, Ready, Revision, Speakers, Translation
 from streamer.sinks.files import GrowingFile
 from streamer.sinks.subtitles import SubtitleOptions, open_writer
 from streamer.sinks.subtitles.revised import SpeakerNames, speaker_of, turns
@@ -86,10 +86,11 @@ def test_a_revision_comes_in_time_while_few_finals_have_followed() -> None:
     assert stream.getvalue() == "One,\n"
 
 
-def test_a_number_of_another_session_is_another_final() -> None:
-    first = said(0, "one")
-    events = [first, first.stamped(first.seq, "later"), revision(first, "One").stamped(9, "later")]
-    assert written("text", events, n_waiting=2) == "one\nOne\n"
+def test_numbers_and_speakers_of_another_session_are_others() -> None:
+    again = Ready(model="m", device={}, sample_rate=16_000, language="en")
+    first = said(0, "one", "S2")
+    events = [first, same("S2", "S1"), again, first, revision(first, "One", "S2")]
+    assert written("text", events, n_waiting=2) == "S1: one\nS2: One\n"
 
 
 @pytest.mark.parametrize(("ending", "expected"), [("txt", "S1: Siobhan here\n"), ("jsonl", None)])

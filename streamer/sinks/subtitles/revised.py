@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from streamer.events import Event, Final, Revision, Speakers, Word
+from streamer.events import Event, Final, Ready, Revision, Speakers, Word
 from streamer.sinks.base import Sink
 
 
@@ -16,34 +16,37 @@ class Revised:
         """Wait for revisions; `n_waiting` is how many finals do, infinite where all wait for the end."""
         self._sink = sink
         self._n_waiting = n_waiting
-        # Those that wait, oldest first, by session and number.
-        self._finals: dict[tuple[str, int], Final] = {}
+        # Those that wait, oldest first, by number.
+        self._finals: dict[int, Final] = {}
         self._names = SpeakerNames()
 
     def handle(self, event: Event) -> None:
         """Take the next event. Those that are about finals go no further."""
         match event:
             case Final():
-                self._finals[event.session, event.seq] = event
-                while len(self._finals) > self._n_waiting:
-                    self._release()
+                self._finals[event.seq] = event
+                self._release(self._n_waiting)
             case Revision(of=of):
-                if (final := self._finals.get((event.session, of))) is not None:
-                    self._finals[event.session, of] = revised(final, event)
+                if of in self._finals:
+                    self._finals[of] = revised(self._finals[of], event)
             case Speakers():
                 self._names.learn(event)
+            case Ready():  # numbers and speakers begin anew
+                self._release(0)
+                self._names = SpeakerNames()
+                self._sink.handle(event)
             case _:
                 self._sink.handle(event)
 
     def close(self) -> None:
         """Hand over what waits."""
-        while self._finals:
-            self._release()
+        self._release(0)
         self._sink.close()
 
-    def _release(self) -> None:
-        final = self._finals.pop(next(iter(self._finals)))
-        self._sink.handle(self._names.named(final))
+    def _release(self, n_waiting: float) -> None:
+        while len(self._finals) > n_waiting:
+            final = self._finals.pop(next(iter(self._finals)))
+            self._sink.handle(self._names.named(final))
 
 
 class SpeakerNames:
