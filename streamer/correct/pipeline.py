@@ -175,14 +175,9 @@ def edits(before: str, after: str) -> tuple[Edit, ...]:
 
 
 def _pieces(text: str) -> list[str]:
-    """Cut a text at its spaces, which stay with the word behind them; scripts without spaces at each character."""
-    words = text.split(" ")
-    pieces = [words[0], *(f" {word}" for word in words[1:])]
-    return [part for piece in pieces for part in ([piece] if piece.isascii() else _characters(piece))]
-
-
-def _characters(piece: str) -> list[str]:
-    return [piece] if any(c.isascii() and c.isalpha() for c in piece) else list(piece)
+    """Cut a text at its spaces, which stay with the word behind them; one that has none, at each character."""
+    first, *others = text.split(" ")
+    return [first, *(f" {word}" for word in others)] if others or text.isascii() else list(text)
 
 
 class _Lane:
