@@ -66,6 +66,8 @@ def transcribe_files(
         raise UsageError(
             "diarize compares the channels of a whole file: expected files, without --stream; leave one out"
         )
+    if settings.decoding.task == "both" and streaming:
+        raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     console = Console(stderr=True)
     exit_codes = [0]
     # In seconds, as far as that is known.

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from streamer.events import Error, Event, Ready
 from streamer.live.enrich import Enrichment
 from streamer.protocols.native import SessionOptions
 from streamer.settings.apply import decode_options, gate_settings, is_conditioned
-from streamer.settings.check import check_decode_options
+from streamer.settings.check import check_decode_options, check_task
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
@@ -59,7 +60,15 @@ def open_session(
         on_event=lambda event: log.append(label(event if enriched is None else enriched.label(event))),
         on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
     )
-    enriched = enrichment.open(log, runner.ring) if enrichment is not None else None
+    weakly = weakref.ref(runner)  # which refers to what is added: a session that is over goes at once
+
+    def translation_s() -> float:
+        served = weakly()
+        if served is None or not served.settings.translated:
+            return 0.0
+        return math.inf if served.recorded else settings.correction.deadline_s
+
+    enriched = enrichment.open(log, runner.ring, translation_s) if enrichment is not None else None
     log.append(ready_event(model, chosen.language))
     return runner
 
@@ -75,6 +84,8 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     Raises ConfigError where the model does not know a language, cannot translate, or cannot do what the options say.
     """
     task = options.task or settings.decoding.task
+    check_task(task, model)
+    translated, task = task == "both", "transcribe" if task == "both" else task
     language = options.language or settings.decoding.language
     for code in options.languages or ():
         model.tokenizer.start_sequence(code, task)
@@ -97,6 +108,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
         language=model.choose_language(language, task),
         task=task,
+        translated=translated,
     )
     return _with_options(chosen, settings, model, options)
 
