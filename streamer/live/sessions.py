@@ -14,7 +14,7 @@ from streamer.events import Error, Event, Ready
 from streamer.live.enrich import Enrichment
 from streamer.protocols.native import SessionOptions
 from streamer.settings.apply import decode_options, gate_settings, is_conditioned
-from streamer.settings.check import check_decode_options, check_task
+from streamer.settings.check import check_decode_options
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
@@ -84,8 +84,6 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     Raises ConfigError where the model does not know a language, cannot translate, or cannot do what the options say.
     """
     task = options.task or settings.decoding.task
-    check_task(task, model)
-    translated, task = task == "both", "transcribe" if task == "both" else task
     language = options.language or settings.decoding.language
     for code in options.languages or ():
         model.tokenizer.start_sequence(code, task)
@@ -107,8 +105,8 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
         compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
         language=model.choose_language(language, task),
-        task=task,
-        translated=translated,
+        task="transcribe" if task == "both" else task,
+        translated=task == "both",
     )
     return _with_options(chosen, settings, model, options)
 

@@ -1,7 +1,7 @@
 """Finals translated into English beside the transcript, in the time that captions leave.
 
-What is translated is a passage: finals up to the end of a sentence, or of speech. Its audio is encoded by itself, with
-a decoder and buffers of its own, so that windows of captions wait for one call of a graph at most.
+What is translated is a passage: finals up to the end of a sentence, or of speech. Its audio is encoded by itself, in
+buffers of its own, so that windows of captions wait for one call of a graph at most.
 """
 
 import dataclasses
@@ -9,13 +9,12 @@ import logging
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.audio.mel import log_mel
 from streamer.correct.pipeline import Lane, ReadAudio, once
-from streamer.errors import StreamerError
+from streamer.errors import BusyError, StreamerError
 from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.live.recordings import LOOK_S
@@ -42,95 +41,71 @@ RECORDED_PATIENCE_S = 0.1
 # Of the translation before, what the model sees.
 PROMPT_CHARACTERS = 200
 
-
-class LateError(Exception):
-    """The deadline of a passage is over."""
-
-
-@dataclass(frozen=True, slots=True)
-class Passage:
-    """Finals of one language, and their audio."""
-
-    finals: tuple[Final, ...]
-    samples: Float32Array  # shape (n,), 30 s at most
-    before: str  # the end of the translation of what was said before
-    until_s: float  # by the monotonic clock; infinity where the audio is a recording
+LATE = "captions leave no time for it: what is late is left out"
 
 
 class Translations:
-    """Translates for all sessions, one passage after another. Any thread may call what is public."""
+    """Translates for all sessions, one passage after another. Nothing takes memory before the first."""
 
     def __init__(self, settings: Settings, model: WhisperModel, is_live_busy: Callable[[], bool]) -> None:
-        """Translate with a model, a call at a time when no window of a live session is due or at work.
-
-        Nothing takes memory before the first passage.
-        """
-        # Why the newest passage was not translated, in a few words; empty while all is well.
+        # Why the newest passage was not translated, and whether the log was told of such a thing.
         self.failing = ""
-        self._n_late = 0
-        # Begins what a session's passages go through, one after another.
+        self._told = False
+        # What passages go through, in a thread.
         self.lane = Lane("translate", MAX_WAITING)
         # Grammar, words and prompt are of the language that is spoken.
-        self._decoding = dataclasses.replace(settings.decoding, grammar="", hotwords=(), initial_prompt="", prefix="")
-        self._is_conditioned = is_conditioned(settings.decoding, model)
+        self._decoding = dataclasses.replace(settings.decoding, grammar="", hotwords=(), initial_prompt="")
+        self._conditioned = is_conditioned(settings.decoding, model)
         self._model = model
         self._is_live_busy = is_live_busy
         # The thread's own: deadline of the passage that is at work; what encodes and decodes it.
         self._until_s = math.inf
         self._twin: tuple[WhisperEncoder, WhisperDecoder] | None = None
 
-    def translate(self, passage: Passage) -> str:
-        """Return a passage in English, empty where that cannot be told; called in the lane's thread."""
-        try:
-            text = self._translate(passage)
-        except LateError:
-            self.give_up()
-            return ""
-        except StreamerError as error:
-            if not self.failing:
-                logger.warning("nothing is translated for now: %s", printable(str(error)))
-            self.failing = str(error)
-            return ""
-        self.failing = ""
-        return text
+    def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
+        """Return what is said in English, empty where that cannot be told. Called by the thread.
 
-    def give_up(self) -> None:
-        """A passage is left out: there is no time for it, or no room."""
-        self.failing = "captions leave no time for it: what is late is left out"
-        if not self._n_late:
-            logger.warning("translation: %s", self.failing)  # once: it may come and go with each sentence
-        self._n_late += 1
-
-    def _translate(self, passage: Passage) -> str:
-        self._until_s = passage.until_s
-        self._give_way()
-        if self._twin is None:
-            model = self._model.twin(self._model.runtime.windows_s)
-            model.call_before(self._give_way)
-            self._twin = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
-        encoder, decoder = self._twin
-        n_samples = len(passage.samples)
+        samples : shape (n,), 30 s at most
+        before : the translation before
+        until_s : deadline by the monotonic clock; infinity for a recording
+        """
+        self._until_s = until_s
         request = Request(
             prefix=(),
-            prompt=passage.before if self._is_conditioned else "",
-            language=passage.finals[0].language,
+            prompt=before if self._conditioned else "",
+            language=language,
             task="translate",
-            n_samples=n_samples,
+            n_samples=len(samples),
             retry_s=RETRY_S,
         )
-        encoded = encoder.encode(log_mel(passage.samples, self._model.dims.n_mels), 0, n_samples)
-        hypothesis = decoder.decode(encoded, request)
+        try:
+            self._give_way()
+            if self._twin is None:
+                model = self._model.twin(self._model.runtime.windows_s)
+                model.call_before(self._give_way)
+                self._twin = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
+            encoder, decoder = self._twin
+            encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
+            hypothesis = decoder.decode(encoded, request)
+        except StreamerError as error:
+            self.fail(str(error))
+            return ""
+        self.failing = ""
         return "" if hypothesis.failed else "".join(word.text for word in hypothesis.words).strip()
+
+    def fail(self, why: str) -> None:
+        """Note, and tell once, that a passage is left out."""
+        self.failing = why
+        if not self._told:  # it may come and go with each sentence
+            logger.warning("not everything is translated: %s", printable(why))
+        self._told = True
 
     def _give_way(self) -> None:
         """Let windows of captions go first; called before each call of a graph."""
-        begin_s = time.monotonic()
-        while self._is_live_busy():
-            now_s = time.monotonic()
+        patient_until_s = time.monotonic() + RECORDED_PATIENCE_S if self._until_s == math.inf else math.inf
+        while self._is_live_busy() and (now_s := time.monotonic()) < patient_until_s:
             if now_s >= self._until_s:
-                raise LateError
-            if self._until_s == math.inf and now_s >= begin_s + RECORDED_PATIENCE_S:
-                return
+                raise BusyError(LATE)
             time.sleep(LOOK_S)
 
 
@@ -140,10 +115,7 @@ class TranslatedSession:
     def __init__(
         self, translations: Translations, log: EventLog, audio: ReadAudio, patience_s: Callable[[], float]
     ) -> None:
-        """Translate from now on.
-
-        patience_s : returns for how long a final's translation is waited for; 0 where none is wanted
-        """
+        """Follow a session; `patience_s` says for how long a translation is waited for, 0 where none is wanted."""
         self._translations = translations
         self._log = log
         self._audio = audio
@@ -151,9 +123,9 @@ class TranslatedSession:
         # Finals of the passage that is open, and where speech ended of which no final has come.
         self._open: list[Final] = []
         self._ends_s: list[float] = []
-        # Until when what was handed on is waited for, by the monotonic clock.
+        # Until when what was handed on is waited for.
         self._until_s = -math.inf
-        # The lane's own: the end of what was translated.
+        # The thread's own: what was translated last.
         self._said = ""
         log.subscribe(self._take)
 
@@ -166,41 +138,35 @@ class TranslatedSession:
             end()
 
     def _take(self, event: Event) -> None:
-        match event:
-            case Speech(state="end"):
-                self._ends_s.append(event.time)
-            case Gap():
+        if isinstance(event, Speech) and event.state == "end":
+            self._ends_s.append(event.time)
+        elif isinstance(event, Gap):
+            self._close()
+        elif isinstance(event, Final):
+            first = (self._open or [event])[0]
+            if event.language != first.language or event.end - first.start > CHUNK_LENGTH_S:
                 self._close()
-            case Final():
-                self._take_final(event)
-
-    def _take_final(self, final: Final) -> None:
-        ended = any(end_s <= final.end for end_s in self._ends_s)
-        self._ends_s = [end_s for end_s in self._ends_s if end_s > final.end]
-        first = self._open[0] if self._open else final
-        if final.language != first.language or final.end - first.start > CHUNK_LENGTH_S:
-            self._close()
-        if final.text and final.language != ENGLISH and self._patience_s():
-            self._open.append(final)
-        if ended or final.text.endswith(SENTENCE_ENDS):
-            self._close()
+            if event.text and event.language != ENGLISH and self._patience_s():
+                self._open.append(event)
+            if event.text.endswith(SENTENCE_ENDS) or any(end_s <= event.end for end_s in self._ends_s):
+                self._close()
+            self._ends_s = [end_s for end_s in self._ends_s if end_s > event.end]
 
     def _close(self) -> None:
         """The passage that is open is complete: hand it on."""
-        finals, self._open = tuple(self._open), []
+        finals, self._open = self._open, []
         patience_s = self._patience_s()
         if not finals or not patience_s:
             return
-        begin_s = finals[0].start
-        samples = self._audio(begin_s, min(finals[-1].end, begin_s + CHUNK_LENGTH_S))
         self._until_s = until_s = time.monotonic() + patience_s
-        if samples is None or not self._translations.lane.put(lambda: self._translate(finals, samples, until_s)):
-            self._translations.give_up()
+        samples = self._audio(finals[0].start, min(finals[-1].end, finals[0].start + CHUNK_LENGTH_S))
+        if samples is None or not self._translations.lane.put(lambda: self._translate(finals[-1], samples, until_s)):
+            self._translations.fail(LATE)
 
-    def _translate(self, finals: tuple[Final, ...], samples: Float32Array, until_s: float) -> None:
+    def _translate(self, final: Final, samples: Float32Array, until_s: float) -> None:
         if self._log.closed:
             return
-        self._said = text = self._translations.translate(Passage(finals, samples, self._said, until_s))
-        self._said = self._said[-PROMPT_CHARACTERS:]
+        text = self._translations.translate(samples, final.language, self._said, until_s)
+        self._said = text[-PROMPT_CHARACTERS:]
         if text:
-            self._log.append(Translation(of=finals[-1].seq, text=text, language=ENGLISH))
+            self._log.append(Translation(of=final.seq, text=text, language=ENGLISH))

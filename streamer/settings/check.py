@@ -82,8 +82,7 @@ def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> N
     Raises ConfigError.
     """
     tokenizer, n_text_ctx = model.tokenizer, model.dims.n_text_ctx
-    check_task(decoding.task, model)
-    tokenizer.choose_language(decoding.language, "transcribe" if decoding.task == "both" else decoding.task)
+    model.choose_language(decoding.language, decoding.task)
     check_decode_options(decode_options(decoding, model), model)
     room = n_text_ctx // 2 - max(decoding.sample_len or 0, START_TOKENS + 1)
     if decoding.prefix and room <= 0:
@@ -92,14 +91,6 @@ def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> N
             f" than {n_text_ctx // 2}, half of the model's context"
         )
     _check_length("prefix", len(text_tokens(decoding.prefix, tokenizer)), room, "tokens")
-
-
-def check_task(task: str, model: WhisperModel) -> None:
-    """Raise ConfigError where a model is to translate beside the transcript, and knows English only."""
-    if task == "both":
-        if model.tokenizer.known_languages == ["en"]:
-            raise ConfigError(f"task is both, and {model.name} hears English only: choose a multilingual model")
-        model.choose_language("auto", "translate")  # warns where it was not trained for that
 
 
 def check_decode_options(options: DecodeOptions, model: WhisperModel) -> DecodeOptions:
