@@ -27,7 +27,7 @@ class Enrichment:
         correctors = _correctors(settings, model, engine)
         self.corrections = Corrections(correctors, deadline_s=settings.correction.deadline_s) if correctors else None
         # Any client may ask for translations.
-        self.translations = Translations(settings, model, lambda: engine.busy)
+        self.translations = Translations(settings, model, engine.is_free_for)
 
     @property
     def failing(self) -> str:

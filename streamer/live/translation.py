@@ -47,7 +47,8 @@ LATE = "captions leave no time for it: what is late is left out"
 class Translations:
     """Translates for all sessions, one passage after another. Nothing takes memory before the first."""
 
-    def __init__(self, settings: Settings, model: WhisperModel, is_live_busy: Callable[[], bool]) -> None:
+    def __init__(self, settings: Settings, model: WhisperModel, is_free_for: Callable[[float], bool]) -> None:
+        """Translate in the time that captions leave: `is_free_for` says whether they need none for so many seconds."""
         # Why the newest passage was not translated, and whether the log was told of such a thing.
         self.failing = ""
         self._told = False
@@ -57,9 +58,13 @@ class Translations:
         self._decoding = dataclasses.replace(settings.decoding, grammar="", hotwords=(), initial_prompt="")
         self._conditioned = is_conditioned(settings.decoding, model)
         self._model = model
-        self._is_live_busy = is_live_busy
-        # The thread's own: deadline of the passage that is at work; what encodes and decodes it.
+        self._is_free_for = is_free_for
+        # The thread's own: deadline of the passage that is at work; calls that were made for it, and when the last
+        # began; what a call of encoder, cross-KV and decoder took last; what encodes and decodes.
         self._until_s = math.inf
+        self._n_calls = 0
+        self._called_s = 0.0
+        self._took_s = [0.0, 0.0, 0.0]
         self._twin: tuple[WhisperEncoder, WhisperDecoder] | None = None
 
     def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
@@ -69,7 +74,7 @@ class Translations:
         before : the translation before
         until_s : deadline by the monotonic clock; infinity for a recording
         """
-        self._until_s = until_s
+        self._until_s, self._n_calls = until_s, 0
         request = Request(
             prefix=(),
             prompt=before if self._conditioned else "",
@@ -79,7 +84,6 @@ class Translations:
             retry_s=RETRY_S,
         )
         try:
-            self._give_way()
             if self._twin is None:
                 model = self._model.twin(self._model.runtime.windows_s)
                 model.call_before(self._give_way)
@@ -101,12 +105,18 @@ class Translations:
         self._told = True
 
     def _give_way(self) -> None:
-        """Let windows of captions go first; called before each call of a graph."""
-        patient_until_s = time.monotonic() + RECORDED_PATIENCE_S if self._until_s == math.inf else math.inf
-        while self._is_live_busy() and (now_s := time.monotonic()) < patient_until_s:
+        """Wait until captions leave time for a call of a graph; called before each."""
+        now_s = time.monotonic()
+        if self._n_calls:
+            self._took_s[min(self._n_calls, 3) - 1] = now_s - self._called_s
+        patient_until_s = now_s + RECORDED_PATIENCE_S if self._until_s == math.inf else math.inf
+        while not self._is_free_for(self._took_s[min(self._n_calls, 2)]) and now_s < patient_until_s:
             if now_s >= self._until_s:
+                self._took_s = [took_s / 2 for took_s in self._took_s]  # or one slow call would be the last
                 raise BusyError(LATE)
             time.sleep(LOOK_S)
+            now_s = time.monotonic()
+        self._n_calls, self._called_s = self._n_calls + 1, now_s
 
 
 class TranslatedSession:

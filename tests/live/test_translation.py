@@ -1,8 +1,8 @@
 """Finals translated beside the transcript: which are put together, in which order it is told, and who goes first."""
 
+import math
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,6 +23,7 @@ from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, WAIT_S, pause_after, recording, running, transcribe
+from tests.fakes import Clock
 from tests.promises import check_promises
 
 SECOND = np.zeros(SAMPLE_RATE, dtype=np.float32)
@@ -43,7 +44,7 @@ class Interpreter(Translations):
 
     def __init__(self) -> None:
         generation = SimpleNamespace(prompted=True)
-        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda: False)  # type: ignore[arg-type]
+        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda duration_s: True)  # type: ignore[arg-type]
         # Called before it answers.
         self.meanwhile: Callable[[], object] = lambda: None
 
@@ -129,23 +130,30 @@ def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
 
 
 class Machine:
-    """A model whose calls are counted, and live sessions that keep it busy for some looks."""
+    """A model of which each call takes longer than the one before, and captions that leave no time for some looks."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, n_busy: float = 0) -> None:
+        self.clock = Clock()
+        monkeypatch.setattr(translation, "time", SimpleNamespace(monotonic=self.clock, sleep=self.clock.advance))
         self.n_busy = n_busy
         self.n_calls = 0
         self.before: Callable[[], None] = lambda: None
         self.asked: list[Any] = []
-        generation = SimpleNamespace(prompted=True)
-        self.dims, self.generation = SimpleNamespace(n_mels=80), generation
+        # For how long captions were asked to leave time.
+        self.needed_s: list[float] = []
+        self.dims, self.generation = SimpleNamespace(n_mels=80), SimpleNamespace(prompted=True)
         self.runtime = SimpleNamespace(windows_s=(5, 30))
         monkeypatch.setattr(translation, "WhisperEncoder", lambda model: SimpleNamespace(encode=self.call))
         monkeypatch.setattr(translation, "WhisperDecoder", lambda *_: SimpleNamespace(decode=self.decode))
-        self.translations = Translations(Settings(), self, self.busy)  # type: ignore[arg-type]
+        self.translations = Translations(Settings(), self, self.is_free_for)  # type: ignore[arg-type]
 
-    def busy(self) -> bool:
+    def translate(self, within_s: float) -> str:
+        return self.translations.translate(SECOND, "de", "", self.clock() + within_s)
+
+    def is_free_for(self, duration_s: float) -> bool:
+        self.needed_s.append(duration_s)
         self.n_busy -= 1
-        return self.n_busy >= 0
+        return self.n_busy < 0
 
     def twin(self, windows_s: tuple[int, ...]) -> "Machine":
         assert windows_s == (5, 30)
@@ -157,29 +165,35 @@ class Machine:
     def call(self, *_: object) -> None:
         self.before()
         self.n_calls += 1
+        self.clock.advance(float(self.n_calls))
 
     def decode(self, _: object, request: object) -> object:
-        self.call()
+        for _ in range(3):
+            self.call()
         self.asked.append(request)
         return SimpleNamespace(failed=False, words=[SimpleNamespace(text=" Good"), SimpleNamespace(text=" day.")])
 
 
-def test_windows_of_captions_go_first_and_what_is_late_is_left_out(
+def test_a_call_waits_until_captions_leave_as_much_time_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch, n_busy=3)
+    assert machine.translate(100.0) == "Good day."
+    assert (machine.asked[0].task, machine.asked[0].language) == ("translate", "de")
+    # Three looks more at the first; calls of the decoder take as long as the last.
+    assert machine.needed_s == pytest.approx([0.0] * 6 + [3.0])
+    assert machine.translate(100.0) == "Good day."
+    assert machine.needed_s[7:] == pytest.approx([1.0, 2.0, 3.0, 7.0])
+
+
+def test_what_is_late_is_left_out_and_a_recording_is_not_late(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    machine = Machine(monkeypatch, n_busy=3)
-    subject = machine.translations
-    assert subject.translate(SECOND, "de", "", time.monotonic() + WAIT_S) == "Good day."
-    assert machine.n_busy < 0
-    assert (machine.asked[0].task, machine.asked[0].language, machine.n_calls) == ("translate", "de", 2)
-    machine.n_busy = np.inf
+    machine = Machine(monkeypatch, n_busy=math.inf)
     for _ in range(2):
-        assert subject.translate(SECOND, "de", "", time.monotonic() + 0.01) == ""
-    assert (machine.n_calls, subject.failing) == (2, LATE)
+        assert machine.translate(1.0) == ""
+    assert (machine.n_calls, machine.translations.failing) == (0, LATE)
     assert len(caplog.records) == 1
-    # A recording waits for captions a little, and is not late.
-    assert subject.translate(SECOND, "de", "", np.inf) == "Good day."
-    assert subject.failing == ""
+    assert machine.translate(math.inf) == "Good day."
+    assert machine.translations.failing == ""
 
 
 def test_a_model_that_knows_english_only_is_refused(model: WhisperModel) -> None:
