@@ -76,8 +76,11 @@ def told(*events: Event, patience_s: float = WAIT_S, interpreter: Interpreter | 
     return published
 
 
-def translations(*events: Event, **options: Any) -> list[tuple[int, str]]:  # noqa: ANN401 - as told
-    return [(event.of, event.text) for event in told(*events, **options) if isinstance(event, Translation)]
+def translations(*events: Event, **options: Any) -> list[tuple[str, str]]:  # noqa: ANN401 - as told
+    """Return which final each translation names, and what it says."""
+    published = told(*events, **options)
+    texts = {event.seq: event.text for event in published if isinstance(event, Final)}
+    return [(texts[event.of], event.text) for event in published if isinstance(event, Translation)]
 
 
 def test_a_translation_comes_behind_its_final_and_before_the_end() -> None:
@@ -88,7 +91,7 @@ def test_a_translation_comes_behind_its_final_and_before_the_end() -> None:
 
 def test_finals_of_one_sentence_are_translated_together() -> None:
     spoken = (final("Guten", 0.0, 2.0), final("Tag.", 2.0, 3.0), final("Bis", 3.0, 4.0), final("dann!", 4.0, 8.0))
-    assert translations(*spoken) == [(2, "3 s of de"), (4, "5 s of de and more")]
+    assert translations(*spoken) == [("Tag.", "3 s of de"), ("dann!", "5 s of de and more")]
 
 
 @pytest.mark.parametrize(
@@ -102,17 +105,17 @@ def test_a_sentence_that_breaks_off_is_translated_as_far_as_it_goes(between: Eve
     # A silence is told before its final, a gap behind it.
     before, behind = ((between,), ()) if isinstance(between, Speech) else ((), (between,))
     found = translations(*before, final("Guten", 0.0, 2.0), *behind, final("Tag.", 3.0, 4.0))
-    assert found == [(found[0][0], "2 s of de"), (found[1][0], "1 s of de and more")]
+    assert found == [("Guten", "2 s of de"), ("Tag.", "1 s of de and more")]
 
 
 def test_what_does_not_fit_a_window_or_is_in_another_language_is_translated_by_itself() -> None:
-    assert translations(final("und", 0.0, 20.0), final("und", 20.0, 31.0)) == [
-        (1, "20 s of de"),
-        (2, "11 s of de and more"),
+    assert translations(final("und", 0.0, 20.0), final("oder", 20.0, 31.0)) == [
+        ("und", "20 s of de"),
+        ("oder", "11 s of de and more"),
     ]
     assert translations(final("und", 0.0, 1.0), final("et.", 1.0, 2.0, "fr")) == [
-        (1, "1 s of de"),
-        (2, "1 s of fr and more"),
+        ("und", "1 s of de"),
+        ("et.", "1 s of fr and more"),
     ]
 
 
