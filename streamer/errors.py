@@ -36,12 +36,18 @@ class StreamerError(Exception):
     # Short machine-readable name, used as `code` of an `error` event.
     code: ClassVar[str] = "failed"
 
+    # How a request is answered that fails with it, and how a WebSocket is closed (RFC 9110, 15; RFC 6455, 7.4).
+    status: int = 500
+    close_code: ClassVar[int] = 1011
+
 
 class UsageError(StreamerError):
     """Wrong usage or configuration."""
 
     exit_code: ClassVar[int] = 2
     code: ClassVar[str] = "usage"
+    status = 400
+    close_code: ClassVar[int] = 1008
 
 
 class ConfigError(UsageError):
@@ -54,10 +60,12 @@ class AudioFileError(UsageError):
 
 class ModelError(UsageError):
     code: ClassVar[str] = "model"
+    status = 500
 
 
 class UnknownModelError(ModelError):
     code: ClassVar[str] = "model_not_found"
+    status = 404
 
 
 class UploadError(UsageError):
@@ -65,8 +73,6 @@ class UploadError(UsageError):
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
-
-        # Of the HTTP response.
         self.status = status
 
 
@@ -136,14 +142,19 @@ class InferenceError(StreamerError):
 
 class BusyError(StreamerError):
     code: ClassVar[str] = "busy"
+    status = 429
+    close_code: ClassVar[int] = 1013
 
 
 class IdleError(StreamerError):
     code: ClassVar[str] = "idle"
+    close_code: ClassVar[int] = 1008
 
 
 class StoppingError(StreamerError):
     code: ClassVar[str] = "stopping"
+    status = 503
+    close_code: ClassVar[int] = 1001
 
 
 class HistoryError(StreamerError):

@@ -158,7 +158,7 @@ class RealtimeDialogue(dialogue.Dialogue):
             else:
                 self._opened, self._refused, self._item, self._sent_s = False, True, None, 0.0
             return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
-        return [self._say_failure(error.code, str(error)), Hangup(dialogue.close_code(error), error.code)]
+        return [self._say_failure(error.code, str(error)), Hangup(error.close_code, error.code)]
 
     # What the client wants.
 

@@ -15,7 +15,7 @@ from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import IdleError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Word
 from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Do, Finish, Hangup, Hear, Open, close_code, say_json
+from streamer.protocols.dialogue import Action, Dialogue, Do, Finish, Hangup, Hear, Open, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import bare, hotwords, note_model
 
@@ -110,7 +110,7 @@ class Vosk(Dialogue):
 
     def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
         """Close: the protocol has no word for it."""
-        return [Hangup(close_code(error), str(error))]
+        return [Hangup(error.close_code, str(error))]
 
     def _configure(self, config: _Config) -> None:
         if config.model:
