@@ -22,8 +22,7 @@ from streamer.protocols import dialogue, openai_messages
 from streamer.protocols.dialogue import Action, Change, Do, Hangup, Hear, Open, Say, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.openai_messages import Append, Clear, Commit, FlatUpdate, InvalidRequestError, Session, Update
-from streamer.protocols.openai_models import OPENAI_MODELS
-from streamer.protocols.text import note_model
+from streamer.protocols.text import OPENAI_MODELS, note_model
 
 MIN_COMMIT_S = 0.1
 
