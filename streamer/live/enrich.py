@@ -64,4 +64,12 @@ class EnrichedSession:
 
 
 def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
-    return []
+    wanted = settings.correction
+    correctors: list[Corrector] = []
+    if wanted.to:
+        from streamer.correct.language_model import LanguageModel
+
+        correctors.append(
+            LanguageModel(wanted.to, model=wanted.to_model, api_key=wanted.api_key, deadline_s=wanted.deadline_s)
+        )
+    return correctors
