@@ -46,6 +46,7 @@ _RUN_FLAGS = (
     "outputs.to",
     "correction.to",
     "correction.to_model",
+    "correction.figures",
 )
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FLAGS = (

@@ -72,4 +72,8 @@ def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedW
         correctors.append(
             LanguageModel(wanted.to, model=wanted.to_model, api_key=wanted.api_key, deadline_s=wanted.deadline_s)
         )
+    if wanted.figures:
+        from streamer.correct.figures import Figures
+
+        correctors.append(Figures())
     return correctors
