@@ -103,14 +103,20 @@ def _check_repeat(gone: list[str], before: list[str], behind: list[str], languag
 def _check_replacement(gone: list[str], come: list[str], language: str) -> None:
     if any(_frozen(gone, language, kind) != _frozen(come, language, kind) for kind in ("meaning", "function")):
         raise RefusedError("it changes a number, a negation or a function word")
-    one_by_one = zip(gone, come, strict=False) if len(gone) == len(come) else ()
     joined = "".join(gone), "".join(come)
     if any(_opposite(a, b) for a, b in (*product(gone, come), joined)):
         raise RefusedError("it turns a word into its opposite")
-    if one_by_one and all(likeness(a, b) >= MIN_LIKENESS for a, b in one_by_one):
-        return
-    if max(len(gone), len(come)) > MAX_JOINED or _spelling(*joined) < MIN_LIKENESS_JOINED:
+    if list(map(_n_parts, gone)) == list(map(_n_parts, come)):
+        like = all(likeness(a, b) >= MIN_LIKENESS for a, b in zip(gone, come, strict=True))
+    else:
+        like = max(len(gone), len(come)) <= MAX_JOINED and _spelling(*joined) >= MIN_LIKENESS_JOINED
+    if not like:
         raise RefusedError("it puts in words that are unlike what was heard")
+
+
+def _n_parts(key: str) -> int:
+    """Return how many words a word is made of, such as two with a hyphen."""
+    return len(re.findall(r"[^\W_]+(?:'[^\W_]+)*", key))
 
 
 def _check_marks(word: str) -> None:

@@ -110,8 +110,7 @@ class LanguageModel:
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
-        groups = written(heard.words)
-        language = heard.final.language
+        groups, language = written(heard.words), heard.final.language
         # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
         if len(groups) < MIN_WORDS or language not in FROZEN or left_s < self._deadline_s / 2:
             return heard.words
@@ -119,7 +118,8 @@ class LanguageModel:
             raise PeerError(self._failure)
         texts = [spelled(group) for group in groups]
         try:
-            new = self._useful(self._runner.run(self._ask(heard, " ".join(texts), left_s)), texts)
+            text = " ".join(texts)
+            new = proposed(text, self._runner.run(self._ask(heard, text, left_s)))
             found = changes(texts, new, language)
             self._n_useless = 0
         except RefusedError as refusal:
@@ -166,25 +166,24 @@ class LanguageModel:
                 f" See {NAMES.timeout}"
             ) from None
 
-    @staticmethod
-    def _useful(answer: str, texts: Sequence[str]) -> list[str]:
-        """Return the words of a text with the edits of an answer. Raises RefusedError where it is none."""
-        fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", answer, re.DOTALL)
-        try:
-            edits = msgspec.json.decode(fenced[1] if fenced else answer, type=Answer).edits
-        except (msgspec.MsgspecError, RecursionError, UnicodeError):
-            raise RefusedError("it is no list of edits in JSON") from None
-        text = " ".join(texts)
-        places = []
-        for edit in edits:
-            found = [*re.finditer(rf"(?<!\w){re.escape(edit.old)}(?!\w)", text)]
-            if len(found) != 1:
-                raise RefusedError("it replaces what is not in the text, or there more than once")
-            places.append((found[0].start(), found[0].end(), edit.new))
-        end, pieces = 0, []
-        for start, stop, new in sorted(places):
-            if start < end:
-                raise RefusedError("its edits overlap")
-            pieces += [text[end:start], new]
-            end = stop
-        return "".join([*pieces, text[end:]]).split()
+
+def proposed(text: str, answer: str) -> list[str]:
+    """Return the words of a text with the edits of an answer. Raises RefusedError where it is no such list."""
+    fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", answer, re.DOTALL)
+    try:
+        edits = msgspec.json.decode(fenced[1] if fenced else answer, type=Answer).edits
+    except (msgspec.MsgspecError, RecursionError, UnicodeError):
+        raise RefusedError("it is no list of edits in JSON") from None
+    places = []
+    for edit in edits:
+        found = [*re.finditer(rf"(?<!\w){re.escape(edit.old)}(?!\w)", text)]
+        if len(found) != 1:
+            raise RefusedError("it replaces what is not in the text, or there more than once")
+        places.append((found[0].start(), found[0].end(), edit.new))
+    end, pieces = 0, []
+    for start, stop, new in sorted(places):
+        if start < end:
+            raise RefusedError("its edits overlap")
+        pieces += [text[end:start], new]
+        end = stop
+    return "".join([*pieces, text[end:]]).split()

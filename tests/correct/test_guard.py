@@ -31,6 +31,7 @@ def result(old: str, new: str, language: str = "en") -> str:
         ("it grew by 5 in the last year", "It grew by 5, in the last year."),
         ("the patient has new monia again today", "the patient has newmonia again today"),
         ("dr smiths house is over there by the lake", "Dr. Smith's house is over there by the lake."),
+        ("the well known ecommerce site is down again today", "The well-known e-commerce site is down again today."),
         ("nothing to correct here", "nothing to correct here"),
     ],
 )
@@ -66,6 +67,8 @@ def test_spelling_case_punctuation_and_repeats_may_be_corrected(old: str, new: s
         ("we met marc in the stat", "We nett Marg in tho stad", "function word"),
         ("alpha bravo gamma delta", "alfa brava gamma delta", "2 of 4 words"),
         ("we said hello to the crowd", "WE SAID HELLO TO THE CROWD", "6 of 6 words"),
+        ("we met york at the station", "we met york-burned at the station", "unlike"),
+        ("we met york at the station", "we met york.Burned at the station", "unlike"),
         ("we met anna at the station", "we met anna!!!!!!! at the station", "punctuation"),
         ("we met anna at the station", "we met an\u200bna at the station", "no letters"),
         ("we met anna at the station", "we met Аnnа at the station", "no letters"),

@@ -7,6 +7,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +16,8 @@ from streamer.correct.language_model import MAX_USELESS, RETRY_S, LanguageModel
 from streamer.correct.pipeline import Corrections
 from streamer.errors import ConfigError, PeerError
 from streamer.events import Event, Final, Revision, Word
+from streamer.live.enrich import Enrichment
+from streamer.settings.table import CorrectionSettings, Settings
 from streamer.stream.eventlog import EventLog
 from tests.chat_endpoint import Reply, Script, chat_endpoint, message, saying
 from tests.fakes import Clock
@@ -346,3 +349,13 @@ def test_captions_go_on_without_it_and_the_log_has_one_line(make: Make, caplog: 
     assert not any(isinstance(event, Revision) for event in events)
     assert [record.levelname for record in caplog.records if "language_model" in record.getMessage()] == ["WARNING"]
     assert "cannot be reached" in corrections.failing["language_model"]
+
+
+def test_the_settings_ask_for_it() -> None:
+    wanted = CorrectionSettings(to="http://127.0.0.1:9/v1", figures=True)
+    none = cast(Any, None)  # no corrector of these needs a model
+    corrections = Enrichment(Settings(correction=wanted), none, none).corrections
+    assert corrections is not None
+    assert [each.name for each in corrections.slow] == ["language_model"]
+    assert [each.name for each in corrections.quick] == ["figures"]
+    assert Enrichment(Settings(), none, none).corrections is None
