@@ -1,6 +1,7 @@
 """The language model against a small real endpoint: what it may correct, and an endpoint that does all but that."""
 
 import asyncio
+import contextlib
 import json
 import logging
 import re
@@ -20,6 +21,7 @@ from streamer.live.enrich import Enrichment
 from streamer.settings.table import CorrectionSettings, Settings
 from streamer.stream.eventlog import EventLog
 from tests.chat_endpoint import Reply, Script, chat_endpoint, message, saying
+from tests.daemon import pause_after, recording, running, transcribe
 from tests.fakes import Clock
 
 WAIT_S = 20.0
@@ -359,3 +361,24 @@ def test_the_settings_ask_for_it() -> None:
     assert [each.name for each in corrections.slow] == ["language_model"]
     assert [each.name for each in corrections.quick] == ["figures"]
     assert Enrichment(Settings(), none, none).corrections is None
+
+
+@pytest.mark.slow
+async def test_a_daemon_tells_what_it_corrects_and_that_its_endpoint_fails() -> None:
+    async def correct(reply: Reply) -> None:
+        text = json.loads(endpoint.questions[-1])["text"]
+        word = next(word for word in text.split() if word.isalpha() and word.islower() and text.count(word) == 1)
+        await saying(edits((word, word.capitalize())))(reply)
+
+    with contextlib.ExitStack() as stack:
+        async with chat_endpoint(correct, *[fails] * 9) as endpoint:
+            wanted = ("--input", "none", "--correct-with", endpoint.url, "--correct-with-model", "m")
+            daemon = await asyncio.to_thread(stack.enter_context, running(*wanted))
+            received = await transcribe(daemon, recording(end_s=pause_after(3)))
+            health = await asyncio.to_thread(daemon.health)
+    finals, revisions = received.of(Final), received.of(Revision)
+    assert len(finals) >= 2
+    assert [(each.of, each.by) for each in revisions] == [(finals[0].seq, "language_model")]
+    assert revisions[0].text != finals[0].text
+    assert revisions[0].text.lower() == finals[0].text.lower()
+    assert health["enrichment"].startswith(f"language_model: {endpoint.url}/chat/completions answered 500")
