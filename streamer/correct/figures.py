@@ -166,8 +166,9 @@ def _agreed(places: Sequence[_Place], line: str) -> Iterator[_Place]:
     for chain in chains:
         plain = [place for place in chain if place.kind not in _DATES]
         agree = len({(bool(place.figures), bool(place.kind)) for place in plain}) == 1
-        # Side by side they are a price, a telephone number or a time of day.
-        agree &= all(line[a.end : b.start] != " " for a, b in pairwise(plain))
+        # Side by side they are a price, a telephone number or a time of day; or one number with a comma in it.
+        for a, b in pairwise(plain):
+            agree &= line[a.end : b.start] != (", " if a.figures.endswith("000") else " ")
         yield from (place for place in chain if place.figures and (agree or place.kind in _DATES))
 
 
@@ -189,26 +190,32 @@ _PLAIN = [(rf"(?P<n>⟦(?P<v>(?!\d⟧)[\d.,]+(?: \w+)?)⟧{_BEHIND})", _AMOUNT, 
 
 def _years() -> Iterator[_Rule]:
     months, known = _WORDS["months"], f"(?:{_WORDS['year']}|{_WORDS['months']}|{_WORDS['seasons']})(?: of)?"
-    ends = rf"(?! (?:⟦|{_WORDS['no_year']}\b|{_WORDS['units']}\b|\w{{4,}}s\b))"
+    ends = rf"(?! (?:⟦|{_WORDS['no_year']}\b|{_WORDS['units']}\b|(?-i:[a-z]\w{{3,}}s)\b))"
     for behind, template in (("⟦(?P<y>[1-9]\\d)⟧", r"\g<c>\g<y>"), ("(?:oh|o) ⟦(?P<y>[1-9])⟧", r"\g<c>0\g<y>")):
         year = f"(?P<n>⟦(?P<c>1[1-9]|20)⟧ {behind}){ends}"
         yield rf"\b{known} {year}", template, "year"
         yield rf"\b{known} ⟦\d\d⟧ (?:oh |o )?⟦\d\d?⟧(?:,| to| and| or| through| until| till) {year}", template, "year"
-        yield rf"\b{months} (?:the )?⟦\d\d?[a-z]+⟧,? {year}", template, "year"
+        yield rf"\b{months}(?: (?:the )?⟦\d\d?[a-z]*⟧)?,? {year}", template, "year"
 
 
 def _dates() -> Iterator[_Rule]:
     months, day = _WORDS["months"], "(?P<n>⟦(?P<v>(?:[12]?\\d|3[01])[a-z]+)⟧)"
-    yield rf"{day}(?= of {months}\b)", r"\g<v>", "date"
-    # "May second" is also what somebody may do.
-    yield rf"\b(?!(?-i:may|march)\b|(?:may|march)(?: the)? ⟦2nd){months}(?: the)? {day}", r"\g<v>", "date"
+    yield rf"{day}(?= (?:of |(?!may|march)){months}\b)", r"\g<v>", "date"
+    # "May second" is also what somebody may do, and "in May five people" no date.
+    month = rf"\b(?!(?-i:may|march)\b|(?:may|march)(?: the)? ⟦2nd){months}"
+    yield rf"{month}(?: the)? {day}", r"\g<v>", "date"
+    yield (
+        rf"{month} {day.replace('[a-z]+', '')}(?=[.,;?!]|$| ⟦(?:1[1-9]|20)⟧ | (?:and|or|to) {months})",
+        r"\g<v>",
+        "date",
+    )
 
 
 def _units() -> Iterator[_Rule]:
     yield rf"(?P<n>{_ANY} per ?cent)\b", rf"{_AMOUNT}%", "%"
     for unit, coin, sign in (("dollars?", "cents?", "$"), ("euros?", "cents?", "€"), ("pounds?", "pence", "£")):
         for digits, zero in ((r"\d\d", ""), (r"[1-9]", "0")):
-            sum_of_money = rf"(?P<n>⟦(?P<v>[\d,]+)⟧ {unit}(?: and)? ⟦(?P<c>{digits})⟧ {coin})\b"
+            sum_of_money = rf"(?P<n>⟦(?P<v>[\d,]+)⟧ {unit}(?:,|,? and)? ⟦(?P<c>{digits})⟧ {coin})\b"
             yield sum_of_money, rf"{sign}\g<v>.{zero}\g<c>", sign
     for unit, sign in (("dollars?", "$"), ("euros?", "€"), ("yen", "¥"), ("pounds? sterling", "£")):
         yield rf"(?P<n>{_ANY} {unit})(?!['’\w])", rf"{sign}{_AMOUNT}", sign
