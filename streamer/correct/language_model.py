@@ -112,10 +112,11 @@ class LanguageModel:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
         groups, language = written(heard.words), heard.final.language
         # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
-        if len(groups) < MIN_WORDS or language not in FROZEN or left_s < self._deadline_s / 2:
+        is_asked = len(groups) >= MIN_WORDS and language in FROZEN and left_s >= self._deadline_s / 2
+        if self._failure and (not is_asked or self._clock() < self._again_s):
+            raise PeerError(self._failure)  # also where nothing would be asked, as if it worked again
+        if not is_asked:
             return heard.words
-        if self._failure and self._clock() < self._again_s:
-            raise PeerError(self._failure)
         texts = [spelled(group) for group in groups]
         try:
             text = " ".join(texts)
@@ -127,6 +128,7 @@ class LanguageModel:
             self._n_useless += 1
             if self._n_useless >= MAX_USELESS:
                 self._fail(f"{self._endpoint.name} answers nothing of use ({refusal}): try another model")
+            self._failure = ""
             return heard.words
         except PeerError as error:
             self._fail(str(error))

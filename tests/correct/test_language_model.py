@@ -289,6 +289,7 @@ async def test_an_endpoint_that_fails_is_told_and_left_alone_for_a_while(
         assert await correcting.failure(said, left_s) == first
         assert len(endpoint.bodies) == 1
         correcting.clock.advance(RETRY_S)
+        assert await correcting.failure(heard("yes"), left_s) == first  # nothing is asked, and it does not work again
         await correcting.failure(said, left_s)
         correcting.clock.advance(RETRY_S)
         await correcting.failure(said, left_s)
