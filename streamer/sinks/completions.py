@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import httpx
+import msgspec
 
 from streamer.errors import ConfigError, PeerError
 from streamer.outside import is_loopback, one_line
@@ -93,7 +94,10 @@ class ChatEndpoint:
                 if response.status_code != 200:
                     raise PeerError(await self._refusal(response))
                 if response.headers.get("content-type", "").startswith("application/json"):
-                    yield _whole_content(await _body(response, 4 * self._max_reply_chars))  # it does not stream
+                    content, _ = _said(await _body(response, 4 * self._max_reply_chars))  # it does not stream
+                    if not content:
+                        raise PeerError("the reply has no words: expected choices[0].message.content")
+                    yield _halved(content)[0]
                     return
                 async for piece in _pieces(response, self._max_reply_chars):
                     yield piece
@@ -147,7 +151,7 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
         async for message in messages:
             if message.strip() == "[DONE]":
                 return
-            content, ended = _delta(message)
+            content, ended = _said(message)
             finished = finished or ended
             content, half = _halved(half + content)
             said_chars += len(content)
@@ -181,48 +185,37 @@ def _halved(text: str) -> tuple[str, str]:
     return whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
 
 
-def _delta(message: str) -> tuple[str, bool]:
-    """Return the words of one message of a streamed reply, and whether they are the last."""
-    chunk = _json(message)
-    if "error" in chunk:
-        raise PeerError(f"the chat endpoint failed: {_error_message(chunk)}")
-    choice = _first_choice(chunk, message)
-    if choice is None:
-        return "", False  # such as the count of tokens that some send last
-    delta = choice.get("delta") or {}
-    content = delta.get("content") if isinstance(delta, dict) else delta
-    if content is not None and not isinstance(content, str):
-        raise PeerError(f"the reply has {message!r:.80} where its words belong: expected choices[0].delta.content")
-    return content or "", choice.get("finish_reason") is not None
+class _Message(msgspec.Struct):
+    content: str | None = None
 
 
-def _whole_content(body: str) -> str:
-    """Return the words of a reply that came at once."""
-    choice = _first_choice(_json(body), body)
-    message = choice.get("message") if choice else None
-    content = message.get("content") if isinstance(message, dict) else None
-    if not isinstance(content, str):
-        raise PeerError(f"the reply {body!r:.80} has no words: expected choices[0].message.content")
-    return _halved(content)[0]
+class _Choice(msgspec.Struct):
+    # Of a streamed reply; some servers send the words alone.
+    delta: _Message | str | None = None
+    # Of one that comes at once.
+    message: _Message | None = None
+    finish_reason: object = None
 
 
-def _json(text: str) -> dict[str, Any]:
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice]
+
+
+def _said(text: str) -> tuple[str, bool]:
+    """Return the words of a reply, or of one message of a streamed one, and whether they are the last."""
     try:
         value = json.loads(text)
-    except (ValueError, RecursionError):
-        raise PeerError(f"the reply has {text!r:.80}, which is not JSON: is this an OpenAI-compatible API?") from None
-    if not isinstance(value, dict):
-        raise PeerError(f"the reply has {text!r:.80}: expected a JSON object; is this an OpenAI-compatible API?")
-    return value
-
-
-def _first_choice(value: dict[str, Any], text: str) -> dict[str, Any] | None:
-    choices = value.get("choices")
-    if choices == []:
-        return None
-    if not isinstance(choices, list) or not isinstance(choices[0], dict):
-        raise PeerError(f"the reply has {text!r:.80}: expected `choices`; is this an OpenAI-compatible API?")
-    return choices[0]
+        if isinstance(value, dict) and "error" in value:
+            raise PeerError(f"the chat endpoint failed: {_error_message(value)}")
+        choices = msgspec.convert(value, _Chunk).choices
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        why = one_line(error) if isinstance(error, msgspec.MsgspecError) else "not JSON"
+        raise PeerError(f"the reply has {text!r:.80} ({why:.80}): is this an OpenAI-compatible API?") from None
+    if not choices:
+        return "", False  # such as the count of tokens that some send last
+    found = choices[0].message or choices[0].delta
+    content = found.content if isinstance(found, _Message) else found
+    return content or "", choices[0].finish_reason is not None
 
 
 async def _body(response: httpx.Response, limit_bytes: int) -> str:

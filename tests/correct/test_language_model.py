@@ -271,7 +271,7 @@ async def fails(reply: Reply) -> None:
     [
         (slow, 0.2, "has not answered within 0.2 s"),
         (hangs, 0.2, "has not answered within 0.2 s|silent"),
-        (rubbish, WAIT_S, "is not JSON"),
+        (rubbish, WAIT_S, "not JSON"),
         (too_much, WAIT_S, "more than 2048000 bytes"),
         (too_many_words, WAIT_S, "longer than 4000 characters"),
         (breaks_off, WAIT_S, "broke off"),
