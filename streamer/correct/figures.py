@@ -40,16 +40,20 @@ class Figures:
     slow = False
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        """Return the words with what is surely a number in figures."""
-        groups = written(heard.words)
-        pauses = {n for n in range(1, len(groups)) if groups[n][0].start - groups[n - 1][-1].end > MAX_PAUSE_S}
-        words: list[Word] = []
-        end = 0
-        for place, figures in figured([spelled(group) for group in groups], heard.final.language, pauses):
-            words += [part for group in groups[end : place.start] for part in group]
-            words += respelled([part for group in groups[place.start : place.stop] for part in group], figures.split())
-            end = place.stop
-        return words + [part for group in groups[end:] for part in group]
+        return in_figures(heard.words, heard.final.language)
+
+
+def in_figures(words: Sequence[Word], language: str) -> list[Word]:
+    """Return words with what is surely a number in figures."""
+    groups = written(words)
+    pauses = {n for n in range(1, len(groups)) if groups[n][0].start - groups[n - 1][-1].end > MAX_PAUSE_S}
+    result: list[Word] = []
+    end = 0
+    for place, figures in figured([spelled(group) for group in groups], language, pauses):
+        result += [part for group in groups[end : place.start] for part in group]
+        result += respelled([part for group in groups[place.start : place.stop] for part in group], figures.split())
+        end = place.stop
+    return result + [part for group in groups[end:] for part in group]
 
 
 def figured(words: Sequence[str], language: str, pauses: Container[int] = ()) -> list[tuple[range, str]]:
