@@ -11,6 +11,7 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.correct.corrector import Corrector
 from streamer.correct.pipeline import Corrections
 from streamer.events import Event
+from streamer.live.translation import TranslatedSession, Translations
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
@@ -25,25 +26,37 @@ class Enrichment:
         """Read and load what is asked for. Raises StreamerError where that cannot be."""
         correctors = _correctors(settings, model, engine)
         self.corrections = Corrections(correctors, deadline_s=settings.correction.deadline_s) if correctors else None
+        # Any client may ask for translations.
+        self.translations = Translations(settings, model, engine.is_free_for)
 
     @property
     def failing(self) -> str:
         """Why something of it does not work, in a line; empty where all does."""
-        failing = self.corrections.failing if self.corrections is not None else {}
+        failing = dict(self.corrections.failing) if self.corrections is not None else {}
+        if self.translations.failing:
+            failing["translation"] = self.translations.failing
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
-    def open(self, log: EventLog, ring: RingBuffer) -> "EnrichedSession":
-        """Add to the events of a session, from the first on."""
-        return EnrichedSession(self, log, ring)
+    def open(
+        self, log: EventLog, ring: RingBuffer, translation_s: Callable[[], float] = lambda: 0.0
+    ) -> "EnrichedSession":
+        """Add to the events of a session, from the first on.
+
+        translation_s : returns the seconds that the translation of a final may take; 0 where none is wanted
+        """
+        return EnrichedSession(self, log, ring, translation_s)
 
 
 class EnrichedSession:
     """What is added to one session."""
 
-    def __init__(self, enrichment: Enrichment, log: EventLog, ring: RingBuffer) -> None:
+    def __init__(
+        self, enrichment: Enrichment, log: EventLog, ring: RingBuffer, translation_s: Callable[[], float]
+    ) -> None:
         self._ring = ring
         corrections = enrichment.corrections
         self._finals = corrections.follow(log, self._read) if corrections is not None else None
+        self._translated = TranslatedSession(enrichment.translations, log, self._read, translation_s)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
@@ -52,9 +65,9 @@ class EnrichedSession:
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when there is nothing left to add."""
         if self._finals is None:
-            then()
+            self._translated.finish(then)
         else:
-            self._finals.finish(then)
+            self._finals.finish(lambda: self._translated.finish(then))
 
     def _read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:
