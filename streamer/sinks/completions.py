@@ -134,7 +134,9 @@ def _completions_url(url: str) -> httpx.URL:
         _ = urllib.parse.urlsplit(url).port  # it refuses brackets and port numbers that httpx lets through
         parsed = httpx.URL(url)
     except (httpx.InvalidURL, ValueError) as error:
-        raise ConfigError(f"chat endpoint {url!r:.80} is no address ({error}): expected http://HOST:PORT/v1") from None
+        raise ConfigError(
+            f"chat endpoint {url!r:.80} is no address ({one_line(error):.80}): expected http://HOST:PORT/v1"
+        ) from None
     if parsed.scheme not in ("http", "https") or not parsed.host:
         raise ConfigError(f"chat endpoint {url!r:.80} is no web address: expected http://HOST:PORT/v1")
     path = parsed.path.rstrip("/")
