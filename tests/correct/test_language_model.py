@@ -8,7 +8,6 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import pytest
 
@@ -17,8 +16,6 @@ from streamer.correct.language_model import MAX_USELESS, RETRY_S, LanguageModel
 from streamer.correct.pipeline import Corrections
 from streamer.errors import ConfigError, PeerError
 from streamer.events import Event, Final, Revision, Word
-from streamer.live.enrich import Enrichment
-from streamer.settings.table import CorrectionSettings, Settings
 from streamer.stream.eventlog import EventLog
 from tests.chat_endpoint import Reply, Script, chat_endpoint, message, saying
 from tests.daemon import pause_after, recording, running, transcribe
@@ -354,16 +351,6 @@ def test_captions_go_on_without_it_and_the_log_has_one_line(make: Make, caplog: 
     assert "cannot be reached" in corrections.failing["language_model"]
 
 
-def test_the_settings_ask_for_it() -> None:
-    wanted = CorrectionSettings(to="http://127.0.0.1:9/v1", figures=True)
-    none = cast(Any, None)  # no corrector of these needs a model
-    corrections = Enrichment(Settings(correction=wanted), none, none).corrections
-    assert corrections is not None
-    assert [each.name for each in corrections.slow] == ["language_model"]
-    assert [each.name for each in corrections.quick] == ["figures"]
-    assert Enrichment(Settings(), none, none).corrections is None
-
-
 @pytest.mark.slow
 async def test_a_daemon_tells_what_it_corrects_and_that_its_endpoint_fails() -> None:
     async def correct(reply: Reply) -> None:
@@ -373,13 +360,13 @@ async def test_a_daemon_tells_what_it_corrects_and_that_its_endpoint_fails() -> 
 
     with contextlib.ExitStack() as stack:
         async with chat_endpoint(correct, *[fails] * 9) as endpoint:
-            wanted = ("--input", "none", "--correct-with", endpoint.url, "--correct-with-model", "m")
+            wanted = ("--input", "none", "--correct-with", endpoint.url, "--correct-with-model", "m", "--figures")
             daemon = await asyncio.to_thread(stack.enter_context, running(*wanted))
             received = await transcribe(daemon, recording(end_s=pause_after(3)))
             health = await asyncio.to_thread(daemon.health)
     finals, revisions = received.of(Final), received.of(Revision)
     assert len(finals) >= 2
-    assert [(each.of, each.by) for each in revisions] == [(finals[0].seq, "language_model")]
+    assert [(each.of, each.by) for each in revisions if each.by != "figures"] == [(finals[0].seq, "language_model")]
     assert revisions[0].text != finals[0].text
     assert revisions[0].text.lower() == finals[0].text.lower()
     assert health["enrichment"].startswith(f"language_model: {endpoint.url}/chat/completions answered 500")
