@@ -337,6 +337,8 @@ class _Daemon:
             if self._server is not None and self._streams is not None:
                 self._server.reload(front)
                 self._streams.reload(front)
+            if self._enrichment is not None:
+                self._enrichment.reload()
             set_levels(settings.log)
             self._reloaded = settings
             logger.info("the settings were read again; changed: %s", ", ".join(changed) or "none")

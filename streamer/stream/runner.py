@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import get_args
 
-import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
@@ -570,8 +569,6 @@ class SessionRunner:
                 self._stats.gap_s[event.reason] += event.end - event.start
             if isinstance(event, Partial | Final) and event.words:
                 self._note_delay(event)
-            if isinstance(event, Partial | Final) and not self.settings.words:
-                event = msgspec.structs.replace(event, words=())
             try:
                 self._on_event(event)
             except Exception:
