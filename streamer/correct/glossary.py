@@ -60,7 +60,7 @@ def read_terms(path: Path) -> list[Term]:
             raise ConfigError(f"{path}:{line}: {error}") from None
         n_spellings += len(terms[-1].spellings)
         if n_spellings > MAX_SPELLINGS:
-            raise ConfigError(f"{path}:{line}: over {MAX_SPELLINGS} spellings: leave out those that are never said")
+            raise ConfigError(f"{path}:{line}: over {MAX_SPELLINGS} spellings: expected fewer; leave out what is never said")
     return terms
 
 

@@ -30,7 +30,7 @@ MAX_NEAR_WORDS = 3
 LEAST_NEAR = 0.63
 LEAST_SPELLED = 0.8
 # Nearer for each letter that a term is shorter than this: short words are like many others.
-LONG_TERM, SHORTER = 7, 0.05
+LONG_TERM, SHORTER = 7, 0.07
 # And nearer the surer the model is of what it heard: beyond this probability, by so much up to 1.
 DOUBTFUL, SURER = 0.7, 0.25
 
@@ -111,8 +111,8 @@ class TermIndex:
                     continue
                 sure = sum(word.probability for word in words[first:end]) / (end - first) - DOUBTFUL
                 if meant.near == 1 or meant.near >= meant.least + SURER * max(0.0, sure) / (1 - DOUBTFUL):
-                    weight = len(text) * (meant.near - 0.5)
-                    found.append((meant.term.form is Form.MASKED, weight, first, end, meant))
+                    # The very words come first, then what is nearest.
+                    found.append((meant.near == 1, meant.near, first, end, meant))
         taken: list[Replacement] = []
         for _, _, first, end, meant in sorted(found, key=lambda item: item[:3], reverse=True):
             if all(end <= other.first or first >= other.end for other in taken):
@@ -133,8 +133,10 @@ class TermIndex:
             # A term that is a usual word, too, is meant only where it is written so.
             usual = core.casefold() == term.text.casefold() and core != term.text and all(map(self._common, words))
             return None if usual and term.form is not Form.MASKED else _Meant(before, term, after, 1.0, 1.0)
-        n_spaced = len(core.split())
-        if not words or n_spaced > MAX_NEAR_WORDS or _BREAK.search(core) or all(map(self._common, words)):
+        spaced = core.split()
+        if not words or len(spaced) > MAX_NEAR_WORDS or not all(map(_WORD.search, spaced)) or _BREAK.search(core):
+            return None
+        if all(map(self._common, words)):
             return None
         if any(_NEGATIONS.fullmatch(word) or self._is_number(word) for word in words):
             return None
