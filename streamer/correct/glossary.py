@@ -1,5 +1,6 @@
 """Terms as they are to be spelled, as a YAML file names them (docs/correction.md)."""
 
+import unicodedata
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -60,7 +61,7 @@ def read_terms(path: Path) -> list[Term]:
             raise ConfigError(f"{path}:{line}: {error}") from None
         n_spellings += len(terms[-1].spellings)
         if n_spellings > MAX_SPELLINGS:
-            raise ConfigError(f"{path}:{line}: over {MAX_SPELLINGS} spellings: expected fewer; leave out what is never said")
+            raise ConfigError(f"{path}:{line}: over {MAX_SPELLINGS} spellings: expected fewer; leave some out")
     return terms
 
 
@@ -109,7 +110,7 @@ def _read_entries(path: Path) -> Iterator[tuple[int, object]]:
             data = file.read(MAX_BYTES + 1)
         if len(data) > MAX_BYTES:
             raise ConfigError(f"glossary {path} is larger than {MAX_BYTES} bytes: {expected}; shorten it")
-        text = data.decode("utf-8-sig")
+        text = unicodedata.normalize("NFC", data.decode("utf-8-sig"))
     except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a name with a zero byte
         reason = error.strerror if isinstance(error, OSError) else error
         raise ConfigError(f"glossary {path} cannot be read ({reason}): {expected}, in UTF-8") from None

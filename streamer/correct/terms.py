@@ -38,7 +38,7 @@ DOUBTFUL, SURER = 0.7, 0.25
 MAX_ACRONYM = 4
 
 # Texts whose nearest terms are remembered: partials bring the same ones again and again.
-N_REMEMBERED = 20_000
+N_REMEMBERED = 5_000
 
 Common = Callable[[str], bool]
 
@@ -84,10 +84,10 @@ class TermIndex:
         for term in terms:
             for spelling in dict.fromkeys((*term.spellings, term.text)):
                 key = _core(spelling)[1].casefold()
-                other = self._exact.setdefault(key, term)
-                if key and other.text != term.text:
+                other = self._exact.setdefault(key, term).text
+                if key and other != term.text:
                     raise ValueError(
-                        f"{spelling!r:.60} stands for {other.text!r:.60} and for {term.text!r:.60}: expected one; take one out"
+                        f"{spelling!r:.60} stands for {other!r:.60} and for {term.text!r:.60}: expected one of them"
                     )
                 letters = _letters(spelling)
                 if term.form in (Form.NAME, Form.WORD) and not _is_acronym(spelling):
@@ -109,16 +109,15 @@ class TermIndex:
                 meant = self._meant(text)
                 if meant is None:
                     continue
-                sure = sum(word.probability for word in words[first:end]) / (end - first) - DOUBTFUL
-                if meant.near == 1 or meant.near >= meant.least + SURER * max(0.0, sure) / (1 - DOUBTFUL):
+                sure = max(0.0, _mean_probability(words[first:end]) - DOUBTFUL) / (1 - DOUBTFUL)
+                if meant.near == 1 or meant.near >= meant.least + SURER * sure:
                     # The very words come first, then what is nearest.
                     found.append((meant.near == 1, meant.near, first, end, meant))
         taken: list[Replacement] = []
         for _, _, first, end, meant in sorted(found, key=lambda item: item[:3], reverse=True):
             if all(end <= other.first or first >= other.end for other in taken):
                 taken.append(Replacement(first, end, _pieces(meant, words[first:end])))
-        as_it_is = ("".join(word.word for word in words[each.first : each.end]) for each in taken)
-        return sorted(each for each, text in zip(taken, as_it_is, strict=True) if "".join(each.pieces) != text)
+        return sorted(each for each in taken if "".join(each.pieces) != _spelled(words[each.first : each.end]))
 
     def _find(self, text: str) -> _Meant | None:
         """Return the term that a text may mean; None where there is none."""
@@ -178,10 +177,11 @@ def rewritten(words: Sequence[Word], replacements: Iterable[Replacement]) -> lis
 
 
 def _spread(words: Sequence[Word], pieces: Sequence[str]) -> Iterator[Word]:
-    probability = round(sum(word.probability for word in words) / len(words), 3)
-    begin, length, n_letters = words[0].start, words[-1].end - words[0].start, len("".join(pieces))
+    probability = round(_mean_probability(words), 3)
+    begin, last, n_letters = words[0].start, words[-1].end, len("".join(pieces))
+    letter_s = (last - begin) / n_letters
     for i, piece in enumerate(pieces):
-        end = words[-1].end if i == len(pieces) - 1 else round(begin + length * len(piece) / n_letters, 3)
+        end = last if i == len(pieces) - 1 else min(max(begin, round(begin + letter_s * len(piece), 3)), last)
         if len(pieces) == len(words):
             begin, end = words[i].start, words[i].end
         yield msgspec.structs.replace(
@@ -190,8 +190,12 @@ def _spread(words: Sequence[Word], pieces: Sequence[str]) -> Iterator[Word]:
         begin = end
 
 
+def _mean_probability(words: Sequence[Word]) -> float:
+    return sum(word.probability for word in words) / len(words)
+
+
 def _pieces(meant: _Meant, words: Sequence[Word]) -> tuple[str, ...]:
-    heard = "".join(word.word for word in words)[len(meant.before) :]
+    heard = _spelled(words)[len(meant.before) :]
     text = meant.term.text
     if meant.term.form is Form.MASKED:
         text = re.sub(r"\S", "*", heard.removesuffix(meant.after))
@@ -199,6 +203,10 @@ def _pieces(meant: _Meant, words: Sequence[Word]) -> tuple[str, ...]:
         text = text[0].upper() + text[1:]
     first, *others = f"{text}{meant.after}".split()
     return (meant.before + first, *(f" {other}" for other in others))
+
+
+def _spelled(words: Sequence[Word]) -> str:
+    return "".join(word.word for word in words)
 
 
 def _core(text: str) -> tuple[str, str, str]:
