@@ -111,9 +111,9 @@ class TermIndex:
                     continue
                 sure = max(0.0, _mean_probability(words[first:end]) - DOUBTFUL) / (1 - DOUBTFUL)
                 if meant.near == 1 or meant.near >= meant.least + SURER * sure:
-                    # The very words come first, then what is nearest.
-                    found.append((meant.near == 1, meant.near, first, end, meant))
+                    found.append((meant.near, end - first, first, end, meant))
         taken: list[Replacement] = []
+        # The very words come first, then what is nearest; of the same, what is longer.
         for _, _, first, end, meant in sorted(found, key=lambda item: item[:3], reverse=True):
             if all(end <= other.first or first >= other.end for other in taken):
                 taken.append(Replacement(first, end, _pieces(meant, words[first:end])))

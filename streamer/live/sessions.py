@@ -6,12 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
-
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
-from streamer.events import Error, Event, Final, Partial, Ready
+from streamer.events import Error, Event, Ready
 from streamer.live.enrich import Enrichment
 from streamer.protocols.native import SessionOptions
 from streamer.settings.apply import decode_options, gate_settings, is_conditioned
@@ -50,13 +48,6 @@ def open_session(
     Raises ConfigError where the model cannot do what is asked for.
     """
     chosen = session_settings(settings, model, options)
-
-    def publish(event: Event) -> None:
-        event = label(event if enriched is None else enriched.label(event))
-        if isinstance(event, Partial | Final) and not runner.settings.words:
-            event = msgspec.structs.replace(event, words=())
-        log.append(event)
-
     runner = SessionRunner(
         chosen,
         kind=kind,
@@ -65,7 +56,8 @@ def open_session(
         max_delay_s=settings.stream.max_delay_s,
         reserved=reserved,
         name=log.session,
-        on_event=publish,
+        label=lambda event: label(event if enriched is None else enriched.label(event)),
+        on_event=log.append,
         on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
     )
     enriched = enrichment.open(log, runner.ring, chosen.language) if enrichment is not None else None
