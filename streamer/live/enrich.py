@@ -14,6 +14,7 @@ from streamer.correct.pipeline import Corrections
 from streamer.correct.spelling import Glossary, Spelling
 from streamer.correct.usual import usual_words
 from streamer.events import Event
+from streamer.live.translation import TranslatedSession, Translations
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
@@ -29,11 +30,15 @@ class Enrichment:
         correctors = _correctors(settings, model, engine)
         self.corrections = Corrections(correctors, deadline_s=settings.correction.deadline_s) if correctors else None
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
+        # Any client may ask for translations.
+        self.translations = Translations(settings, model, engine.is_free_for)
 
     @property
     def failing(self) -> str:
         """Why something of it does not work, in a line; empty where all does."""
-        failing = self.corrections.failing if self.corrections is not None else {}
+        failing = dict(self.corrections.failing) if self.corrections is not None else {}
+        if self.translations.failing:
+            failing["translation"] = self.translations.failing
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
     def reload(self) -> None:
@@ -41,19 +46,32 @@ class Enrichment:
         if self.glossary is not None:
             self.glossary.reload()
 
-    def open(self, log: EventLog, ring: RingBuffer, language: str) -> "EnrichedSession":
-        """Add to the events of a session in a language, or `auto`, from the first on."""
-        return EnrichedSession(self, log, ring, language)
+    def open(
+        self, log: EventLog, ring: RingBuffer, language: str, translation_s: Callable[[], float] = lambda: 0.0
+    ) -> "EnrichedSession":
+        """Add to the events of a session in a language, or `auto`, from the first on.
+
+        translation_s : returns the seconds that the translation of a final may take; 0 where none is wanted
+        """
+        return EnrichedSession(self, log, ring, language, translation_s)
 
 
 class EnrichedSession:
     """What is added to one session."""
 
-    def __init__(self, enrichment: Enrichment, log: EventLog, ring: RingBuffer, language: str) -> None:
+    def __init__(
+        self,
+        enrichment: Enrichment,
+        log: EventLog,
+        ring: RingBuffer,
+        language: str,
+        translation_s: Callable[[], float],
+    ) -> None:
         self._ring = ring
         self._spelling = Spelling(enrichment.glossary, language) if enrichment.glossary is not None else None
         corrections = enrichment.corrections
         self._finals = corrections.follow(log, self._read) if corrections is not None else None
+        self._translated = TranslatedSession(enrichment.translations, log, self._read, translation_s)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
@@ -62,9 +80,9 @@ class EnrichedSession:
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when there is nothing left to add."""
         if self._finals is None:
-            then()
+            self._translated.finish(then)
         else:
-            self._finals.finish(then)
+            self._finals.finish(lambda: self._translated.finish(then))
 
     def _read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:

@@ -91,7 +91,7 @@ def test_the_shorter_a_term_is_the_nearer_it_has_to_be() -> None:
 def test_a_word_in_pieces_is_replaced_as_a_whole() -> None:
     texts = (" 北", "京", "大", "雪", "。")
     words = [Word(word=text, start=i, end=i + 1, probability=0.5, stable=True) for i, text in enumerate(texts)]
-    assert [word.word for word in rewritten(words, INDEX.replacements(words))] == [" 北京大学", "。"]
+    assert [word.word for word in rewritten(words, INDEX.replacements(words))] == [" 北京大学。"]
 
 
 def test_as_many_words_keep_their_times() -> None:

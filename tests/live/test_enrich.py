@@ -2,8 +2,7 @@
 
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from unittest.mock import MagicMock
 
 import msgspec
 import pytest
@@ -16,8 +15,12 @@ from streamer.settings.table import CorrectionSettings, Settings
 from streamer.stream.eventlog import EventLog
 
 WAIT_S = 10.0
-MODEL: Any = SimpleNamespace(tokenizer=SimpleNamespace(encode=lambda text: [99_999]))
-ENGINE: Any = None
+
+
+def enrichment_of(glossary: Path) -> Enrichment:
+    model, engine = MagicMock(), MagicMock()
+    model.tokenizer.encode.return_value = [99_999]  # no usual word
+    return Enrichment(Settings(correction=CorrectionSettings(glossary=str(glossary))), model, engine)
 
 
 def words(text: str, n_stable: int) -> tuple[Word, ...]:
@@ -32,8 +35,7 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
 ) -> None:
     path = tmp_path / "terms.yaml"
     path.write_text("- Port Dravenholt\n- Quorbix\n- {mask: damn}", encoding="utf-8")
-    settings = Settings(correction=CorrectionSettings(glossary=str(path)))
-    enrichment = Enrichment(settings, MODEL, ENGINE)
+    enrichment = enrichment_of(path)
     log = EventLog("abc", 100)
     events: list[Event] = []
     log.subscribe(events.append)
@@ -67,6 +69,5 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
 
 def test_a_glossary_with_errors_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "terms.yaml").write_text("- {find: a}", encoding="utf-8")
-    settings = Settings(correction=CorrectionSettings(glossary=str(tmp_path / "terms.yaml")))
     with pytest.raises(ConfigError, match=r"terms\.yaml:1"):
-        Enrichment(settings, MODEL, ENGINE)
+        enrichment_of(tmp_path / "terms.yaml")
