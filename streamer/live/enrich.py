@@ -4,12 +4,15 @@ Everything here is off unless the settings ask for it, and no caption waits for 
 """
 
 from collections.abc import Callable
+from pathlib import Path
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.correct.corrector import Corrector
 from streamer.correct.pipeline import Corrections
+from streamer.correct.spelling import Glossary, Spelling
+from streamer.correct.usual import usual_words
 from streamer.events import Event
 from streamer.live.translation import TranslatedSession, Translations
 from streamer.settings.table import Settings
@@ -26,6 +29,7 @@ class Enrichment:
         """Read and load what is asked for. Raises StreamerError where that cannot be."""
         correctors = _correctors(settings, model, engine)
         self.corrections = Corrections(correctors, deadline_s=settings.correction.deadline_s) if correctors else None
+        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
         self.translations = Translations(settings, model, engine.is_free_for)
 
@@ -37,30 +41,41 @@ class Enrichment:
             failing["translation"] = self.translations.failing
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
+    def reload(self) -> None:
+        """Read again what may have changed. Raises ConfigError, and goes on as before."""
+        if self.glossary is not None:
+            self.glossary.reload()
+
     def open(
-        self, log: EventLog, ring: RingBuffer, translation_s: Callable[[], float] = lambda: 0.0
+        self, log: EventLog, ring: RingBuffer, language: str, translation_s: Callable[[], float] = lambda: 0.0
     ) -> "EnrichedSession":
-        """Add to the events of a session, from the first on.
+        """Add to the events of a session in a language, or `auto`, from the first on.
 
         translation_s : returns the seconds that the translation of a final may take; 0 where none is wanted
         """
-        return EnrichedSession(self, log, ring, translation_s)
+        return EnrichedSession(self, log, ring, language, translation_s)
 
 
 class EnrichedSession:
     """What is added to one session."""
 
     def __init__(
-        self, enrichment: Enrichment, log: EventLog, ring: RingBuffer, translation_s: Callable[[], float]
+        self,
+        enrichment: Enrichment,
+        log: EventLog,
+        ring: RingBuffer,
+        language: str,
+        translation_s: Callable[[], float],
     ) -> None:
         self._ring = ring
+        self._spelling = Spelling(enrichment.glossary, language) if enrichment.glossary is not None else None
         corrections = enrichment.corrections
         self._finals = corrections.follow(log, self._read) if corrections is not None else None
         self._translated = TranslatedSession(enrichment.translations, log, self._read, translation_s)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
-        return event
+        return event if self._spelling is None else self._spelling.label(event)
 
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when there is nothing left to add."""
@@ -76,5 +91,32 @@ class EnrichedSession:
             return None
 
 
+def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
+    """Return the glossary that the settings name; None where they name none. Raises ConfigError."""
+    path = settings.correction.glossary
+    return Glossary(Path(path), usual_words(model.tokenizer.encode)) if path else None
+
+
 def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
-    return []
+    wanted = settings.correction
+    glossary = open_glossary(settings, model)
+    correctors: list[Corrector] = []
+    if wanted.to:
+        from streamer.correct.language_model import LanguageModel
+
+        correctors.append(
+            LanguageModel(
+                wanted.to,
+                model=wanted.to_model,
+                api_key=wanted.api_key,
+                deadline_s=wanted.deadline_s,
+                terms=[] if glossary is None else glossary.texts,
+            )
+        )
+    if glossary is not None:
+        correctors.append(glossary)
+    if wanted.figures:
+        from streamer.correct.figures import Figures
+
+        correctors.append(Figures())
+    return correctors
