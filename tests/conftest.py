@@ -32,8 +32,8 @@ if sys.platform == "linux" and "PYTEST_XDIST_WORKER" in os.environ:
 # What torch compiles for GPUs with; no test does, and it tells at the end what of it is left.
 sys.modules["triton"] = None  # type: ignore[assignment]
 
-# Time never decides a test, and a machine that is busy with something else is no reason to fail.
-hypothesis.settings.register_profile("untimed", deadline=None, max_examples=30)
+# Time never decides a test, and a machine that is busy with something else is no reason to fail; nor is luck.
+hypothesis.settings.register_profile("untimed", deadline=None, max_examples=30, derandomize=True)
 hypothesis.settings.load_profile("untimed")
 
 # Files of which the tests take more than some seconds of a processor: all of their tests are marked slow.
@@ -94,6 +94,9 @@ _compiled = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let all of a run's processes, daemons included, share one directory of compiled graphs, which goes with it."""
+    # Where a shell started us in the background, all that is started here would ignore Ctrl-C as we do.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     # What is imported and collected stays: to look for garbage among it takes half of the collection's time.
     gc.disable()
     missing = [path for path in _SLOW_PATHS if not path.is_file()]
