@@ -21,10 +21,10 @@ from streamer.whisper.decode import word_timestamps as word_timestamps_module
 from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.model import WhisperModel
 from tests.transcribe.as_whisper import as_whisper
-from tests.whisper.conftest import few_threads, processor, reference
+from tests.whisper.conftest import processor, reference
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
 
-__all__ = ["few_threads", "processor", "reference"]
+__all__ = ["processor", "reference"]
 
 AUDIO = ROOT.parent / "shared" / "audio"
 

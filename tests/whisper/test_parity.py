@@ -1,7 +1,7 @@
 """The same tokens as openai-whisper's, on the same weights: windows and whole files, with all of its options."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -96,15 +96,6 @@ class Pair:
             # Whole files take the other buffer.
             self._encoded = path, self.ours.runtime.encode(first_window(path).numpy(), 1)
         return self._encoded[1]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Let torch compute alone: its threads wait for each other longer than steps of so small models take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
