@@ -45,6 +45,9 @@ _RUN_FLAGS = (
     "server.history",
     "outputs.to",
     "correction.glossary",
+    "correction.to",
+    "correction.to_model",
+    "correction.figures",
 )
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FLAGS = (

@@ -5,7 +5,6 @@ No daemon is needed; one may write the file meanwhile.
 
 import sys
 import time
-from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 
@@ -15,7 +14,7 @@ from rich.text import Text
 
 from streamer.commands.files import format_of, opened
 from streamer.errors import UsageError
-from streamer.events import Event, Final, Gap, Translation
+from streamer.events import Final, Gap, Translation
 from streamer.outside import printable
 from streamer.server.history_file import AUTO, HistoryFile, KeptSession, history_path, shown_time
 from streamer.settings.table import Settings
@@ -54,7 +53,7 @@ def show(settings: Settings, name: str, *, original: bool) -> int:
     file = _file(settings)
     session = _named(file, name)
     sys.stdout.write(f"# {_local(session.started)}, {printable(session.source)}\n")
-    for events in _transcript(file, session, original=original):
+    for events in (file.transcript if original else file.newest)(session):
         for event in events:
             if isinstance(event, Final):
                 for turn in turns(event):
@@ -80,7 +79,7 @@ def export(settings: Settings, name: str, *, format: str | None, output: Path | 
         format = format or format_of(output)
         writer = open_writer(format, stream, subtitle_options(settings))
         # JSON Lines have each event as it came, what changed finals included.
-        for events in _transcript(file, session, original=original or format == "jsonl"):
+        for events in (file.transcript if original or format == "jsonl" else file.newest)(session):
             for event in events:
                 writer.handle(event)
         writer.close()
@@ -129,10 +128,6 @@ def _file(settings: Settings) -> HistoryFile:
     file = HistoryFile(history_path(settings.server.history or AUTO))
     file.check()
     return file
-
-
-def _transcript(file: HistoryFile, session: KeptSession, *, original: bool) -> Iterator[list[Event]]:
-    return file.transcript(session) if original else file.newest(session)
 
 
 def _named(file: HistoryFile, name: str) -> KeptSession:

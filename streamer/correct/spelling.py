@@ -33,6 +33,8 @@ class Glossary:
     def reload(self) -> None:
         """Read the file again. Raises ConfigError, and what was read before stays."""
         terms = read_terms(self._path)
+        # The terms themselves, for who corrects by other means.
+        self.texts = [term.text for term in terms if term.text]
         try:
             self._indexes = {
                 code: TermIndex([term for term in terms if term.language in ("", code)], code, self._common)

@@ -98,5 +98,25 @@ def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
 
 
 def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
+    wanted = settings.correction
     glossary = open_glossary(settings, model)
-    return [each for each in (glossary,) if each is not None]
+    correctors: list[Corrector] = []
+    if wanted.to:
+        from streamer.correct.language_model import LanguageModel
+
+        correctors.append(
+            LanguageModel(
+                wanted.to,
+                model=wanted.to_model,
+                api_key=wanted.api_key,
+                deadline_s=wanted.deadline_s,
+                terms=[] if glossary is None else glossary.texts,
+            )
+        )
+    if glossary is not None:
+        correctors.append(glossary)
+    if wanted.figures:
+        from streamer.correct.figures import Figures
+
+        correctors.append(Figures())
+    return correctors
