@@ -44,6 +44,9 @@ _RUN_FLAGS = (
     "server.token_file",
     "server.history",
     "outputs.to",
+    "correction.model",
+    "correction.device",
+    "correction.beam_size",
 )
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FLAGS = (

@@ -13,6 +13,7 @@
     python tools/benchmark.py memory             what each graph, its tensors and the daemon take in memory
     python tools/benchmark.py files              time, words and memory of a long recording, beside other programs
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
+    python tools/benchmark.py second-pass        what reading finals again brings and costs
     python tools/benchmark.py protocols          the delay that each protocol adds to the native one's
 
 What is measured is the daemon as its clients see it: a process of its own, with audio at the pace at which it was
@@ -191,6 +192,13 @@ def _parser() -> argparse.ArgumentParser:
     beams = add("beams", "time of beam search over that of greedy decoding", _beams)
     _recordings_arguments(beams)
     beams.add_argument("--beams", type=_count, default=5, help="beams that are followed (default: %(default)s)")
+
+    second = add("second-pass", "wrong words, delay and cost with finals read again, and without", _second_pass)
+    _recordings_arguments(second)
+    second.add_argument("--flags", default="", help="more flags of both daemons: --flags='--model base.en'")
+    second.add_argument(
+        "--correction", default="--second-pass nano.en", help="flags of the one that reads again (default: %(default)s)"
+    )
 
     protocols = add("protocols", "the delay that each protocol adds to the native one's", _protocols)
     _recordings_arguments(protocols)
@@ -456,6 +464,20 @@ def _beams(args: argparse.Namespace, console: Console) -> dict[str, float]:
     from tools.benchmarks.beams import measure_beams
 
     return measure_beams(_recordings(args, spoken=True), args.beams, console)
+
+
+def _second_pass(args: argparse.Namespace, console: Console) -> Mapping[str, object]:
+    from whisper.normalizers import EnglishTextNormalizer
+
+    from tools.benchmarks.second_pass import measure_second_pass
+
+    flags = _flags(args)
+    systems = [Streamer(flags, "without"), Streamer([*flags, *shlex.split(args.correction)], "with")]
+    recordings = _recordings(args, spoken=True)
+    with tempfile.TemporaryDirectory() as folder:
+        return measure_second_pass(
+            systems, recordings, _model_flags(flags), Path(folder), EnglishTextNormalizer(), console
+        )
 
 
 def _protocols(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:

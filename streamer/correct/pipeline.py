@@ -5,6 +5,7 @@ found. No caption waits for any of it: they work in threads of their own, and a 
 deadline stays as it is.
 """
 
+import dataclasses
 import difflib
 import logging
 import queue
@@ -19,6 +20,7 @@ from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.outside import printable
 from streamer.stream.eventlog import EventLog
+from streamer.stream.settings import SessionSettings
 
 logger = logging.getLogger(__name__)
 
@@ -50,9 +52,11 @@ class Corrections:
         self.n_late = 0
         self._lanes = {slow: _Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
 
-    def follow(self, log: EventLog, audio: ReadAudio) -> "FinalsOfSession":
+    def follow(
+        self, log: EventLog, audio: ReadAudio, settings: Callable[[], SessionSettings | None] = lambda: None
+    ) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""
-        return FinalsOfSession(self, log, audio)
+        return FinalsOfSession(self, log, audio, settings)
 
     def put(self, work: Callable[[], object], *, slow: bool) -> bool:
         """Do work behind what waits; return whether there is room for it."""
@@ -66,24 +70,27 @@ class Corrections:
             if left_s <= 0:
                 self.n_late += 1
                 break
-            given = Heard(heard.final, words, heard.before, heard.audio)
             try:
-                found = tuple(corrector.correct(given, left_s))
+                found = tuple(corrector.correct(dataclasses.replace(heard, words=words), left_s))
                 if self.failing.pop(corrector.name, ""):
                     logger.info("%s works again", corrector.name)
+            except TimeoutError:
+                self.n_late += 1
+                break
             except StreamerError as error:
-                self._fail(corrector.name, str(error))
+                self.fail(corrector.name, str(error))
                 continue
             except Exception as error:
                 logger.debug("a corrector failed", exc_info=True)
-                self._fail(corrector.name, f"unexpected {type(error).__name__}: {error}")
+                self.fail(corrector.name, f"unexpected {type(error).__name__}: {error}")
                 continue
             if found != words:
                 by.append(corrector.name)
             words = found
         return words, ",".join(by)
 
-    def _fail(self, name: str, why: str) -> None:
+    def fail(self, name: str, why: str) -> None:
+        """Tell that a corrector does not work, once."""
         if name not in self.failing:
             logger.warning("%s corrects nothing for now: %s", name, printable(why))
         self.failing[name] = why
@@ -92,10 +99,17 @@ class Corrections:
 class FinalsOfSession:
     """The finals of one session on their way through the correctors."""
 
-    def __init__(self, corrections: Corrections, log: EventLog, audio: ReadAudio) -> None:
+    def __init__(
+        self,
+        corrections: Corrections,
+        log: EventLog,
+        audio: ReadAudio,
+        settings: Callable[[], SessionSettings | None],
+    ) -> None:
         self._corrections = corrections
         self._log = log
         self._audio = audio
+        self._settings = settings
         # Texts of the newest finals, by their numbers, as they were corrected last.
         self._texts: dict[int, str] = {}
         # Words of finals that were told last, by their numbers, while slow correctors are at them.
@@ -132,7 +146,7 @@ class FinalsOfSession:
             self._newest.append(event.seq)
             self._texts[event.seq] = event.text
             self._texts = {number: self._texts[number] for number in self._newest}
-        heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end))
+        heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end), self._settings())
         self._put(lambda: self._correct_quickly(heard, until_s), slow=False)
 
     def _correct_quickly(self, heard: Heard, until_s: float) -> None:
@@ -146,8 +160,7 @@ class FinalsOfSession:
         corrections = self._corrections
         words, by = corrections.correct(corrections.slow, heard, until_s)
         if by:
-            again = Heard(heard.final, words, heard.before, heard.audio)
-            words, _ = corrections.correct(corrections.quick, again, until_s)
+            words, _ = corrections.correct(corrections.quick, dataclasses.replace(heard, words=words), until_s)
             self._tell(heard, told, words, by)
 
     def _tell(self, heard: Heard, told: tuple[Word, ...], words: tuple[Word, ...], by: str) -> None:

@@ -4,16 +4,20 @@ Everything here is off unless the settings ask for it, and no caption waits for 
 """
 
 from collections.abc import Callable
+from concurrent.futures import Future
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.correct.corrector import Corrector
 from streamer.correct.pipeline import Corrections
+from streamer.correct.second_pass import Readers, SecondPass
 from streamer.events import Event
+from streamer.live.second_pass import second_pass
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
+from streamer.stream.settings import SessionSettings
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
@@ -25,6 +29,9 @@ class Enrichment:
         """Read and load what is asked for. Raises StreamerError where that cannot be."""
         correctors = _correctors(settings, model, engine)
         self.corrections = Corrections(correctors, deadline_s=settings.correction.deadline_s) if correctors else None
+        for corrector in correctors:
+            if isinstance(corrector, SecondPass):
+                corrector.readers.add_done_callback(self._tell_of_loading)
 
     @property
     def failing(self) -> str:
@@ -32,18 +39,30 @@ class Enrichment:
         failing = self.corrections.failing if self.corrections is not None else {}
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
-    def open(self, log: EventLog, ring: RingBuffer) -> "EnrichedSession":
-        """Add to the events of a session, from the first on."""
-        return EnrichedSession(self, log, ring)
+    def open(
+        self, log: EventLog, ring: RingBuffer, settings: Callable[[], SessionSettings | None] = lambda: None
+    ) -> "EnrichedSession":
+        """Add to the events of a session, from the first on; `settings` returns those that it has now."""
+        return EnrichedSession(self, log, ring, settings)
+
+    def _tell_of_loading(self, readers: "Future[Readers]") -> None:
+        if (error := readers.exception()) and self.corrections is not None:
+            self.corrections.fail(SecondPass.name, str(error))
 
 
 class EnrichedSession:
     """What is added to one session."""
 
-    def __init__(self, enrichment: Enrichment, log: EventLog, ring: RingBuffer) -> None:
+    def __init__(
+        self,
+        enrichment: Enrichment,
+        log: EventLog,
+        ring: RingBuffer,
+        settings: Callable[[], SessionSettings | None],
+    ) -> None:
         self._ring = ring
         corrections = enrichment.corrections
-        self._finals = corrections.follow(log, self._read) if corrections is not None else None
+        self._finals = corrections.follow(log, self._read, settings) if corrections is not None else None
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
@@ -64,4 +83,7 @@ class EnrichedSession:
 
 
 def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
-    return []
+    correctors: list[Corrector] = []
+    if settings.correction.model:
+        correctors.append(second_pass(settings, model, lambda: engine.busy))
+    return correctors

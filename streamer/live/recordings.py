@@ -20,6 +20,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import read_audio
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
+from streamer.live.turns import LOOK_S, wait_turn
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.settings.apply import decode_options, resolve_decoding
 from streamer.settings.check import check_decode_options
@@ -33,9 +34,6 @@ logger = logging.getLogger(__name__)
 # fifth of the time is its own, however busy they are.
 PATIENCE_S = 2.0
 PATIENCE = 4.0
-
-# From one look at the live sessions to the next.
-LOOK_S = 0.005
 
 
 class Recordings:
@@ -166,15 +164,16 @@ class Recordings:
 
     def _wait_turn(self, job: "Job") -> None:
         """Let live sessions go first. Raises what ends the job."""
-        assert self._is_live_busy is not None
-        while True:
+        is_live_busy = self._is_live_busy
+        assert is_live_busy is not None
+
+        def check() -> None:
             if job.closed:
                 raise _ClosedError
             if self._stopping:
                 raise _stopping()
-            if not job.is_patient or not self._is_live_busy():
-                return
-            job.wait()
+
+        wait_turn(lambda: job.is_patient and is_live_busy(), check, job.wait)
 
 
 class Job:

@@ -57,8 +57,8 @@ class WhisperModel:
     tokenizer: Tokenizer
     generation: GenerationConfig
     restart: Callable[[InferenceError], Runtime]
-    # Makes a runtime of the same compiled graphs, for windows of 30 s.
-    again: Callable[[Runtime], Runtime]
+    # Makes a runtime of the same compiled graphs, for windows of 30 s or, where it is for regions, of all lengths.
+    again: Callable[[Runtime, bool], Runtime]
     # Called before each call of a graph; see `call_before`.
     before: Callable[[], None] = at_once
     # Whether it is being started again after a device failed, which may take minutes.
@@ -122,8 +122,11 @@ class WhisperModel:
         self.before = before
         self.runtime.call_before(before)
 
-    def twin(self) -> "WhisperModel":
-        """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not."""
+    def twin(self, *, regions: bool = False) -> "WhisperModel":
+        """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not.
+
+        regions : whether it is for windows of all lengths, and for `most_beams` (see `load_model`)
+        """
         seen = self.runtime
 
         def restart(error: InferenceError) -> Runtime:
@@ -131,10 +134,10 @@ class WhisperModel:
             self.revive(seen, error)
             with self._lock:
                 seen = self.runtime
-                return self.again(seen)
+                return self.again(seen, regions)
 
         with self._lock:
-            runtime = self.again(seen)
+            runtime = self.again(seen, regions)
         return WhisperModel(self.name, self.origin, runtime, self.tokenizer, self.generation, restart, self.again)
 
 
@@ -181,9 +184,10 @@ class _Starter:
             source.name, source.origin, runtime, source.tokenizer, source.generation, self.restart, self.again
         )
 
-    def again(self, runtime: Runtime) -> Runtime:
-        """Return another runtime of the present graphs, for windows of 30 s."""
-        return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=WHOLE_WINDOW)
+    def again(self, runtime: Runtime, regions: bool) -> Runtime:
+        """Return another runtime of the present graphs (see `WhisperModel.again`)."""
+        windows_s, n_beams = (None, self._compilation.most_beams) if regions else (WHOLE_WINDOW, None)
+        return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=windows_s, n_beams=n_beams)
 
     def restart(self, error: InferenceError) -> Runtime:
         """Return a new runtime after a device failed. Raises InferenceError where no device is left."""
@@ -208,6 +212,7 @@ def load_model(
     lora: str = "",
     cache_dir: str = "",
     n_beams: int | None = 1,
+    most_beams: int = 1,
     weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
     on_download: OnProgress = lambda progress: None,
@@ -219,6 +224,7 @@ def load_model(
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
     lora : an adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none
     n_beams : sequences that beam search follows at once; None: as many as the model names for live captions
+    most_beams : the same of a twin for regions, where these are more and the decoder's sizes can be chosen
     weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 where the CPU computes and
         `verify_model` found the same words there; empty, and auto elsewhere: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
@@ -240,7 +246,7 @@ def load_model(
     elif weights not in ("", "auto"):
         source, why = source.with_weights(weights), f"{weights} (as asked for)"
     compilation = _compilation(
-        source, plans, n_beams, _windows(source, windows_s, measured.windows_s), cache, on_compiled
+        source, plans, n_beams, _windows(source, windows_s, measured.windows_s), cache, on_compiled, most_beams
     )
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
@@ -340,11 +346,13 @@ def _compilation(
     windows_s: Sequence[int],
     cache: Path | None,
     on_compiled: OnCompiled = lambda done, total: None,
+    most_beams: int = 1,
 ) -> Compilation:
     return Compilation(
         source.graphs,
         plans,
         n_beams=_n_beams(source) if n_beams is None else n_beams,
+        most_beams=most_beams if source.foreign_decoder is None else 1,
         windows_s=windows_s,
         cache_dir=cache,
         model=" ".join(str(part) for part in (source.path.resolve(), source.lora or "", source.weights) if part),
