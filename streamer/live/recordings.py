@@ -20,7 +20,6 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources import read_audio
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
-from streamer.live.turns import LOOK_S, wait_turn
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.settings.apply import decode_options, resolve_decoding
 from streamer.settings.check import check_decode_options
@@ -34,6 +33,9 @@ logger = logging.getLogger(__name__)
 # fifth of the time is its own, however busy they are.
 PATIENCE_S = 2.0
 PATIENCE = 4.0
+
+# From one look at the live sessions to the next.
+LOOK_S = 0.005
 
 
 class Recordings:
@@ -174,6 +176,21 @@ class Recordings:
                 raise _stopping()
 
         wait_turn(lambda: job.is_patient and is_live_busy(), check, job.wait)
+
+
+def wait_turn(
+    is_live_busy: Callable[[], bool],
+    check: Callable[[], object],
+    wait: Callable[[], object] = lambda: time.sleep(LOOK_S),
+) -> None:
+    """Return when no live session is at work; for work beside them to call before each call of a graph.
+
+    check : is called before each look, and raises what ends the work
+    """
+    check()
+    while is_live_busy():
+        wait()
+        check()
 
 
 class Job:

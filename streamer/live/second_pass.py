@@ -12,7 +12,7 @@ from streamer.correct.second_pass import Readers, Region, SecondPass
 from streamer.events import Word, seconds
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.live.models import Known, Models
-from streamer.live.turns import wait_turn
+from streamer.live.recordings import wait_turn
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.stream.window import Request
@@ -52,7 +52,7 @@ def _is_own(settings: Settings) -> bool:
 
 def _readers(settings: Settings, own: WhisperModel, is_live_busy: Callable[[], bool]) -> Readers:
     correction = settings.correction
-    first = _Reader(own.twin(regions=True), settings, is_live_busy)
+    first = _Reader(own.twin(own.runtime.windows_s, most_beams=True), settings, is_live_busy)
     if _is_own(settings):
         return Readers(first.read, [first.score])
     devices = DeviceSettings(correction.device or settings.model.device, npu_through_cpu=settings.model.npu_through_cpu)

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,12 @@ def open_session(
         on_event=lambda event: log.append(label(event if enriched is None else enriched.label(event))),
         on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
     )
-    enriched = enrichment.open(log, runner.ring, lambda: runner.settings) if enrichment is not None else None
+    weakly = weakref.ref(runner)  # which refers to what is added: a session that is over goes at once
+
+    def settings_now() -> SessionSettings | None:
+        return served.settings if (served := weakly()) is not None else None
+
+    enriched = enrichment.open(log, runner.ring, settings_now) if enrichment is not None else None
     log.append(ready_event(model, chosen.language))
     return runner
 

@@ -57,8 +57,8 @@ class WhisperModel:
     tokenizer: Tokenizer
     generation: GenerationConfig
     restart: Callable[[InferenceError], Runtime]
-    # Makes a runtime of the same compiled graphs, for windows of 30 s or, where it is for regions, of all lengths.
-    again: Callable[[Runtime, bool], Runtime]
+    # Makes a runtime of the same compiled graphs, for windows of these lengths in seconds; see `twin`.
+    again: Callable[[Runtime, Sequence[int], bool], Runtime]
     # Called before each call of a graph; see `call_before`.
     before: Callable[[], None] = at_once
     # Whether it is being started again after a device failed, which may take minutes.
@@ -122,10 +122,10 @@ class WhisperModel:
         self.before = before
         self.runtime.call_before(before)
 
-    def twin(self, *, regions: bool = False) -> "WhisperModel":
+    def twin(self, windows_s: Sequence[int] = WHOLE_WINDOW, *, most_beams: bool = False) -> "WhisperModel":
         """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not.
 
-        regions : whether it is for windows of all lengths, and for `most_beams` (see `load_model`)
+        most_beams : whether it is for `most_beams` (see `load_model`) and not for those of captions
         """
         seen = self.runtime
 
@@ -134,10 +134,10 @@ class WhisperModel:
             self.revive(seen, error)
             with self._lock:
                 seen = self.runtime
-                return self.again(seen, regions)
+                return self.again(seen, windows_s, most_beams)
 
         with self._lock:
-            runtime = self.again(seen, regions)
+            runtime = self.again(seen, windows_s, most_beams)
         return WhisperModel(self.name, self.origin, runtime, self.tokenizer, self.generation, restart, self.again)
 
 
@@ -184,9 +184,9 @@ class _Starter:
             source.name, source.origin, runtime, source.tokenizer, source.generation, self.restart, self.again
         )
 
-    def again(self, runtime: Runtime, regions: bool) -> Runtime:
-        """Return another runtime of the present graphs (see `WhisperModel.again`)."""
-        windows_s, n_beams = (None, self._compilation.most_beams) if regions else (WHOLE_WINDOW, None)
+    def again(self, runtime: Runtime, windows_s: Sequence[int], most_beams: bool) -> Runtime:
+        """Return another runtime of the present graphs (see `WhisperModel.twin`)."""
+        n_beams = self._compilation.most_beams if most_beams else None
         return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=windows_s, n_beams=n_beams)
 
     def restart(self, error: InferenceError) -> Runtime:
@@ -224,7 +224,7 @@ def load_model(
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
     lora : an adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none
     n_beams : sequences that beam search follows at once; None: as many as the model names for live captions
-    most_beams : the same of a twin for regions, where these are more and the decoder's sizes can be chosen
+    most_beams : the same of a `twin`, where these are more and the decoder's sizes can be chosen
     weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 where the CPU computes and
         `verify_model` found the same words there; empty, and auto elsewhere: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
