@@ -33,6 +33,9 @@ MAX_WAITING = 200
 # Returns the audio from one second of a session to another, shape (n,) at 16 kHz; None where it is no longer there.
 ReadAudio = Callable[[float, float], Float32Array | None]
 
+# Returns the settings that a session has now; None where it is over.
+ReadSettings = Callable[[], SessionSettings | None]
+
 
 class Corrections:
     """The correctors at work, for all sessions. Any thread may call any method."""
@@ -52,9 +55,7 @@ class Corrections:
         self.n_late = 0
         self._lanes = {slow: _Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
 
-    def follow(
-        self, log: EventLog, audio: ReadAudio, settings: Callable[[], SessionSettings | None] = lambda: None
-    ) -> "FinalsOfSession":
+    def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""
         return FinalsOfSession(self, log, audio, settings)
 
@@ -99,13 +100,7 @@ class Corrections:
 class FinalsOfSession:
     """The finals of one session on their way through the correctors."""
 
-    def __init__(
-        self,
-        corrections: Corrections,
-        log: EventLog,
-        audio: ReadAudio,
-        settings: Callable[[], SessionSettings | None],
-    ) -> None:
+    def __init__(self, corrections: Corrections, log: EventLog, audio: ReadAudio, settings: ReadSettings) -> None:
         self._corrections = corrections
         self._log = log
         self._audio = audio

@@ -1,5 +1,6 @@
 """Finals are read again, with more beams or by a larger model, and read better where that is likelier."""
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
@@ -64,8 +65,9 @@ class SecondPass:
         words = _in_session(readers.read(region), heard.final)
         if text_of(words) in ("", heard.text):
             return heard.words
-        better = all(score(region, words) > score(region, heard.words) + MARGIN for score in readers.scores)
-        return words if better else heard.words
+        # Where one of them cannot be written by a model's rules, it has nothing to compare.
+        gains = (score(region, words) - score(region, heard.words) for score in readers.scores)
+        return words if all(MARGIN < gain < math.inf for gain in gains) else heard.words
 
 
 def _in_session(words: Sequence[Word], final: Final) -> tuple[Word, ...]:

@@ -10,14 +10,13 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.correct.corrector import Corrector
-from streamer.correct.pipeline import Corrections
+from streamer.correct.pipeline import Corrections, ReadSettings
 from streamer.correct.second_pass import Readers, SecondPass
 from streamer.events import Event
 from streamer.live.second_pass import second_pass
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
-from streamer.stream.settings import SessionSettings
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
@@ -39,9 +38,7 @@ class Enrichment:
         failing = self.corrections.failing if self.corrections is not None else {}
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
-    def open(
-        self, log: EventLog, ring: RingBuffer, settings: Callable[[], SessionSettings | None] = lambda: None
-    ) -> "EnrichedSession":
+    def open(self, log: EventLog, ring: RingBuffer, settings: ReadSettings) -> "EnrichedSession":
         """Add to the events of a session, from the first on; `settings` returns those that it has now."""
         return EnrichedSession(self, log, ring, settings)
 
@@ -53,13 +50,7 @@ class Enrichment:
 class EnrichedSession:
     """What is added to one session."""
 
-    def __init__(
-        self,
-        enrichment: Enrichment,
-        log: EventLog,
-        ring: RingBuffer,
-        settings: Callable[[], SessionSettings | None],
-    ) -> None:
+    def __init__(self, enrichment: Enrichment, log: EventLog, ring: RingBuffer, settings: ReadSettings) -> None:
         self._ring = ring
         corrections = enrichment.corrections
         self._finals = corrections.follow(log, self._read, settings) if corrections is not None else None

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+from streamer.arrays import Float32Array
 from streamer.audio.mel import log_mel
 from streamer.correct.second_pass import Readers, Region, SecondPass
 from streamer.events import Word, seconds
@@ -80,8 +81,8 @@ class _Reader:
         self._is_conditioned = is_conditioned(decoding, model)
         self._encoder = WhisperEncoder(model)
         self._decoder = WhisperDecoder(model, decoding)
-        # The region at hand, with what it was encoded to, and when its time is up.
-        self._encoded: tuple[Region, EncodedWindow] | None = None
+        # The audio at hand, with what it was encoded to, and when its time is up.
+        self._encoded: tuple[Float32Array, EncodedWindow] | None = None
         self._until_s = math.inf
         model.call_before(lambda: wait_turn(is_live_busy, self._check))
 
@@ -112,10 +113,11 @@ class _Reader:
         return self._decoder.score(self._encode(region), self._request(region), text)
 
     def _encode(self, region: Region) -> EncodedWindow:
-        if self._encoded is None or self._encoded[0] is not region:
+        samples = region.samples
+        if self._encoded is None or self._encoded[0] is not samples:
             self._encoded, self._until_s = None, region.until_s
-            mel = log_mel(region.samples, self._model.dims.n_mels)
-            self._encoded = region, self._encoder.encode(mel, 0, len(region.samples))
+            mel = log_mel(samples, self._model.dims.n_mels)
+            self._encoded = samples, self._encoder.encode(mel, 0, len(samples))
         return self._encoded[1]
 
     def _request(self, region: Region) -> Request:
