@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from streamer.audio.sources.file import check_audio
 from streamer.errors import TruncatedAudioError, UsageError
 
 # As the name of a file: audio in any format we read, on standard input.
@@ -38,6 +39,7 @@ class Text:
 
     format: str
     target: Path | None
+    task: str = ""  # `transcribe` or `translate` where these have files of their own
 
 
 def find_recordings(names: Sequence[str]) -> list[Path]:
@@ -62,19 +64,47 @@ def find_recordings(names: Sequence[str]) -> list[Path]:
     return list(found)
 
 
+def check_recordings(paths: Sequence[Path]) -> None:
+    """Look at recordings that are played: now, as a model may take minutes to compile for nothing.
+
+    Raises UsageError for standard input, AudioFileError where there is no audio.
+    """
+    for path in paths:
+        if path == STANDARD_INPUT:
+            raise UsageError("standard input comes once and at its own pace: expected the name of a file")
+        check_audio(path)
+
+
+def read_spoken(path: Path) -> str:
+    """Return what is said in a recording, as a file has it. Raises UsageError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} cannot be read ({error}): expected what is said, as plain text in UTF-8; mend it or take it away"
+        ) from None
+
+
+def check_target(path: Path | None, flag: str) -> None:
+    """Raise UsageError where what a flag names could not be written when all is done."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise UsageError(f"{path} is no file in a directory that is there: choose another place with {flag}")
+
+
 def format_of(output: str | Path | None) -> str:
     """Return the format that the ending of a file asks for."""
     return _OF_ENDING.get(Path(output or "").suffix.lower(), "text")
 
 
 def plan_texts(
-    paths: Sequence[Path], format: str | None, output: str | Path | None, folder: Path | None
+    paths: Sequence[Path], format: str | None, output: str | Path | None, folder: Path | None, *, task: str = ""
 ) -> dict[Path, list[Text]]:
     """Return where the texts of recordings go; make the folder for them.
 
     format : one of the formats, txt or all; None: that of the ending of `output`
     output : a file, or a folder where it is there, ends with a slash, or several texts go into it
     folder : the same, surely a folder
+    task : with `both` a translation goes into a file of its own, but for JSON, which names the task
 
     Raises UsageError where that would destroy a recording or a text.
     """
@@ -99,7 +129,8 @@ def plan_texts(
     for path in paths:
         # talk.mp4 and talk.mp3 have a text each.
         name = _stem(path) if stems[_stem(path)] == 1 else path.name
-        plan[path] = [Text(each, _target(output, folder, name, each)) for each in formats]
+        targets = [(each, _target(output, folder, name, each)) for each in formats]
+        plan[path] = [text for target in targets for text in (_apart(*target) if task == "both" else [Text(*target)])]
         for target in (text.target for text in plan[path] if text.target is not None):
             if target in taken:
                 raise UsageError(
@@ -130,9 +161,25 @@ def _target(output: str | Path | None, folder: Path | None, name: str, format: s
     return Path(output) if output is not None else None
 
 
+def _apart(format: str, target: Path | None) -> list[Text]:
+    """Return a transcript and its translation."""
+    if format in ("json", "jsonl") or (format == "text" and target is None):
+        return [Text(format, target)]
+    if target is None:
+        raise UsageError(
+            f"transcript and translation as {format} on standard output would be one broken file: name a file with"
+            " --output"
+        )
+    translation = target.with_name(f"{target.stem}.en{target.suffix}")
+    return [Text(format, target, "transcribe"), Text(format, translation, "translate")]
+
+
 @contextlib.contextmanager
-def opened(target: Path | None) -> Iterator[TextIO]:
-    """Open where a text goes: standard output, a pipe or device, or a file that appears when it is complete."""
+def opened(target: Path | None, flag: str = "--output") -> Iterator[TextIO]:
+    """Open where a text goes: standard output, a pipe or device, or a file that appears when it is complete.
+
+    Raises UsageError, which says to name another place with the `flag`, where it cannot be written.
+    """
     if target is None:
         yield sys.stdout
         return
@@ -157,7 +204,7 @@ def opened(target: Path | None) -> Iterator[TextIO]:
         _replace(partial, target)
     except OSError as error:
         raise UsageError(
-            f"{target} cannot be written ({error.strerror or error}): choose another place with --output"
+            f"{target} cannot be written ({error.strerror or error}): choose another place with {flag}"
         ) from None
     if truncated is not None:
         raise truncated

@@ -5,7 +5,6 @@ No daemon is needed; one may write the file meanwhile.
 
 import sys
 import time
-from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -13,14 +12,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streamer.commands.files import format_of
+from streamer.commands.files import format_of, opened
 from streamer.errors import UsageError
-from streamer.events import Final, Gap
+from streamer.events import Final, Gap, Translation
 from streamer.outside import printable
 from streamer.server.history_file import AUTO, HistoryFile, KeptSession, history_path, shown_time
 from streamer.settings.table import Settings
 from streamer.sinks.subtitles import open_writer, subtitle_options
 from streamer.sinks.subtitles.cues import file_line
+from streamer.sinks.subtitles.revised import speaker_of, turns
 
 LAST = "last"  # names the newest session
 SHOWN_CHARS = 8  # of a session's name: enough to tell it from all others
@@ -45,36 +45,44 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
     return 0
 
 
-def show(settings: Settings, name: str) -> int:
-    """Print a session's texts, each with its time in the audio, and its gaps. Returns the exit code."""
+def show(settings: Settings, name: str, *, original: bool) -> int:
+    """Print a session's texts, each with its time in the audio, and its gaps. Returns the exit code.
+
+    original : whether texts are shown as they were said first
+    """
     file = _file(settings)
     session = _named(file, name)
     sys.stdout.write(f"# {_local(session.started)}, {printable(session.source)}\n")
-    for events in file.transcript(session):
+    for events in (file.transcript if original else file.newest)(session):
         for event in events:
-            if isinstance(event, Final) and (text := file_line(event.text)):
-                sys.stdout.write(f"{_clock(event.start)}  {text}\n")
+            if isinstance(event, Final):
+                for turn in turns(event):
+                    if text := file_line(turn.text):
+                        name = f"{speaker}: " if (speaker := file_line(speaker_of(turn))) else ""
+                        sys.stdout.write(f"{_clock(turn.start)}  {name}{text}\n")
+            elif isinstance(event, Translation):
+                sys.stdout.write(f"{'':8}  [{file_line(event.language)}] {file_line(event.text)}\n")
             elif isinstance(event, Gap):
                 missing = f"[{event.end - event.start:.1f} s missing: {file_line(event.reason)}]"
                 sys.stdout.write(f"{_clock(event.start)}  {missing}\n")
     return 0
 
 
-def export(settings: Settings, name: str, *, format: str | None, output: Path | None) -> int:
-    """Write a session's transcript in a format, to standard output or a file. Returns the exit code."""
+def export(settings: Settings, name: str, *, format: str | None, output: Path | None, original: bool) -> int:
+    """Write a session's transcript in a format, to standard output or a file. Returns the exit code.
+
+    original : whether texts are written as they were said first
+    """
     file = _file(settings)
     session = _named(file, name)
-    try:
-        with output.open("w", encoding="utf-8", newline="\n") if output else nullcontext(sys.stdout) as stream:
-            writer = open_writer(format or format_of(output), stream, subtitle_options(settings))
-            for events in file.transcript(session):
-                for event in events:
-                    writer.handle(event)
-            writer.close()
-    except OSError as error:
-        if output is None:
-            raise
-        raise UsageError(f"{output} cannot be written ({error.strerror}): choose another place with --output") from None
+    with opened(output) as stream:
+        format = format or format_of(output)
+        writer = open_writer(format, stream, subtitle_options(settings))
+        # JSON Lines have each event as it came, what changed finals included.
+        for events in (file.transcript if original or format == "jsonl" else file.newest)(session):
+            for event in events:
+                writer.handle(event)
+        writer.close()
     return 0
 
 

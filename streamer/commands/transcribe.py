@@ -15,13 +15,14 @@ from rich.console import Console
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import AudioFile, read_audio, standard_input
+from streamer.audio.sources.file import AudioFile, read_audio
+from streamer.audio.sources.stdin import standard_input
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.pull import offer_model
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
-from streamer.events import End, Event, Gap
+from streamer.events import End, Event, Final, Gap
 from streamer.live.decoder import make_engine
 from streamer.live.sessions import open_session, ready_event, tell_error, write_all
 from streamer.outside import one_line
@@ -61,11 +62,13 @@ def transcribe_files(
     """
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
-    plan = plan_texts(paths, format, output, folder)
+    plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
     if settings.decoding.diarize and (streaming or STANDARD_INPUT in paths):
         raise UsageError(
             "diarize compares the channels of a whole file: expected files, without --stream; leave one out"
         )
+    if settings.decoding.task == "both" and streaming:
+        raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     console = Console(stderr=True)
     exit_codes = [0]
     # In seconds, as far as that is known.
@@ -126,8 +129,9 @@ def _transcribe_file(
             writers = [open_writer(text.format, stack.enter_context(opened(text.target)), lines) for text in texts]
 
             def write(event: Event) -> None:
-                for writer in writers:
-                    writer.handle(event)
+                for text, writer in zip(texts, writers, strict=True):
+                    if not text.task or not isinstance(event, Final) or text.task == (event.task or "transcribe"):
+                        writer.handle(event)
 
             try:
                 work.transcribe(path, write, on_progress)

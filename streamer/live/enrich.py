@@ -14,6 +14,7 @@ from streamer.correct.pipeline import Corrections, ReadSettings
 from streamer.correct.second_pass import Readers, SecondPass
 from streamer.events import Event
 from streamer.live.second_pass import second_pass
+from streamer.live.translation import TranslatedSession, Translations
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
@@ -31,16 +32,26 @@ class Enrichment:
         for corrector in correctors:
             if isinstance(corrector, SecondPass):
                 corrector.readers.add_done_callback(self._tell_of_loading)
+        # Any client may ask for translations.
+        self.translations = Translations(settings, model, engine.is_free_for)
 
     @property
     def failing(self) -> str:
         """Why something of it does not work, in a line; empty where all does."""
-        failing = self.corrections.failing if self.corrections is not None else {}
+        failing = dict(self.corrections.failing) if self.corrections is not None else {}
+        if self.translations.failing:
+            failing["translation"] = self.translations.failing
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
-    def open(self, log: EventLog, ring: RingBuffer, settings: ReadSettings) -> "EnrichedSession":
-        """Add to the events of a session, from the first on; `settings` returns those that it has now."""
-        return EnrichedSession(self, log, ring, settings)
+    def open(
+        self, log: EventLog, ring: RingBuffer, settings: ReadSettings, translation_s: Callable[[], float]
+    ) -> "EnrichedSession":
+        """Add to the events of a session, from the first on.
+
+        settings : returns those that the session has now
+        translation_s : returns the seconds that the translation of a final may take; 0 where none is wanted
+        """
+        return EnrichedSession(self, log, ring, settings, translation_s)
 
     def _tell_of_loading(self, readers: "Future[Readers]") -> None:
         if (error := readers.exception()) and self.corrections is not None:
@@ -50,10 +61,18 @@ class Enrichment:
 class EnrichedSession:
     """What is added to one session."""
 
-    def __init__(self, enrichment: Enrichment, log: EventLog, ring: RingBuffer, settings: ReadSettings) -> None:
+    def __init__(
+        self,
+        enrichment: Enrichment,
+        log: EventLog,
+        ring: RingBuffer,
+        settings: ReadSettings,
+        translation_s: Callable[[], float],
+    ) -> None:
         self._ring = ring
         corrections = enrichment.corrections
         self._finals = corrections.follow(log, self._read, settings) if corrections is not None else None
+        self._translated = TranslatedSession(enrichment.translations, log, self._read, translation_s)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
@@ -62,9 +81,9 @@ class EnrichedSession:
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when there is nothing left to add."""
         if self._finals is None:
-            then()
+            self._translated.finish(then)
         else:
-            self._finals.finish(then)
+            self._finals.finish(lambda: self._translated.finish(then))
 
     def _read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:
@@ -76,5 +95,5 @@ class EnrichedSession:
 def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
     correctors: list[Corrector] = []
     if settings.correction.model:
-        correctors.append(second_pass(settings, model, lambda: engine.busy))
+        correctors.append(second_pass(settings, model, engine.is_free_for))
     return correctors

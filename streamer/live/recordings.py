@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import read_audio
+from streamer.audio.sources.file import read_audio
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
@@ -166,31 +166,15 @@ class Recordings:
 
     def _wait_turn(self, job: "Job") -> None:
         """Let live sessions go first. Raises what ends the job."""
-        is_live_busy = self._is_live_busy
-        assert is_live_busy is not None
-
-        def check() -> None:
+        assert self._is_live_busy is not None
+        while True:
             if job.closed:
                 raise _ClosedError
             if self._stopping:
                 raise _stopping()
-
-        wait_turn(lambda: job.is_patient and is_live_busy(), check, job.wait)
-
-
-def wait_turn(
-    is_live_busy: Callable[[], bool],
-    check: Callable[[], object],
-    wait: Callable[[], object] = lambda: time.sleep(LOOK_S),
-) -> None:
-    """Return when no live session is at work; for work beside them to call before each call of a graph.
-
-    check : is called before each look, and raises what ends the work
-    """
-    check()
-    while is_live_busy():
-        wait()
-        check()
+            if not job.is_patient or not self._is_live_busy():
+                return
+            job.wait()
 
 
 class Job:

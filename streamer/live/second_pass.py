@@ -1,7 +1,6 @@
 """The models behind the second pass: one that reads finals again, and the daemon's own, which judges, too."""
 
 import dataclasses
-import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,7 +12,7 @@ from streamer.correct.second_pass import Readers, Region, SecondPass
 from streamer.events import Word, seconds
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.live.models import Known, Models
-from streamer.live.recordings import wait_turn
+from streamer.live.turns import Turns
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.stream.window import Request
@@ -23,13 +22,13 @@ from streamer.whisper.locate import find_model, find_or_pull
 from streamer.whisper.model import WhisperModel, load_model
 
 
-def second_pass(settings: Settings, own: WhisperModel, is_live_busy: Callable[[], bool]) -> SecondPass:
+def second_pass(settings: Settings, own: WhisperModel, is_free_for: Callable[[float], bool]) -> SecondPass:
     """Return what reads finals again. Its model is loaded meanwhile, which captions do not wait for."""
     readers: Future[Readers] = Future()
 
     def load() -> None:
         try:
-            readers.set_result(_readers(settings, own, is_live_busy))
+            readers.set_result(_readers(settings, own, is_free_for))
         except Exception as error:  # noqa: BLE001 - told where the readers are awaited
             readers.set_exception(error)
 
@@ -51,9 +50,9 @@ def _is_own(settings: Settings) -> bool:
     return name == own.name or (path is not None and path == find_model(own.name))
 
 
-def _readers(settings: Settings, own: WhisperModel, is_live_busy: Callable[[], bool]) -> Readers:
+def _readers(settings: Settings, own: WhisperModel, is_free_for: Callable[[float], bool]) -> Readers:
     correction = settings.correction
-    first = _Reader(own.twin(own.runtime.windows_s, most_beams=True), settings, is_live_busy)
+    first = _Reader(own.twin(own.runtime.windows_s, most_beams=True), settings, is_free_for)
     if _is_own(settings):
         return Readers(first.read, [first.score])
     devices = DeviceSettings(correction.device or settings.model.device, npu_through_cpu=settings.model.npu_through_cpu)
@@ -66,14 +65,14 @@ def _readers(settings: Settings, own: WhisperModel, is_live_busy: Callable[[], b
     model = Models(settings.model, load).get(Known(correction.model, path))
     # Devices of its own keep no caption waiting.
     shared = {*own.runtime.devices.values()} & {*model.runtime.devices.values()}
-    second = _Reader(model, settings, is_live_busy if shared else lambda: False)
+    second = _Reader(model, settings, is_free_for if shared else lambda duration_s: True)
     return Readers(second.read, [second.score, first.score])
 
 
 class _Reader:
     """A model for regions of audio. Before each call of a graph it lets live sessions go first."""
 
-    def __init__(self, model: WhisperModel, settings: Settings, is_live_busy: Callable[[], bool]) -> None:
+    def __init__(self, model: WhisperModel, settings: Settings, is_free_for: Callable[[float], bool]) -> None:
         """Take a model that nobody else computes with."""
         self._model = model
         self._beam_size = min(settings.correction.beam_size, model.n_beams)
@@ -81,10 +80,10 @@ class _Reader:
         self._is_conditioned = is_conditioned(decoding, model)
         self._encoder = WhisperEncoder(model)
         self._decoder = WhisperDecoder(model, decoding)
-        # The audio at hand, with what it was encoded to, and when its time is up.
+        # The audio at hand, with what it was encoded to.
         self._encoded: tuple[Float32Array, EncodedWindow] | None = None
-        self._until_s = math.inf
-        model.call_before(lambda: wait_turn(is_live_busy, self._check))
+        self._turns = Turns(is_free_for)
+        model.call_before(self._turns.wait)
 
     def read(self, region: Region) -> Sequence[Word]:
         """See `Readers`."""
@@ -115,7 +114,8 @@ class _Reader:
     def _encode(self, region: Region) -> EncodedWindow:
         samples = region.samples
         if self._encoded is None or self._encoded[0] is not samples:
-            self._encoded, self._until_s = None, region.until_s
+            self._encoded = None
+            self._turns.begin(region.until_s)
             mel = log_mel(samples, self._model.dims.n_mels)
             self._encoded = samples, self._encoder.encode(mel, 0, len(samples))
         return self._encoded[1]
@@ -132,7 +132,3 @@ class _Reader:
             retry_s=max(0.0, region.until_s - time.monotonic()),
             options=dataclasses.replace(chosen, beam_size=self._beam_size) if chosen is not None else None,
         )
-
-    def _check(self) -> None:
-        if time.monotonic() >= self._until_s:
-            raise TimeoutError

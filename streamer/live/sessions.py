@@ -65,7 +65,13 @@ def open_session(
     def settings_now() -> SessionSettings | None:
         return served.settings if (served := weakly()) is not None else None
 
-    enriched = enrichment.open(log, runner.ring, settings_now) if enrichment is not None else None
+    def translation_s() -> float:
+        served = weakly()
+        if served is None or not served.settings.translated:
+            return 0.0
+        return math.inf if served.recorded else settings.correction.deadline_s
+
+    enriched = enrichment.open(log, runner.ring, settings_now, translation_s) if enrichment is not None else None
     log.append(ready_event(model, chosen.language))
     return runner
 
@@ -102,7 +108,8 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
         compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
         language=model.choose_language(language, task),
-        task=task,
+        task="transcribe" if task == "both" else task,
+        translated=task == "both",
     )
     return _with_options(chosen, settings, model, options)
 

@@ -178,6 +178,8 @@ class SessionRunner:
         # Since when the next window is due, and by when it should be encoded; None and infinity while none is.
         self._due_since_s: float | None = None
         self.deadline_s = math.inf
+        # For how long none will be, as audio comes at the pace of speech.
+        self.quiet_s = math.inf
         # Second of the audio up to which partials have shown words.
         self._shown_s = 0.0
         # Whether nothing is published any more: the session is finished, or was given up or removed.
@@ -504,6 +506,8 @@ class SessionRunner:
         self.ring.release(min(self.position, self._session.needed_from))
         waits = self._outage.waits(now_s)
         self.trying = waits or self._session.waiting_from is not None
+        until_due = self._session.until_due
+        self.quiet_s = math.inf if until_due is None else until_due / SAMPLE_RATE
         if waits or not self._session.next_window_due():
             self._due_since_s, self.deadline_s = None, math.inf
         else:

@@ -83,10 +83,12 @@ class WhisperModel:
 
         Raises ConfigError where the model does not know the language, or cannot translate.
         """
-        language = self.tokenizer.choose_language(wanted, task)
+        if task == "both" and self.tokenizer.known_languages == ["en"]:
+            raise ConfigError(f"task is both, and {self.name} hears English only: choose a multilingual model")
+        language = self.tokenizer.choose_language(wanted, "translate" if task == "both" else task)
         dims = self.dims
         # large-v3-turbo, distil-whisper. A warning: what they were fine-tuned for since, no file says.
-        if task == "translate" and dims.n_text_layer < dims.n_audio_layer // 2:
+        if task != "transcribe" and dims.n_text_layer < dims.n_audio_layer // 2:
             _warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
         return language
 
