@@ -47,6 +47,10 @@ _RUN_FLAGS = (
     "correction.model",
     "correction.device",
     "correction.beam_size",
+    "correction.glossary",
+    "correction.to",
+    "correction.to_model",
+    "correction.figures",
 )
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FLAGS = (
@@ -320,7 +324,7 @@ def _add_transcribe(add: _Add) -> None:
     transcribe.add_argument(
         "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
-    add_flags(transcribe, *_MODEL_FLAGS)
+    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary")
     add_decoding_flags(transcribe, streaming=False)
 
 

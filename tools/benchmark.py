@@ -14,6 +14,7 @@
     python tools/benchmark.py files              time, words and memory of a long recording, beside other programs
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
     python tools/benchmark.py second-pass        what reading finals again brings and costs
+    python tools/benchmark.py names              names that a glossary sets right, and words that it harms
     python tools/benchmark.py protocols          the delay that each protocol adds to the native one's
 
 What is measured is the daemon as its clients see it: a process of its own, with audio at the pace at which it was
@@ -199,6 +200,9 @@ def _parser() -> argparse.ArgumentParser:
     second.add_argument(
         "--correction", default="--second-pass nano.en", help="flags of the one that reads again (default: %(default)s)"
     )
+
+    names = add("names", "names that a glossary sets right, and words that it harms", _names)
+    _recordings_arguments(names)
 
     protocols = add("protocols", "the delay that each protocol adds to the native one's", _protocols)
     _recordings_arguments(protocols)
@@ -478,6 +482,12 @@ def _second_pass(args: argparse.Namespace, console: Console) -> Mapping[str, obj
         return measure_second_pass(
             systems, recordings, _model_flags(flags), Path(folder), EnglishTextNormalizer(), console
         )
+
+
+def _names(args: argparse.Namespace, console: Console) -> Mapping[str, object]:
+    from tools.benchmarks.names import measure_names
+
+    return measure_names(_recordings(args, spoken=True), console)
 
 
 def _protocols(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:

@@ -146,11 +146,13 @@ class FinalsOfSession:
         corrections = self._corrections
         words, by = corrections.correct(corrections.slow, heard, until_s)
         if by:
+            # In any case: a word that is masked must not come back.
+            until_s = time.monotonic() + corrections.deadline_s
             words, _ = corrections.correct(corrections.quick, dataclasses.replace(heard, words=words), until_s)
             self._tell(heard, told, words, by)
 
     def _tell(self, heard: Heard, told: tuple[Word, ...], words: tuple[Word, ...], by: str) -> None:
-        if words == told or self._log.closed:
+        if _said(words) == _said(told) or self._log.closed:
             return
         final, text = heard.final, text_of(words)
         with self._lock:
@@ -159,6 +161,10 @@ class FinalsOfSession:
         self._log.append(Revision(of=final.seq, by=by, text=text, words=words, edits=edits(final.text, text)))
         for name in by.split(","):
             self._corrections.n_told[name] += 1
+
+
+def _said(words: Sequence[Word]) -> list[tuple[str, str | None]]:
+    return [(word.word, word.speaker) for word in words]
 
 
 def once(then: Callable[[], object], within_s: float) -> Callable[[], None]:

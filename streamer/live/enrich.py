@@ -5,6 +5,7 @@ Everything here is off unless the settings ask for it, and no caption waits for 
 
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -12,6 +13,8 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.correct.corrector import Corrector
 from streamer.correct.pipeline import Corrections, ReadSettings
 from streamer.correct.second_pass import Readers, SecondPass
+from streamer.correct.spelling import Glossary, Spelling
+from streamer.correct.usual import usual_words
 from streamer.events import Event
 from streamer.live.second_pass import second_pass
 from streamer.live.translation import TranslatedSession, Translations
@@ -32,6 +35,7 @@ class Enrichment:
         for corrector in correctors:
             if isinstance(corrector, SecondPass):
                 corrector.readers.add_done_callback(self._tell_of_loading)
+        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
         self.translations = Translations(settings, model, engine.is_free_for)
 
@@ -43,15 +47,25 @@ class Enrichment:
             failing["translation"] = self.translations.failing
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
+    def reload(self) -> None:
+        """Read again what may have changed. Raises ConfigError, and goes on as before."""
+        if self.glossary is not None:
+            self.glossary.reload()
+
     def open(
-        self, log: EventLog, ring: RingBuffer, settings: ReadSettings, translation_s: Callable[[], float]
+        self,
+        log: EventLog,
+        ring: RingBuffer,
+        language: str,
+        settings: ReadSettings = lambda: None,
+        translation_s: Callable[[], float] = lambda: 0.0,
     ) -> "EnrichedSession":
-        """Add to the events of a session, from the first on.
+        """Add to the events of a session in a language, or `auto`, from the first on.
 
         settings : returns those that the session has now
         translation_s : returns the seconds that the translation of a final may take; 0 where none is wanted
         """
-        return EnrichedSession(self, log, ring, settings, translation_s)
+        return EnrichedSession(self, log, ring, language, settings, translation_s)
 
     def _tell_of_loading(self, readers: "Future[Readers]") -> None:
         if (error := readers.exception()) and self.corrections is not None:
@@ -66,17 +80,19 @@ class EnrichedSession:
         enrichment: Enrichment,
         log: EventLog,
         ring: RingBuffer,
+        language: str,
         settings: ReadSettings,
         translation_s: Callable[[], float],
     ) -> None:
         self._ring = ring
+        self._spelling = Spelling(enrichment.glossary, language) if enrichment.glossary is not None else None
         corrections = enrichment.corrections
         self._finals = corrections.follow(log, self._read, settings) if corrections is not None else None
         self._translated = TranslatedSession(enrichment.translations, log, self._read, translation_s)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
-        return event
+        return event if self._spelling is None else self._spelling.label(event)
 
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when there is nothing left to add."""
@@ -92,8 +108,34 @@ class EnrichedSession:
             return None
 
 
+def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
+    """Return the glossary that the settings name; None where they name none. Raises ConfigError."""
+    path = settings.correction.glossary
+    return Glossary(Path(path), usual_words(model.tokenizer.encode)) if path else None
+
+
 def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
+    wanted = settings.correction
+    glossary = open_glossary(settings, model)
     correctors: list[Corrector] = []
-    if settings.correction.model:
+    if wanted.model:
         correctors.append(second_pass(settings, model, engine.is_free_for))
+    if wanted.to:
+        from streamer.correct.language_model import LanguageModel
+
+        correctors.append(
+            LanguageModel(
+                wanted.to,
+                model=wanted.to_model,
+                api_key=wanted.api_key,
+                deadline_s=wanted.deadline_s,
+                terms=[] if glossary is None else glossary.texts,
+            )
+        )
+    if glossary is not None:
+        correctors.append(glossary)
+    if wanted.figures:
+        from streamer.correct.figures import Figures
+
+        correctors.append(Figures())
     return correctors

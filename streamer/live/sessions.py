@@ -57,7 +57,8 @@ def open_session(
         max_delay_s=settings.stream.max_delay_s,
         reserved=reserved,
         name=log.session,
-        on_event=lambda event: log.append(label(event if enriched is None else enriched.label(event))),
+        label=lambda event: label(event if enriched is None else enriched.label(event)),
+        on_event=log.append,
         on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
     )
     weakly = weakref.ref(runner)  # which refers to what is added: a session that is over goes at once
@@ -71,7 +72,9 @@ def open_session(
             return 0.0
         return math.inf if served.recorded else settings.correction.deadline_s
 
-    enriched = enrichment.open(log, runner.ring, settings_now, translation_s) if enrichment is not None else None
+    enriched = None
+    if enrichment is not None:
+        enriched = enrichment.open(log, runner.ring, chosen.language, settings_now, translation_s)
     log.append(ready_event(model, chosen.language))
     return runner
 

@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.correct.glossary import read_terms
 from streamer.errors import ConfigError
 from streamer.settings.apply import clip_seconds, decode_options, initial_prompt, temperatures, text_tokens
 from streamer.settings.table import DecodingSettings, Settings
@@ -49,6 +50,8 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     if decoding.grammar:
         Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
     check_hotwords(decoding.hotwords)
+    if settings.correction.glossary:
+        read_terms(Path(settings.correction.glossary))
     clip_seconds(decoding.clip_timestamps)
     if decoding.hallucination_silence_threshold is not None and not decoding.word_timestamps:
         raise ConfigError(

@@ -114,6 +114,19 @@ def test_what_is_not_done_by_its_deadline_stays_as_it_was_and_keeps_nobody() -> 
     assert [event.type for event in events] == ["final", "end"]
 
 
+def test_what_a_slow_one_brings_at_the_last_moment_goes_through_the_quick_ones_all_the_same() -> None:
+    deadline_s = 0.05
+    slow = Replacing({"heck": "hell"}, "second_pass", slow=True, meanwhile=lambda: threading.Event().wait(deadline_s))
+    log = EventLog("abc", 100)
+    told: list[Event] = []
+    log.subscribe(told.append)
+    Corrections([slow, Replacing({"hell": "****"})], deadline_s=deadline_s).follow(log, lambda start, end: None)
+    log.append(final("what the heck"))
+    while len(told) < 2:
+        threading.Event().wait(0.01)
+    assert revisions(told) == [(1, "second_pass", "what the ****")]
+
+
 def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() -> None:
     def fail() -> None:
         raise StreamerError("the endpoint is away: start it")
