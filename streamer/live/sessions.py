@@ -59,7 +59,7 @@ def open_session(
         on_event=lambda event: log.append(label(event if enriched is None else enriched.label(event))),
         on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
     )
-    enriched = enrichment.open(log, runner.ring) if enrichment is not None else None
+    enriched = enrichment.open(log, runner.ring, lambda: runner.position) if enrichment is not None else None
     log.append(ready_event(model, chosen.language))
     return runner
 

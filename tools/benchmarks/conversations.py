@@ -23,23 +23,19 @@ from tools.train_nano.voices import open_voice
 PEOPLE: Mapping[str, Sequence[tuple[str, float]]] = {
     "tune": (
         ("flite:slt", 1.0),
-        ("flite:slt", 0.87),
+        ("flite:slt", 0.8),
         ("flite:awb", 1.0),
-        ("flite:awb", 1.15),
         ("festival:ked_diphone", 0.95),
         ("espeak:en-us", 1.0),
-        ("espeak:en-us+f3", 1.0),
-        ("espeak:en-gb-scotland", 0.9),
+        ("espeak:en-029+f4", 1.1),
     ),
     "held": (
         ("flite:rms", 1.0),
-        ("flite:rms", 1.17),
-        ("flite:kal16", 0.95),
-        ("flite:kal16", 1.12),
-        ("espeak:en-gb", 1.0),
-        ("espeak:en-gb+f2", 1.0),
+        ("flite:rms", 1.25),
+        ("flite:kal16", 1.0),
         ("espeak:en-gb-x-rp+m7", 0.9),
-        ("espeak:en-029+f4", 1.1),
+        ("espeak:en-gb+f5", 1.15),
+        ("espeak:en-gb+klatt2", 1.0),
     ),
 }
 
