@@ -53,11 +53,9 @@ class Corrections:
         self.n_late = 0
         self._lanes = {slow: _Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
 
-    def follow(
-        self, log: EventLog, audio: ReadAudio, label: Callable[[Word], Word] = lambda word: word
-    ) -> "FinalsOfSession":
-        """Correct the finals of a session from now on; `label` says who says a word."""
-        return FinalsOfSession(self, log, audio, label)
+    def follow(self, log: EventLog, audio: ReadAudio) -> "FinalsOfSession":
+        """Correct the finals of a session from now on."""
+        return FinalsOfSession(self, log, audio)
 
     def put(self, work: Callable[[], object], *, slow: bool) -> bool:
         """Do work behind what waits; return whether there is room for it."""
@@ -97,13 +95,12 @@ class Corrections:
 class FinalsOfSession:
     """The finals of one session on their way through the correctors."""
 
-    def __init__(
-        self, corrections: Corrections, log: EventLog, audio: ReadAudio, label: Callable[[Word], Word]
-    ) -> None:
+    def __init__(self, corrections: Corrections, log: EventLog, audio: ReadAudio) -> None:
         self._corrections = corrections
         self._log = log
         self._audio = audio
-        self._label = label
+        # Says who says a word of a revision, where that is asked.
+        self.label: Callable[[Word], Word] = lambda word: word
         # The newest finals by their numbers, oldest first, and their words as they were told last.
         self._told: dict[int, tuple[Final, tuple[Word, ...]]] = {}
         self._lock = threading.Lock()
@@ -171,7 +168,7 @@ class FinalsOfSession:
                 self._revise(heard.final, words, by)
 
     def _revise(self, final: Final, words: tuple[Word, ...], by: str) -> None:
-        words = tuple(self._label(word) for word in words)
+        words = tuple(self.label(word) for word in words)
         with self._lock:
             if self._log.closed or (final.seq in self._told and self._told[final.seq][1] == words):
                 return

@@ -10,8 +10,8 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.correct.corrector import Corrector
 from streamer.correct.pipeline import Corrections
-from streamer.events import Event, Word
-from streamer.live.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, labelled, load_vectors
+from streamer.events import Event
+from streamer.live.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
@@ -25,8 +25,9 @@ class Enrichment:
     def __init__(self, settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> None:
         """Read and load what is asked for. Raises StreamerError where that cannot be."""
         correctors = _correctors(settings, model, engine)
-        own = settings.speakers
-        self.speakers = SpeakersOfSessions(load_vectors().of, known_voices(own)) if own.enabled else None
+        self.speakers: SpeakersOfSessions | None = None
+        if settings.speakers.enabled:
+            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings))
         needed = correctors or self.speakers is not None
         self.corrections = Corrections(correctors, deadline_s=settings.correction.deadline_s) if needed else None
 
@@ -48,11 +49,13 @@ class EnrichedSession:
 
     def __init__(self, enrichment: Enrichment, log: EventLog, ring: RingBuffer, heard: Callable[[], int]) -> None:
         self._ring = ring
+        corrections = enrichment.corrections
+        self._finals = corrections.follow(log, self._read) if corrections is not None else None
         self._speakers: SpeakersOfSession | None = None
-        corrections, speakers = enrichment.corrections, enrichment.speakers
-        self._finals = corrections.follow(log, self._read, self._label_word) if corrections is not None else None
-        if speakers is not None and self._finals is not None:
-            self._speakers = speakers.follow(log, ring, heard, self._finals.relabel)
+        if enrichment.speakers is not None and self._finals is not None:
+            own = SpeakersOfSession(enrichment.speakers, log, ring, heard, self._finals.relabel)
+            self._finals.label = lambda word: label_word(word, own.hearing)
+            self._speakers = own
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
@@ -60,15 +63,13 @@ class EnrichedSession:
 
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when there is nothing left to add."""
-        finals, speakers = self._finals, self._speakers
-        last = then if finals is None else lambda: finals.finish(then)
-        if speakers is None:
-            last()
+        finals = self._finals
+        if finals is None:
+            then()
+        elif self._speakers is None:
+            finals.finish(then)
         else:
-            speakers.finish(last)
-
-    def _label_word(self, word: Word) -> Word:
-        return word if self._speakers is None else labelled(word, self._speakers.hearing)
+            self._speakers.finish(lambda: finals.finish(then))
 
     def _read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:

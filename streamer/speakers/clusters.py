@@ -140,7 +140,7 @@ class Clusters:
         return merged
 
     def _same(self) -> tuple[Speaker, Speaker] | None:
-        """Return two speakers who are one, the earlier first. Those who were enrolled come before all, and stay apart."""
+        """Return two speakers who are one, the earlier first. Who was enrolled comes before all others, and stays."""
         for number, later in enumerate(self.speakers):
             for earlier in self.speakers[:number]:
                 if not later.enrolled and float(earlier.voice @ later.voice) > self._settings.merge_above:

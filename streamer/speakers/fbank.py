@@ -1,6 +1,6 @@
 """Log-mel filter banks as Kaldi computes them, which networks that tell speakers apart were trained on.
 
-Source: Kaldi's `feature-fbank`, `feature-window` and `mel-computations`, with their defaults but for 80 bands and no dither.
+Source: Kaldi's `feature-fbank`, `feature-window` and `mel-computations`, their defaults but 80 bands and no dither.
 """
 
 from functools import cache

@@ -105,6 +105,11 @@ class Hearing:
         with self._lock:
             return speaker_of(self._clusters, start_s, end_s)
 
+    @property
+    def vectors(self) -> Float32Array:
+        """The vectors of all windows, shape (n_windows, n_values)."""
+        return np.array([window.vector for window in self._clusters.windows], dtype=np.float32)
+
     def is_settled(self, end_s: float) -> bool:
         """Whether nothing more is going to be learnt of who spoke before a second."""
         with self._lock:

@@ -10,6 +10,9 @@ from streamer.speakers.clusters import Clusters
 # A window tells of the time near its middle: less and less up to this distance, nothing beyond.
 REACH_S = 0.75
 
+# How far from speech a word may lie: times of words are not exact.
+_BESIDE_S = 0.5
+
 # Where no speaker is more similar than this, nobody knows who speaks.
 UNSURE_BELOW = 0.3
 
@@ -26,9 +29,9 @@ def speaker_of(clusters: Clusters, start_s: float, end_s: float) -> str | None:
     last = bisect_left(windows, middle_s + REACH_S, key=_middle)
     near = windows[first:last]
     if not near:
-        # At the ends of a region: any window that has it.
+        # At the ends of a region: any window that has it, or nearly.
         around = windows[max(first - 1, 0) : last + 1]
-        near = [window for window in around if window.start_s <= middle_s <= window.end_s]
+        near = [w for w in around if w.start_s - _BESIDE_S <= middle_s <= w.end_s + _BESIDE_S]
     similar = clusters.similarities(near)
     if not similar.size:
         return None

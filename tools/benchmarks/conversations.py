@@ -1,7 +1,8 @@
 """Conversations of synthetic people, made from a seed: sound, and who says which word when.
 
-The people of one half are not those of the other: settings are chosen on `tune`, what is reported is measured on `held`.
-More people than there are voices come of voices whose every frequency is moved, as by a longer or shorter vocal tract.
+The people of one half are not those of the other: settings are chosen on `tune`, and what is reported is measured on
+`held`. More people than there are voices come of voices whose every frequency is moved, as by a longer or shorter
+vocal tract.
 """
 
 import random
@@ -81,7 +82,8 @@ def make(half: str, kind: str, number: int, minutes: float, seed: int) -> Conver
     people = chance.sample(PEOPLE[half], about.n_people)
     voices = {voice: open_voice(voice) for voice, _ in people}
     n = round(minutes * 60 * SAMPLE_RATE)
-    samples, turns = np.zeros(n, np.float32), []
+    samples = np.zeros(n, np.float32)
+    turns: list[tuple[str, tuple[Word, ...]]] = []
     end_s, before = 0.5, -1
     while True:
         who = chance.choice([index for index in range(len(people)) if index != before])
@@ -109,7 +111,9 @@ def _turn(voice: Voice, factor: float, n_words: int, chance: random.Random) -> P
     pieces: list[Passage] = []
     missing = n_words
     while missing > 0:
-        passage = say_next(voice, (" ".join(text.split()[:missing]).rstrip(",;:") for text in texts), chance.uniform(0.9, 1.1))
+        passage = say_next(
+            voice, (" ".join(text.split()[:missing]).rstrip(",;:") for text in texts), chance.uniform(0.9, 1.1)
+        )
         pieces.append(passage)
         missing -= len(passage.words)
     samples = np.concatenate([piece.samples for piece in pieces])
