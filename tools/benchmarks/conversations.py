@@ -63,6 +63,7 @@ KINDS: Mapping[str, Kind] = {
     "noise": Kind(3, snr_db=10.0),
     "room": Kind(3, rt60_s=0.5),
     "short turns": Kind(3, n_words=(2, 6)),
+    "hard": Kind(4, pause_s=(-0.5, 0.5), n_words=(3, 12), snr_db=10.0, rt60_s=0.5),
 }
 
 
