@@ -18,18 +18,13 @@ from prometheus_client import CollectorRegistry
 from rich.console import Console
 
 from streamer import __version__, descriptors, systemd
-from streamer.audio.sources import (
-    Address,
-    FileReplay,
-    Microphone,
-    Mixed,
-    Source,
-    SourceCallbacks,
-    StdinPcm,
-    SystemSound,
-    is_address,
-    standard_input,
-)
+from streamer.audio.sources.address import Address, is_address
+from streamer.audio.sources.base import Source, SourceCallbacks
+from streamer.audio.sources.file import FileReplay
+from streamer.audio.sources.microphone import Microphone
+from streamer.audio.sources.mixed import Mixed
+from streamer.audio.sources.stdin import StdinPcm, standard_input
+from streamer.audio.sources.system import SystemSound
 from streamer.bench.compare_served import ServedComparison
 from streamer.commands.loading import device_settings, load
 from streamer.errors import AudioDeviceError, ConfigError, StreamerError

@@ -15,7 +15,7 @@ import sys
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from streamer import __version__, log
 from streamer.commands.terminal import end_on_sigterm, make_console, notice
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command that the arguments name and return its exit code: 0 done, 1 failed, 2 wrong usage."""
     _prepare_streams()
     args = _parse(sys.argv[1:] if argv is None else argv)
-    command: Callable[[argparse.Namespace], int] = args.run_command
+    command: _Run = args.run_command
     try:
         exit_code = command(args)
         sys.stdout.flush()
@@ -153,11 +153,11 @@ def _meant(found: str, valid: Iterable[str]) -> str:
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
-class _Add(Protocol):
-    """Adds a command with the flags that all have, and returns its parser."""
+_Run = Callable[[argparse.Namespace], int]
 
-    def __call__(self, name: str, summary: str, description: str, run: Callable[[argparse.Namespace], int]) -> _Parser:
-        """Add a command that `run` carries out; it returns the exit code."""
+# Adds a command with the flags that all have, by its name, summary, description, and what carries it out and returns
+# the exit code; returns its parser.
+_Add = Callable[[str, str, str, _Run], _Parser]
 
 
 def make_parser() -> _Parser:
@@ -176,7 +176,7 @@ def make_parser() -> _Parser:
     parser.add_argument("--debug", action="store_true", help="log in detail, and show tracebacks of errors")
 
     def add_to(commands: "argparse._SubParsersAction[_Parser]") -> _Add:
-        def add(name: str, summary: str, description: str, run: Callable[[argparse.Namespace], int]) -> _Parser:
+        def add(name: str, summary: str, description: str, run: _Run) -> _Parser:
             command = commands.add_parser(
                 name, help=summary, description=description, parents=[common], allow_abbrev=False
             )
@@ -419,7 +419,7 @@ def _add_token(add: _Add) -> None:
         "new",
         "make a token, and print it once",
         "Makes a token and prints it, once: only its hash is kept. A running daemon takes it up by itself.",
-        _token_new,
+        _token,
     )
     new.add_argument("name", metavar="NAME", help="what it is called in lists and logs, such as kitchen-display")
     new.add_argument(
@@ -432,12 +432,12 @@ def _add_token(add: _Add) -> None:
     new.add_argument("--max-connections", type=_count, metavar="N", help="connections at once with it (default: any)")
     new.add_argument("--max-streams", type=_count, metavar="N", help="streams at once with it (default: any)")
     new.add_argument("--expires", type=_days, metavar="DAYS", help="days until it counts no more (default: never)")
-    add("list", "the tokens there are", "Lists the tokens there are, and what each may do.", _token_list)
+    add("list", "the tokens there are", "Lists the tokens there are, and what each may do.", _token)
     revoke = add(
         "revoke",
         "take a token away",
         "Takes a token away. A running daemon closes its connections.",
-        _token_revoke,
+        _token,
     )
     revoke.add_argument("name", metavar="NAME", help="the token's name")
 
@@ -457,11 +457,16 @@ def _days(text: str) -> float:
     raise argparse.ArgumentTypeError(f"{text!r:.40} is not a number of days up to 36500")
 
 
-def _token_new(args: argparse.Namespace) -> int:
+def _token(args: argparse.Namespace) -> int:
     settings = _settings(args)
-    from streamer.commands.token import new
+    from streamer.commands import token
 
-    return new(
+    match args.action:
+        case "list":
+            return token.list_tokens(settings, make_console())
+        case "revoke":
+            return token.revoke(settings, args.name)
+    return token.new(
         settings,
         args.name,
         scopes=args.scopes,
@@ -471,27 +476,13 @@ def _token_new(args: argparse.Namespace) -> int:
     )
 
 
-def _token_list(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.token import list_tokens
-
-    return list_tokens(settings, make_console())
-
-
-def _token_revoke(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.token import revoke
-
-    return revoke(settings, args.name)
-
-
 def _add_config(add: _Add) -> None:
     show = add(
         "show",
         "each setting, and where it comes from",
         "Prints each setting as config.yaml has it, and whether it is a default or comes from the file, an environment"
         " variable or a flag. Tokens and keys are masked.",
-        _config_show,
+        _config,
     )
     add_flags(show, *_RUN_FLAGS, *_MODEL_FLAGS)
     add_decoding_flags(show, streaming=False)
@@ -499,7 +490,7 @@ def _add_config(add: _Add) -> None:
         "init",
         "write a configuration file with all defaults",
         "Writes a configuration file with all defaults, each explained, and prints where it is.",
-        _config_init,
+        _config,
     )
     init.add_argument(
         "-o", "--output", type=Path, metavar="FILE", help="where to write (default: the user's configuration directory)"
@@ -509,27 +500,20 @@ def _add_config(add: _Add) -> None:
         "schema",
         "the JSON Schema of the configuration file",
         "Prints the JSON Schema of the configuration file, by which editors complete and check it.",
-        _config_schema,
+        _config,
     )
 
 
-def _config_show(args: argparse.Namespace) -> int:
+def _config(args: argparse.Namespace) -> int:
+    from streamer.commands import config
+
+    match args.action:
+        case "init":
+            return config.init(args.output, force=args.force)
+        case "schema":
+            return config.print_schema()
     _settings(args)
-    from streamer.commands.config import show
-
-    return show(args.config, _overrides(args))
-
-
-def _config_init(args: argparse.Namespace) -> int:
-    from streamer.commands.config import init
-
-    return init(args.output, force=args.force)
-
-
-def _config_schema(args: argparse.Namespace) -> int:
-    from streamer.commands.config import print_schema
-
-    return print_schema()
+    return config.show(args.config, _overrides(args))
 
 
 def _add_models(add: _Add) -> None:
@@ -616,26 +600,26 @@ def _models_verify(args: argparse.Namespace) -> int:
 
 def _add_history(add: _Add) -> None:
     session = "the beginning of a session's name, or last"
-    shown = add("list", "sessions that are kept", "Lists the newest sessions, the newest last.", _history_list)
-    show = add("show", "a session's text", "Prints a session's text, with times of its audio.", _history_show)
+    shown = add("list", "sessions that are kept", "Lists the newest sessions, the newest last.", _history)
+    show = add("show", "a session's text", "Prints a session's text, with times of its audio.", _history)
     export = add(
         "export",
         "a session as text or subtitles",
         "Writes a session as `transcribe` would have, in any of its formats.",
-        _history_export,
+        _history,
     )
     search = add(
         "search",
         "find words in all sessions",
         "Prints the newest texts that have all WORDS; those within quotation marks follow each other."
         " The exit code is 1 where there are none.",
-        _history_search,
+        _history,
     )
     delete = add(
         "delete",
         "delete a session, or what is old",
         "Deletes a session, or all text from before a date, when that was confirmed.",
-        _history_delete,
+        _history,
     )
     export.add_argument(
         "--format", choices=TRANSCRIPT_FORMATS, help="what to write (default: what --output ends with, else text)"
@@ -654,39 +638,20 @@ def _add_history(add: _Add) -> None:
         add_flags(parser, "server.history")
 
 
-def _history_list(args: argparse.Namespace) -> int:
+def _history(args: argparse.Namespace) -> int:
     settings = _settings(args)
-    from streamer.commands.history import list_sessions
+    from streamer.commands import history
 
-    return list_sessions(settings, make_console(), limit=args.limit)
-
-
-def _history_show(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.history import show
-
-    return show(settings, args.session)
-
-
-def _history_export(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.history import export
-
-    return export(settings, args.session, format=args.format, output=args.output)
-
-
-def _history_search(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.history import search
-
-    return search(settings, " ".join(args.words), make_console(), limit=args.limit)
-
-
-def _history_delete(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.history import delete
-
-    return delete(settings, args.session, before=args.before, yes=args.yes)
+    match args.action:
+        case "list":
+            return history.list_sessions(settings, make_console(), limit=args.limit)
+        case "show":
+            return history.show(settings, args.session)
+        case "export":
+            return history.export(settings, args.session, format=args.format, output=args.output)
+        case "search":
+            return history.search(settings, " ".join(args.words), make_console(), limit=args.limit)
+    return history.delete(settings, args.session, before=args.before, yes=args.yes)
 
 
 def _add_speakers(add: _Add) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
-from streamer.audio.sources import read_audio
+from streamer.audio.sources.file import read_audio
 from streamer.errors import AudioFileError, ConfigError, TruncatedAudioError
 from streamer.events import Final, Word
 from streamer.settings.apply import resolve_decoding

@@ -260,7 +260,7 @@ async def connected(address: DaemonAddress, place: Place, *, answer_s: float | N
     url, host = address.url, urllib.parse.urlsplit(address.url).hostname or ""
     how: dict[str, Any] = {}
     if address.fingerprint:
-        how = {"ssl": _unverified(), "create_connection": _pinned(address.fingerprint)}
+        how = {"ssl": unverified(), "create_connection": _pinned(address.fingerprint)}
     elif address.unix_socket:
         how = {"unix": True, "path": address.unix_socket}
     if place.seq:
@@ -314,7 +314,7 @@ async def connected(address: DaemonAddress, place: Place, *, answer_s: float | N
         ) from None
 
 
-def _unverified() -> ssl.SSLContext:
+def unverified() -> ssl.SSLContext:
     """Return a context for a daemon whose certificate is known by its fingerprint."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE

@@ -18,12 +18,13 @@ from rich.table import Table
 
 from streamer import __version__
 from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE
-from streamer.audio.sources import check_audio, read_audio
+from streamer.audio.sources.file import check_audio, read_audio
 from streamer.bench.figures import Figures, pool
 from streamer.bench.measure import Reference, measure
 from streamer.bench.recorder import Recorder
 from streamer.bench.report import as_json, print_figures
 from streamer.bench.text import plain
+from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.timing import times_s
@@ -57,12 +58,9 @@ def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, 
     """
     check_options(settings, streaming=True)
     paths = list(paths) or [_sample()]
-    for path in paths:  # now: a model may take minutes to compile for nothing
-        if str(path) == "-":
-            raise UsageError("standard input cannot be played at its own pace: expected the name of a file")
-        check_audio(path)
+    check_recordings(paths)
     texts = {path: _text_beside(path) for path in paths}
-    _check_writable(json_path)
+    check_target(json_path, "--json")
     model = load(settings.model, n_beams=settings.decoding.beam_size)
     check_options_of_model(settings.decoding, model)
     me = psutil.Process()
@@ -113,7 +111,8 @@ def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, 
             "max_pace_s": settings.stream.max_pace_s,
             **start,
         }
-        _write(json_path, as_json(columns, **more))
+        with opened(json_path, "--json") as stream:
+            stream.write(as_json(columns, **more))
     return 0
 
 
@@ -244,29 +243,7 @@ def _text_beside(path: Path) -> str | None:
     beside = path.with_suffix(".txt")
     if beside == path or not beside.is_file():
         return None
-    try:
-        return beside.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(
-            f"{beside} cannot be read ({error}): expected the text of {path.name} in UTF-8; mend it or take it away"
-        ) from None
-
-
-def _check_writable(path: Path | None) -> None:
-    """Raise UsageError where the figures could not be written when all is done."""
-    if path is not None and not path.absolute().parent.is_dir():
-        raise UsageError(f"{path.absolute().parent} is no directory: expected one for {path.name}; make it first")
-    if path is not None and path.is_dir():
-        raise UsageError(f"{path} is a directory: name a file in it with --json")
-
-
-def _write(path: Path, text: str) -> None:
-    try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise UsageError(
-            f"{path} cannot be written ({error.strerror or error}): name another file with --json"
-        ) from None
+    return read_spoken(beside)
 
 
 def _unlike(name: str, names: Mapping[str, object]) -> str:

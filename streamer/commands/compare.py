@@ -21,12 +21,11 @@ from rich.console import Console
 
 from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import check_audio
 from streamer.bench.compare import Candidate, Run, Runs, check_reference, compare, parse_candidates
 from streamer.bench.compare_page import page, print_comparison
 from streamer.bench.figures import Figures, pool
 from streamer.commands.bench import play, progress
-from streamer.commands.files import opened
+from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.loading import load
 from streamer.commands.progress import show_progress
 from streamer.commands.transcribe import Recording
@@ -272,25 +271,13 @@ class _PeakMemory:
 
 def _check(paths: Sequence[Path], references: Sequence[Path], output: Path | None) -> list[str]:
     """Return the references' texts. Raises UsageError or AudioFileError for what can be seen before anything is run."""
-    for path in paths:
-        if str(path) == "-":
-            raise UsageError("standard input can be read once, and each model hears it: expected the name of a file")
-        check_audio(path)
-    if output is not None and (output.is_dir() or not output.absolute().parent.is_dir()):
-        raise UsageError(f"{output} is no file in a directory that is there: choose another place with --output")
+    check_recordings(paths)
+    check_target(output, "--output")
     if len(references) not in (0, len(paths)):
         raise UsageError(
             f"{len(references)} references for {len(paths)} recordings: expected one for each, in their order, or none"
         )
-    return [_read_reference(path) for path in references]
-
-
-def _read_reference(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path} cannot be read ({error}): expected what is said, as plain text in UTF-8") from None
-    return check_reference(text, str(path))
+    return [check_reference(read_spoken(path), str(path)) for path in references]
 
 
 def _job(

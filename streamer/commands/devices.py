@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 from rich.console import Console
-from rich.table import Table
 
 from streamer.audio.sources.microphone import list_microphones
 from streamer.audio.sources.system import SystemSound
 from streamer.commands.loading import device_settings
+from streamer.commands.terminal import make_table
 from streamer.errors import StreamerError
 from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.device.devices import DeviceInfo, StagePlan, list_devices, own_properties, plan_stages
@@ -31,7 +31,7 @@ def _show_inference_devices(devices: Sequence[DeviceInfo], console: Console) -> 
     if not devices:
         _say(console, "Inference devices: none; `streamer doctor` says what is missing")
         return
-    table = _table("Inference devices", "Device", "Name")
+    table = make_table("Inference devices", "Device", "Name")
     for device in devices:
         table.add_row(device.name, (device.full_name or "unnamed") + (device.driver and f", driver {device.driver}"))
     console.print(table, markup=False)
@@ -43,7 +43,7 @@ def _show_stages(model: ModelSettings, available: Sequence[str], console: Consol
     except StreamerError as error:
         _say(console, f"Stages: {error}")
         return
-    table = _table("Stages of the model, with the present settings", "Stage", "Device", "Why", "Properties set")
+    table = make_table("Stages of the model, with the present settings", "Stage", "Device", "Why", "Properties set")
     for plan in plans.values():
         device, *others = plan.candidates
         why = _why(plan, device, model, available)
@@ -70,7 +70,7 @@ def _show_microphones(console: Console) -> None:
     if not microphones:
         _say(console, "Microphones: none; plug one in, or name a file with --input FILE")
         return
-    table = _table("Microphones", "Number", "Name", "System", "Channels", "Rate", "Default")
+    table = make_table("Microphones", "Number", "Name", "System", "Channels", "Rate", "Default")
     for microphone in microphones:
         table.add_row(
             str(microphone.index),
@@ -91,15 +91,6 @@ def _show_system_sound(console: Console) -> None:
         _say(console, f"System sound: {error}")
     else:
         _say(console, f"System sound: {sound.name.removeprefix('system sound of ')}, with --input system")
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(
-            column, overflow="fold", justify="right" if column in ("Number", "Channels", "Rate") else "left"
-        )
-    return table
 
 
 def _say(console: Console, text: str) -> None:

@@ -6,31 +6,33 @@ Nothing here needs the network.
 import contextlib
 import errno
 import http.client
-import json
 import os
 import platform
 import re
 import shutil
 import socket
-import ssl
 import sys
 import tempfile
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from streamer import __version__
 from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.commands import probes
 from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
-from streamer.commands.probes import Audio, Inference, ask_audio, ask_inference, ask_speed, ask_system
+from streamer.commands.probes import Audio, Inference, ask_apart
+from streamer.commands.progress import format_size
+from streamer.commands.terminal import make_table
 from streamer.errors import ConfigError, StreamerError
 from streamer.outside import one_line
 from streamer.settings.load import config_path, token_path
@@ -69,6 +71,9 @@ class Finding:
     remedy: str = ""
 
 
+ok, warning, problem = (partial(Finding, verdict) for verdict in (Verdict.OK, Verdict.WARNING, Verdict.PROBLEM))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """What the checks look at."""
@@ -77,10 +82,10 @@ class Machine:
     inference: Inference
     audio: Audio
 
-    # What `ask_system` answered.
+    # What `answer_system` said.
     system: Mapping[str, str] = field(default_factory=dict)
 
-    # What `ask_speed` answered, and the memory that programs may still take, in bytes.
+    # What `answer_speed` said, and the memory that programs may still take, in bytes.
     speed: Mapping[str, Any] = field(default_factory=dict)
     free_bytes: int = 0
 
@@ -109,14 +114,18 @@ def diagnose(
     refusal : why the settings were refused; `settings` are the defaults then
     """
     with console.status("looking at this machine"):
-        inference = ask_inference()
+        inference = Inference(**ask_apart(probes.answer_inference, timeout_s=probes.INFERENCE_TIMEOUT_S))
+        speed = {"error": "OpenVINO does not answer"}
+        if not inference.error:
+            speed = ask_apart(probes.answer_speed, timeout_s=probes.SPEED_TIMEOUT_S)
+        microphone = settings.input.microphone
         machine = Machine(
             settings=settings,
             inference=inference,
-            speed={"error": "OpenVINO does not answer"} if inference.error else ask_speed(),
+            speed=speed,
             free_bytes=psutil.virtual_memory().available,
-            audio=ask_audio(settings.input.microphone),
-            system=ask_system(),
+            audio=Audio(**ask_apart(probes.answer_audio, microphone, timeout_s=probes.AUDIO_TIMEOUT_S)),
+            system=ask_apart(probes.answer_system, timeout_s=probes.SYSTEM_TIMEOUT_S),
             config=config,
             refusal=refusal,
         )
@@ -127,9 +136,7 @@ def diagnose(
 def show(findings: Mapping[str, Finding], console: Console) -> int:
     """Print findings by their names. Returns 1 where there are problems, else 0."""
     styles = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
-    table = Table(title="Checks", title_justify="left")
-    for title in ("Check", "Verdict", "Found, and what to do"):
-        table.add_column(title, overflow="fold")
+    table = make_table("Checks", "Check", "Verdict", "Found, and what to do")
     for name, finding in findings.items():
         text = Text(finding.found)
         if finding.remedy:
@@ -151,8 +158,7 @@ def run_check(check: "Check", machine: Machine, timeout_s: float = CHECK_TIMEOUT
             findings.append(check(machine))
         except Exception as error:  # noqa: BLE001 - the other checks go on
             findings.append(
-                Finding(
-                    Verdict.PROBLEM,
+                problem(
                     f"the check failed ({type(error).__name__}: {error!s:.200})",
                     "install streamer again; where that does not help, report it",
                 )
@@ -163,8 +169,7 @@ def run_check(check: "Check", machine: Machine, timeout_s: float = CHECK_TIMEOUT
     thread.join(timeout_s)
     if findings:
         return findings[0]
-    return Finding(
-        Verdict.PROBLEM,
+    return problem(
         f"no answer within {timeout_s:g} s",
         "see whether a disk or server that it needs is away, such as a network drive",
     )
@@ -173,17 +178,17 @@ def run_check(check: "Check", machine: Machine, timeout_s: float = CHECK_TIMEOUT
 def check_program(machine: Machine) -> Finding:
     """Which program this is, and what runs it."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
-    return Finding(Verdict.OK, f"streamer {__version__}, {python}, {platform.system()} {platform.machine()}")
+    return ok(f"streamer {__version__}, {python}, {platform.system()} {platform.machine()}")
 
 
 def check_configuration(machine: Machine) -> Finding:
     """The configuration file."""
     if machine.refusal is not None:
-        return Finding(Verdict.PROBLEM, str(machine.refusal), "correct it; all else here is told of the defaults")
+        return problem(str(machine.refusal), "correct it; all else here is told of the defaults")
     path = config_path(machine.config, os.environ)
     if path.is_file():
-        return Finding(Verdict.OK, f"{path}")
-    return Finding(Verdict.OK, f"none: the defaults hold; {path} would be read")
+        return ok(f"{path}")
+    return ok(f"none: the defaults hold; {path} would be read")
 
 
 def check_openvino(machine: Machine) -> Finding:
@@ -191,18 +196,17 @@ def check_openvino(machine: Machine) -> Finding:
     inference = machine.inference
     install = "pip install --upgrade --force-reinstall openvino"
     if inference.error:
-        return Finding(
-            Verdict.PROBLEM,
+        return problem(
             f"OpenVINO cannot be used: {inference.error}",
             f"{install}; where it crashes or hangs, update the drivers of NPU and GPU",
         )
     found = f"{inference.version}, finds {', '.join(inference.devices) or 'no device'}"
     if not inference.devices:
-        return Finding(Verdict.PROBLEM, found, f"the CPU at least should be there: {install}")
+        return problem(found, f"the CPU at least should be there: {install}")
     numbers = re.match(r"(\d+)\.(\d+)", inference.version)
     if numbers and (int(numbers[1]), int(numbers[2])) < MIN_OPENVINO:
-        return Finding(Verdict.WARNING, f"{found}; expected {'.'.join(map(str, MIN_OPENVINO))} or newer", install)
-    return Finding(Verdict.OK, found)
+        return warning(f"{found}; expected {'.'.join(map(str, MIN_OPENVINO))} or newer", install)
+    return ok(found)
 
 
 def check_npu(machine: Machine) -> Finding:
@@ -228,7 +232,7 @@ def check_gpu(machine: Machine) -> Finding:
 def check_stages(machine: Machine) -> Finding:
     """The devices that the settings ask for."""
     if machine.inference.error:
-        return Finding(Verdict.WARNING, "unknown, since OpenVINO does not answer", "see OpenVINO above")
+        return warning("unknown, since OpenVINO does not answer", "see OpenVINO above")
     # Late: it needs OpenVINO, which may be what is broken.
     from streamer.commands.loading import device_settings
     from streamer.whisper.device.devices import plan_stages
@@ -236,15 +240,15 @@ def check_stages(machine: Machine) -> Finding:
     try:
         plans = plan_stages(device_settings(machine.settings.model), list(machine.inference.devices))
     except StreamerError as error:
-        return Finding(Verdict.PROBLEM, str(error))
-    return Finding(Verdict.OK, ", ".join(f"{plan.stage} on {plan.candidates[0]}" for plan in plans.values()))
+        return problem(str(error))
+    return ok(", ".join(f"{plan.stage} on {plan.candidates[0]}" for plan in plans.values()))
 
 
 def check_portaudio(machine: Machine) -> Finding:
     """The library that microphones are heard through."""
     if machine.audio.error:
         return Finding(_bad(_hears_microphone(machine)), machine.audio.error)
-    return Finding(Verdict.OK, f"works, {_counted(len(machine.audio.microphones), 'input')}")
+    return ok(f"works, {_counted(len(machine.audio.microphones), 'input')}")
 
 
 def check_microphone(machine: Machine) -> Finding:
@@ -252,20 +256,20 @@ def check_microphone(machine: Machine) -> Finding:
     audio = machine.audio
     verdict = _bad(_hears_microphone(machine))
     if audio.error:
-        return Finding(Verdict.WARNING, "unknown, since PortAudio does not answer", "see PortAudio above")
+        return warning("unknown, since PortAudio does not answer", "see PortAudio above")
     if not audio.microphones:
         return Finding(verdict, "none", f"{_microphone_remedy(machine)}; or name a file with --input FILE")
     if audio.refusal:
         return Finding(verdict, audio.refusal, "correct input.microphone; `streamer devices` lists them")
     wanted = machine.settings.input.microphone
-    return Finding(Verdict.OK, f"{wanted!r:.80} is there" if wanted else audio.default or audio.microphones[0])
+    return ok(f"{wanted!r:.80} is there" if wanted else audio.default or audio.microphones[0])
 
 
 def check_system_sound(machine: Machine) -> Finding:
     """What the computer plays, heard for a moment."""
     if error := machine.system.get("error"):
         return Finding(_bad("system" in machine.settings.input.source.split("+")), error)
-    return Finding(Verdict.OK, machine.system.get("name", ""))
+    return ok(machine.system.get("name", ""))
 
 
 def check_model(machine: Machine) -> Finding:
@@ -278,41 +282,36 @@ def check_model(machine: Machine) -> Finding:
     path = locate.find_model(name)
     if path is None:
         if cache.repository(name) is not None:
-            return Finding(
-                Verdict.WARNING,
+            return warning(
                 f"{name!r:.200} is not here; it would be fetched at the first start",
                 f"streamer models pull {name:.200}",
             )
-        return Finding(
-            Verdict.PROBLEM, f"there is no model {name!r:.200}", "`streamer models list` shows those that there are"
-        )
+        return problem(f"there is no model {name!r:.200}", "`streamer models list` shows those that there are")
     files = [path] if path.is_file() else [file for file in path.iterdir() if file.is_file()]
     weights = [file for file in files if file.suffix in WEIGHTS_SUFFIXES]
     if not weights:
-        return Finding(
-            Verdict.PROBLEM,
+        return problem(
             f"{path} holds no weights: expected a file that ends in {', '.join(WEIGHTS_SUFFIXES)}",
             "fetch the model again",
         )
     for file in weights:
         n_bytes = file.stat().st_size
         if n_bytes < MIN_WEIGHTS_BYTES:
-            return Finding(
-                Verdict.PROBLEM,
+            return problem(
                 f"{file} has {n_bytes} bytes: a download that was broken off, or what Git leaves in a file's place",
                 "fetch the model again, or run `git lfs pull` where it lies",
             )
     n_bytes = sum(file.stat().st_size for file in weights)
-    found = f"{path}, {_shown(n_bytes)} of weights; `streamer models verify {name}` tries it out"
+    found = f"{path}, {format_size(n_bytes)} of weights; `streamer models verify {name}` tries it out"
     if name == SAMPLE_OF:
-        return Finding(Verdict.WARNING, found, limits(EMBEDDED_ORIGIN))
-    return Finding(Verdict.OK, found)
+        return warning(found, limits(EMBEDDED_ORIGIN))
+    return ok(found)
 
 
 def check_sizes(machine: Machine) -> Finding:
     """Which published models fit the memory and keep pace: estimated, for the CPU."""
     if "error" in machine.speed:
-        return Finding(Verdict.WARNING, f"unknown: {machine.speed['error']}", "see OpenVINO above")
+        return warning(f"unknown: {machine.speed['error']}", "see OpenVINO above")
     # Late: they need OpenVINO, which may be what is broken.
     from streamer.commands.fit import LIVE_S, SIZES, Speed, delay_s, memory_bytes
     from streamer.whisper.cache import cache_base
@@ -330,7 +329,9 @@ def check_sizes(machine: Machine) -> Finding:
         short_s, cost_s = delay_s(speed, dims, LIVE_S, settings.stream)
         whole_s, _ = delay_s(speed, dims, CHUNK_LENGTH_S, settings.stream)
         if need > machine.free_bytes:
-            told.append(f"{name} does not fit (about {_shown(need)}, and {_shown(machine.free_bytes)} are free)")
+            told.append(
+                f"{name} does not fit (about {format_size(need)}, and {format_size(machine.free_bytes)} are free)"
+            )
         elif cost_s > settings.stream.max_pace_s:
             told.append(f"{name} is too slow (a pass takes {cost_s:.0f} s)")
         elif recall(entry).windows_s:
@@ -348,6 +349,7 @@ def check_sizes(machine: Machine) -> Finding:
 def check_port(machine: Machine) -> Finding:
     """The address to listen on."""
     from streamer.server.access import Access
+    from streamer.server.sockets import bind
 
     server = machine.settings.server
     host = server.host.strip("[]")
@@ -359,26 +361,29 @@ def check_port(machine: Machine) -> Finding:
             make_tls(server)
         infos = socket.getaddrinfo(host, server.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     except ConfigError as error:
-        return Finding(Verdict.PROBLEM, str(error))
+        return problem(str(error))
     except (OSError, UnicodeError) as error:
-        return Finding(
-            Verdict.PROBLEM,
+        return problem(
             f"server.host {host!r:.100} cannot be resolved ({error})",
             "set server.host to a name or address of this machine, such as 127.0.0.1",
         )
-    failures = [failure for family, _, _, _, address in infos if (failure := _try_to_bind(family, address)) is not None]
+    failures: list[OSError] = []
+    for family, _, _, _, address in infos:
+        try:
+            bind(family, address).close()
+        except OSError as error:
+            failures.append(error)
     if not server.port:
-        return Finding(Verdict.OK, f"{host}, any free port")
+        return ok(f"{host}, any free port")
     taken = next((failure for failure in failures if failure.errno == errno.EADDRINUSE), None)
     if taken is not None:
         return _taken_port(host, server.port)
     if failures and len(failures) == len(infos):
-        return Finding(
-            Verdict.PROBLEM,
+        return problem(
             f"cannot listen on {host} port {server.port} ({failures[0].strerror})",
             "set server.host to an address of this machine, and server.port to one that programs may use (from 1024)",
         )
-    return Finding(Verdict.OK, f"{host} port {server.port} is free")
+    return ok(f"{host} port {server.port} is free")
 
 
 def check_cache(machine: Machine) -> Finding:
@@ -390,7 +395,7 @@ def check_cache(machine: Machine) -> Finding:
     try:
         path = cache_base(setting)
     except RuntimeError as error:  # the home of nobody
-        return Finding(Verdict.PROBLEM, f"model.cache_dir {setting!r:.100}: {error}", "name a directory")
+        return problem(f"model.cache_dir {setting!r:.100}: {error}", "name a directory")
     return _check_directory(
         path,
         _bad(is_set),
@@ -408,7 +413,7 @@ def check_hub(machine: Machine) -> Finding:
         "set HF_HOME to a directory that this user may write to; without one no model can be fetched",
     )
     if finding.verdict is Verdict.OK and constants.HF_HUB_OFFLINE:
-        return Finding(Verdict.OK, f"{finding.found}; offline, since HF_HUB_OFFLINE is set")
+        return ok(f"{finding.found}; offline, since HF_HUB_OFFLINE is set")
     return finding
 
 
@@ -441,12 +446,12 @@ def _check_accelerator(
 ) -> Finding:
     seen = [about for name, about in machine.inference.devices.items() if name.partition(".")[0] == kind]
     if seen:
-        return Finding(Verdict.OK, "; ".join(seen))
+        return ok("; ".join(seen))
     if machine.platform != "linux":
-        return Finding(Verdict.OK, f"OpenVINO finds none{elsewhere if machine.platform == 'win32' else ''}")
+        return ok(f"OpenVINO finds none{elsewhere if machine.platform == 'win32' else ''}")
     obstacle = obstacle_on_linux(machine.root, machine.may_use)
     if obstacle is None:
-        return Finding(Verdict.OK, "this machine has none")
+        return ok("this machine has none")
     return Finding(_bad(machine.wants(kind)), obstacle.fact, obstacle.remedy)
 
 
@@ -472,60 +477,38 @@ def _microphone_remedy(machine: Machine) -> str:
     return "see that the sound server runs: systemctl --user status pipewire pulseaudio"
 
 
-def _try_to_bind(family: int, address: Any) -> OSError | None:  # noqa: ANN401 - as the socket module types it
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as sock:
-            # As the server does: connections that are being closed are no obstacle.
-            if sys.platform == "win32":
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_EXCLUSIVEADDRUSE, 1)
-            else:
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            sock.bind(address)
-            sock.listen(1)
-    except OSError as error:
-        return error
-    return None
-
-
 def _taken_port(host: str, port: int) -> Finding:
     status = _daemon_status({"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host), port)  # noqa: S104
     if status is None:
-        return Finding(
-            Verdict.PROBLEM,
+        return problem(
             f"{host} port {port} is taken by another program",
             "stop it, or choose another port: server.port, or --port N (0 picks a free one)",
         )
-    return Finding(
-        Verdict.OK,
+    return ok(
         f"a streamer daemon runs on {host} port {port}, its status is {status}; a second one needs another --port",
     )
 
 
 def _daemon_status(host: str, port: int) -> str | None:
     """Ask what listens on a port how it is, in plain HTTP and over TLS; None where that is no streamer."""
-    context = ssl.create_default_context()
+    from streamer.client.connection import unverified
+
     # Nothing is told to it but the question, and nothing depends on the answer.
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return _status_from(http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_S)) or _status_from(
-        http.client.HTTPSConnection(host, port, timeout=HEALTH_TIMEOUT_S, context=context)
-    )
+    over_tls = http.client.HTTPSConnection(host, port, timeout=HEALTH_TIMEOUT_S, context=unverified())
+    for connection in (http.client.HTTPConnection(host, port, timeout=HEALTH_TIMEOUT_S), over_tls):
+        no_answer = (OSError, http.client.HTTPException, ValueError, RecursionError)
+        with contextlib.closing(connection), contextlib.suppress(*no_answer):
+            connection.request("GET", "/healthz")
+            response = connection.getresponse()
+            if response.getheader("Server") == "streamer":
+                return one_line(msgspec.json.decode(response.read(1 << 16), type=_Health).status)[:40]
+    return None
 
 
-def _status_from(connection: http.client.HTTPConnection) -> str | None:
-    try:
-        connection.request("GET", "/healthz")
-        response = connection.getresponse()
-        if response.getheader("Server") != "streamer":
-            return None
-        health = json.loads(response.read(1 << 16))
-    except (OSError, http.client.HTTPException, ValueError, RecursionError):
-        return None
-    finally:
-        connection.close()
-    status = health.get("status") if isinstance(health, dict) else None
-    return one_line(status)[:40] if isinstance(status, str) else None
+class _Health(msgspec.Struct):
+    """What a daemon answers."""
+
+    status: str
 
 
 def _check_directory(path: Path, bad: Verdict, remedy: str) -> Finding:
@@ -536,11 +519,11 @@ def _check_directory(path: Path, bad: Verdict, remedy: str) -> Finding:
     if reason := _why_not_writable(existing, is_final=existing == path):
         return Finding(bad, f"{path} cannot be {'written to' if existing == path else 'made'} ({reason})", remedy)
     free = shutil.disk_usage(existing).free
-    held = _shown(_size(path)) if existing == path else "not made yet"
-    found = f"{path}, {held}, {_shown(free)} free"
+    held = format_size(_size(path)) if existing == path else "not made yet"
+    found = f"{path}, {held}, {format_size(free)} free"
     if free < LITTLE_SPACE_BYTES:
-        return Finding(Verdict.WARNING, found, "make room, or choose another place: a large model takes some gigabytes")
-    return Finding(Verdict.OK, found)
+        return warning(found, "make room, or choose another place: a large model takes some gigabytes")
+    return ok(found)
 
 
 def _why_not_writable(folder: Path, *, is_final: bool) -> str:
@@ -565,10 +548,6 @@ def _size(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += (Path(place) / name).lstat().st_size
     return total
-
-
-def _shown(n_bytes: int) -> str:
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
 
 
 def _shown_delay(delay_s: float) -> str:

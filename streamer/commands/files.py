@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
+from streamer.audio.sources.file import check_audio
 from streamer.errors import TruncatedAudioError, UsageError
 
 # As the name of a file: audio in any format we read, on standard input.
@@ -60,6 +61,33 @@ def find_recordings(names: Sequence[str]) -> list[Path]:
             )
         found.update(dict.fromkeys(files))
     return list(found)
+
+
+def check_recordings(paths: Sequence[Path]) -> None:
+    """Look at recordings that are played: now, as a model may take minutes to compile for nothing.
+
+    Raises UsageError for standard input, AudioFileError where there is no audio.
+    """
+    for path in paths:
+        if path == STANDARD_INPUT:
+            raise UsageError("standard input comes once and at its own pace: expected the name of a file")
+        check_audio(path)
+
+
+def read_spoken(path: Path) -> str:
+    """Return what is said in a recording, as a file has it. Raises UsageError where it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(
+            f"{path} cannot be read ({error}): expected what is said, as plain text in UTF-8; mend it or take it away"
+        ) from None
+
+
+def check_target(path: Path | None, flag: str) -> None:
+    """Raise UsageError where what a flag names could not be written when all is done."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise UsageError(f"{path} is no file in a directory that is there: choose another place with {flag}")
 
 
 def format_of(output: str | Path | None) -> str:
@@ -131,8 +159,11 @@ def _target(output: str | Path | None, folder: Path | None, name: str, format: s
 
 
 @contextlib.contextmanager
-def opened(target: Path | None) -> Iterator[TextIO]:
-    """Open where a text goes: standard output, a pipe or device, or a file that appears when it is complete."""
+def opened(target: Path | None, flag: str = "--output") -> Iterator[TextIO]:
+    """Open where a text goes: standard output, a pipe or device, or a file that appears when it is complete.
+
+    Raises UsageError, which says to name another place with the `flag`, where it cannot be written.
+    """
     if target is None:
         yield sys.stdout
         return
@@ -157,7 +188,7 @@ def opened(target: Path | None) -> Iterator[TextIO]:
         _replace(partial, target)
     except OSError as error:
         raise UsageError(
-            f"{target} cannot be written ({error.strerror or error}): choose another place with --output"
+            f"{target} cannot be written ({error.strerror or error}): choose another place with {flag}"
         ) from None
     if truncated is not None:
         raise truncated

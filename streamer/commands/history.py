@@ -5,7 +5,6 @@ No daemon is needed; one may write the file meanwhile.
 
 import sys
 import time
-from contextlib import nullcontext
 from datetime import datetime
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streamer.commands.files import format_of
+from streamer.commands.files import format_of, opened
 from streamer.errors import UsageError
 from streamer.events import Final, Gap
 from streamer.outside import printable
@@ -64,17 +63,12 @@ def export(settings: Settings, name: str, *, format: str | None, output: Path | 
     """Write a session's transcript in a format, to standard output or a file. Returns the exit code."""
     file = _file(settings)
     session = _named(file, name)
-    try:
-        with output.open("w", encoding="utf-8", newline="\n") if output else nullcontext(sys.stdout) as stream:
-            writer = open_writer(format or format_of(output), stream, subtitle_options(settings))
-            for events in file.transcript(session):
-                for event in events:
-                    writer.handle(event)
-            writer.close()
-    except OSError as error:
-        if output is None:
-            raise
-        raise UsageError(f"{output} cannot be written ({error.strerror}): choose another place with --output") from None
+    with opened(output) as stream:
+        writer = open_writer(format or format_of(output), stream, subtitle_options(settings))
+        for events in file.transcript(session):
+            for event in events:
+                writer.handle(event)
+        writer.close()
     return 0
 
 

@@ -5,7 +5,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -16,12 +16,10 @@ from streamer.errors import StreamerError
 INFERENCE_TIMEOUT_S = 60.0
 AUDIO_TIMEOUT_S = 15.0
 SYSTEM_TIMEOUT_S = 30.0
+SPEED_TIMEOUT_S = 60.0  # it takes some seconds, on a machine that has something else to do some times as many
 
 # How long a source may take to give its first audio.
 FIRST_AUDIO_S = 5.0
-
-# It takes some seconds, on a machine that has something else to do some times as many.
-SPEED_TIMEOUT_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,28 +50,8 @@ class Audio:
     error: str = ""
 
 
-def ask_inference(timeout_s: float = INFERENCE_TIMEOUT_S) -> Inference:
-    """Ask OpenVINO which devices it finds."""
-    return Inference(**ask_apart("answer_inference", timeout_s=timeout_s))
-
-
-def ask_audio(microphone: str, timeout_s: float = AUDIO_TIMEOUT_S) -> Audio:
-    """Ask PortAudio which microphones there are; `microphone` is that of the settings."""
-    return Audio(**ask_apart("answer_audio", microphone, timeout_s=timeout_s))
-
-
-def ask_system(timeout_s: float = SYSTEM_TIMEOUT_S) -> dict[str, Any]:
-    """Hear what the computer plays for a moment: `name`, and `error` with what is wrong; empty: nothing."""
-    return ask_apart("answer_system", timeout_s=timeout_s)
-
-
-def ask_speed(timeout_s: float = SPEED_TIMEOUT_S) -> dict[str, Any]:
-    """Measure the CPU: the fields of `fit.Speed`, or `error`."""
-    return ask_apart("answer_speed", timeout_s=timeout_s)
-
-
 def answer_speed() -> dict[str, Any]:
-    """Return the fields of `fit.Speed`."""
+    """Measure the CPU: return the fields of `fit.Speed`, or `error`."""
     from streamer.commands.fit import Speed
 
     try:
@@ -83,7 +61,7 @@ def answer_speed() -> dict[str, Any]:
 
 
 def answer_inference() -> dict[str, Any]:
-    """Return the fields of `Inference`."""
+    """Ask OpenVINO which devices it finds: return the fields of `Inference`."""
     import openvino
 
     from streamer.whisper.device.devices import list_devices
@@ -102,7 +80,7 @@ def answer_inference() -> dict[str, Any]:
 
 
 def answer_audio(microphone: str) -> dict[str, Any]:
-    """Return the fields of `Audio`."""
+    """Ask PortAudio which microphones there are; `microphone` is that of the settings. Return the fields of `Audio`."""
     from streamer.audio.sources.microphone import Microphone, list_microphones
 
     try:
@@ -117,7 +95,7 @@ def answer_audio(microphone: str) -> dict[str, Any]:
 
 
 def answer_system() -> dict[str, Any]:
-    """Return `name` and `error` of what the computer plays."""
+    """Hear what the computer plays for a moment: return its `name`, and as `error` what is wrong; empty: nothing."""
     from streamer.audio.sources.system import SystemSound
 
     error = _heard(sound := SystemSound())
@@ -144,11 +122,11 @@ _CHILD = (
 )
 
 
-def ask_apart(function: str, *args: str, timeout_s: float) -> dict[str, Any]:
+def ask_apart(function: Callable[..., dict[str, Any]], *args: str, timeout_s: float) -> dict[str, Any]:
     """Call a function of this module in another process; return what it does, or `error` with why it did not."""
     try:
         process = subprocess.Popen(  # noqa: S603 - this very program
-            [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), function, *args],
+            [sys.executable, "-I", "-c", _CHILD, json.dumps(sys.path), function.__name__, *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -140,4 +140,4 @@ def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iter
 
 def format_size(n_bytes: int) -> str:
     """Return a number of bytes as people write it, such as 290 MB."""
-    return f"{n_bytes / 1e9:.2f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
+    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"

@@ -7,9 +7,9 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.prompt import Confirm
-from rich.table import Table
 
 from streamer.commands.progress import format_size, show_progress
+from streamer.commands.terminal import make_table
 from streamer.settings.table import ModelSettings
 from streamer.speakers import models as speakers
 from streamer.whisper.hub import cache
@@ -63,7 +63,7 @@ def list_models(console: Console) -> int:
     here = cache.downloaded()
     # A path that is folded cannot be copied: without room there is none, and the name does as well.
     room = ["Path"] if console.width >= WIDE_COLUMNS else []
-    table = _table("Models on this machine", "Name", "Comes from", "Size", *room)
+    table = make_table("Models on this machine", "Name", "Comes from", "Size", *room)
     for name, path in shipped().items():
         table.add_row(name, "this program", format_size(_size(path)), *(str(path) for _ in room))
     for model in here:
@@ -73,7 +73,7 @@ def list_models(console: Console) -> int:
         table.add_row(speakers.NAME, speakers.ORIGIN, format_size(_size(path)), *(str(path) for _ in room))
     console.print(table, markup=False)
 
-    table = _table("Models to pull", "Name", "Comes from", "Size")
+    table = make_table("Models to pull", "Name", "Comes from", "Size")
     for published in PUBLISHED.values():
         if published.repository not in {model.name for model in here}:
             table.add_row(_short(published.repository), published.repository, f"about {format_size(published.n_bytes)}")
@@ -87,13 +87,6 @@ def list_models(console: Console) -> int:
         soft_wrap=True,
     )
     return 0
-
-
-def _table(title: str, *columns: str) -> Table:
-    table = Table(title=title, title_justify="left")
-    for column in columns:
-        table.add_column(column, overflow="fold", justify="right" if column == "Size" else "left")
-    return table
 
 
 def _short(repository: str) -> str:

@@ -8,6 +8,10 @@ from streamer import log
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+# Columns of tables with numbers in them.
+_NUMBERS = ("Number", "Channels", "Rate", "Size")
 
 
 def make_console() -> "Console":
@@ -23,6 +27,17 @@ def make_console() -> "Console":
 
     # A pipe has no width; 80 columns would fold what a script wants on one line.
     return _PipeConsole() if sys.stdout.isatty() else _PipeConsole(width=200)
+
+
+def make_table(title: str, *columns: str) -> "Table":
+    """Return an empty table, whose cells are folded where there is little room."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=Text(title), title_justify="left")
+    for column in columns:
+        table.add_column(column, overflow="fold", justify="right" if column in _NUMBERS else "left")
+    return table
 
 
 def notice(message: str) -> None:

@@ -5,12 +5,12 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
-from rich.table import Table
 
-from streamer.commands.terminal import notice
+from streamer.commands.terminal import make_table, notice
 from streamer.errors import ConfigError, UsageError
 from streamer.outside import one_line
-from streamer.server.tokens import DEFAULT, MAX_FILE_BYTES, Token, TokenFile, chosen_token, new_token, parse_scopes
+from streamer.server.tokens import DEFAULT, Token, TokenFile, chosen_token, new_token, parse_scopes
+from streamer.server.watched import MAX_FILE_BYTES
 from streamer.settings.load import token_path
 from streamer.settings.table import Settings
 
@@ -63,9 +63,7 @@ def list_tokens(settings: Settings, console: Console) -> int:
     tokens = TokenFile(path).read() if path.exists() else ()
     if settings.server.token:
         tokens = (chosen_token(settings.server.token), *tokens)
-    table = Table(title=f"Tokens in {path}", title_justify="left")
-    for column in ("Name", "Scopes", "Connections", "Streams", "Created", "Expires"):
-        table.add_column(column, overflow="fold")
+    table = make_table(f"Tokens in {path}", "Name", "Scopes", "Connections", "Streams", "Created", "Expires")
     now = datetime.now(UTC)
     for token in tokens:
         expired = " (expired)" if token.is_expired(now.timestamp()) else ""

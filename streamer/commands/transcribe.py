@@ -15,7 +15,8 @@ from rich.console import Console
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import AudioFile, read_audio, standard_input
+from streamer.audio.sources.file import AudioFile, read_audio
+from streamer.audio.sources.stdin import standard_input
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files

@@ -1,11 +1,11 @@
 """`streamer models verify`: checks a model on the devices it would run on and prints what was found."""
 
 from rich.console import Console
-from rich.table import Table
 from rich.text import Text
 
 from streamer.commands.loading import device_settings, windows
 from streamer.commands.progress import show_progress
+from streamer.commands.terminal import make_table
 from streamer.commands.word_costs import word_costs
 from streamer.settings.table import ModelSettings
 from streamer.whisper.check import Check
@@ -35,18 +35,12 @@ def verify(settings: ModelSettings, console: Console) -> int:
                 checks.append(check)
     finally:
         if checks:
-            console.print(_table(settings.name, checks))
+            table = make_table(f"Model {settings.name}", "Check", "Found", "Expected", "Verdict")
+            for check in checks:
+                verdict = Text("ok", "green") if check.passed else Text("WRONG", "bold red")
+                table.add_row(Text(check.name), Text(check.found), Text(check.expected), verdict)
+            console.print(table)
     failed = [check for check in checks if not check.passed]
     for check in failed:
         console.print(f"{check.name}: {check.error()}", style="red", markup=False, highlight=False, soft_wrap=True)
     return 1 if failed else 0
-
-
-def _table(name: str, checks: list[Check]) -> Table:
-    table = Table(title=Text(f"Model {name}"), title_justify="left")
-    for title in ("Check", "Found", "Expected", "Verdict"):
-        table.add_column(title, overflow="fold")
-    for check in checks:
-        verdict = Text("ok", "green") if check.passed else Text("WRONG", "bold red")
-        table.add_row(Text(check.name), Text(check.found), Text(check.expected), verdict)
-    return table

@@ -15,7 +15,7 @@ import numpy as np
 from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE
 from streamer.audio.mel import log_mel
-from streamer.audio.sources import read_audio
+from streamer.audio.sources.file import read_audio
 from streamer.bench.text import Errors, errors, plain
 from streamer.commands.timing import times_s
 from streamer.whisper.check import Check

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import read_audio
+from streamer.audio.sources.file import read_audio
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions

@@ -20,8 +20,8 @@ from streamer.audio.encodings import ALAW, FLOAT32, LINEAR16, MULAW, AudioFormat
 from streamer.errors import AudioFileError, ConfigError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line
-from streamer.protocols.dialogue import FLUSH_SKEW_S, Action, Dialogue, Do, Finish, Hangup, Hear, Open, Say, close_code
-from streamer.protocols.dialogue import Query as Address
+from streamer.protocols import dialogue
+from streamer.protocols.dialogue import Action, Do, Finish, Hangup, Hear, Open, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.protocols.text import bare, note_model
@@ -110,7 +110,7 @@ class _Command(msgspec.Struct):
     type: Literal["KeepAlive", "Finalize", "CloseStream"]
 
 
-def read_query(query: Address) -> Query:
+def read_query(query: dialogue.Query) -> Query:
     """Read what an address asks for. Raises ConfigError where a value is none."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Query):
@@ -134,12 +134,12 @@ def describe_error(status: int, message: str) -> dict[str, str]:
     return {"err_code": code, "err_msg": message, "request_id": str(uuid.uuid4())}
 
 
-def make_live(query: Address, headers: Mapping[str, str]) -> "Live":
+def make_live(query: dialogue.Query, headers: Mapping[str, str]) -> "Live":
     """Begin a dialogue. Raises ConfigError where the address asks for what cannot be."""
     return Live(read_query(query), request_id=str(uuid.uuid4()), created=_now())
 
 
-class Live(Dialogue):
+class Live(dialogue.Dialogue):
     """Live transcription over a WebSocket (see `protocols.dialogue.Dialogue`)."""
 
     def __init__(self, query: Query, *, request_id: str, created: str) -> None:
@@ -194,7 +194,7 @@ class Live(Dialogue):
         return self._hear(message) if message else self._finish()
 
     def refused(self, error: StreamerError, now_s: float) -> list[Action]:
-        return self._hang_up(close_code(error), f"{error.code}: {error}")
+        return self._hang_up(dialogue.close_code(error), f"{error.code}: {error}")
 
     def on_event(self, event: Event, now_s: float) -> list[Action]:
         match event:
@@ -204,7 +204,7 @@ class Live(Dialogue):
                 ended = [] if self._stretches else self._end_utterance(event.time)
                 self._stretches.append((event.time, None))
                 started = {"type": "SpeechStarted", "channel": _CHANNEL, "timestamp": event.time}
-                return [*ended, *([_say(started)] if self._query.vad_events else [])]
+                return [*ended, *([say_json(started)] if self._query.vad_events else [])]
             case Speech(state="end") if self._stretches:
                 self._stretches[-1] = (self._stretches[-1][0], event.time)
             case Partial():
@@ -219,7 +219,7 @@ class Live(Dialogue):
             case Gap():
                 self._end_stretches(event.end)
             case Flushed():
-                if self._finalizing_until is not None and event.time >= self._finalizing_until - FLUSH_SKEW_S:
+                if self._finalizing_until is not None and event.time >= self._finalizing_until - dialogue.FLUSH_SKEW_S:
                     self._finalizing_until = None
                 return self._release(from_finalize=True) or [
                     self._result((), event.time, final=True, from_finalize=True)
@@ -261,7 +261,7 @@ class Live(Dialogue):
             kind = msgspec.json.decode(text, type=_Command).type
         except (ValueError, RecursionError):  # RecursionError: brackets nested thousands deep
             fault = "the text frame cannot be read: expected a JSON object of type KeepAlive, Finalize or CloseStream"
-            return [_say({"type": "Error", "variant": "SchemaError", "description": fault, "message": text[:1000]})]
+            return [say_json({"type": "Error", "variant": "SchemaError", "description": fault, "message": text[:1000]})]
         match kind:
             case "CloseStream":
                 return self._finish()
@@ -297,7 +297,7 @@ class Live(Dialogue):
             "duration": round(self._reader.read_s, 3),
             "channels": 1,
         }
-        return [*said, _say(metadata), self._end]
+        return [*said, say_json(metadata), self._end]
 
     def _hang_up(self, code: int, reason: str) -> list[Action]:
         self._finished = True
@@ -329,7 +329,7 @@ class Live(Dialogue):
         if pause_ms is None or last is None or silent_until - last < pause_ms / 1000:
             return []
         self._last_word_end = None
-        return [_say({"type": "UtteranceEnd", "channel": _CHANNEL, "last_word_end": last})]
+        return [say_json({"type": "UtteranceEnd", "channel": _CHANNEL, "last_word_end": last})]
 
     def _result(
         self,
@@ -344,7 +344,7 @@ class Live(Dialogue):
         end = max(start, end)
         if final:
             self._final_until = end
-        return _say(
+        return say_json(
             {
                 "type": "Results",
                 "channel_index": _CHANNEL,
@@ -438,10 +438,6 @@ def _model(name: str) -> dict[str, Any]:
     """Return what results say of the model: its number is always the same."""
     number = str(uuid.uuid5(uuid.NAMESPACE_OID, name))
     return {"model_uuid": number, "model_info": {"name": name, "version": "1", "arch": "whisper"}}
-
-
-def _say(message: Mapping[str, Any]) -> Action:
-    return Say(msgspec.json.encode(message).decode("utf-8"))
 
 
 def _now() -> str:

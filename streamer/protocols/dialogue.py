@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from streamer.errors import BusyError, StoppingError, StreamerError, UsageError
+import msgspec
+
+from streamer.errors import BusyError, IdleError, StoppingError, StreamerError, UsageError
 from streamer.events import Event
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 
@@ -61,6 +63,11 @@ class Hangup:
     reason: str = ""
 
 
+def say_json(message: object) -> Say:
+    """Return a message as a text frame of JSON."""
+    return Say(msgspec.json.encode(message).decode("utf-8"))
+
+
 Action = Say | Open | Hear | Do | Change | Finish | Hangup
 
 
@@ -104,13 +111,11 @@ class Dialogue(Protocol):
         return []
 
 
+# The first that an error is one of.
+_CLOSE_CODES = {BusyError: 1013, StoppingError: 1001, UsageError: 1008, IdleError: 1008}
+
+
 def close_code(error: StreamerError) -> int:
     """Return the code to close a connection with whose session cannot be opened."""
-    match error:
-        case BusyError():
-            return 1013
-        case StoppingError():
-            return 1001
-        case UsageError():
-            return 1008
-    return 1011
+    codes = (code for kind, code in _CLOSE_CODES.items() if isinstance(error, kind))
+    return next(codes, 1011)

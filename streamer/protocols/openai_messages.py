@@ -10,13 +10,14 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
+from streamer.audio.encodings import ALAW, LINEAR16, MULAW, Encoding
 from streamer.errors import ProtocolError
 from streamer.outside import one_line
 from streamer.protocols.native import SessionOptions
+from streamer.protocols.text import prompt
 
 MAX_AUDIO_BYTES = 15 * 2**20 // 4 * 3  # of one message: 15 MiB of base64
 MAX_MESSAGE_CHARS = 100_000  # without audio: millions of keys would hold up everybody
-MAX_PROMPT_CHARS = 2_000  # of a longer one the end, which is what a model sees
 
 # Semantic turn detection looks at what was said. Here silence ends a turn: so many seconds for each eagerness.
 EAGERNESS_S = {"low": 1.5, "medium": 0.8, "auto": 0.8, "high": 0.4}
@@ -56,6 +57,9 @@ class MuLaw(msgspec.Struct, frozen=True, tag="audio/pcmu"):
 class ALaw(msgspec.Struct, frozen=True, tag="audio/pcma"):
     """G.711 at 8 kHz."""
 
+
+# Samples a second, and how they are written.
+FORMATS: dict[type, tuple[int, Encoding]] = {Pcm: (24_000, LINEAR16), MuLaw: (8_000, MULAW), ALaw: (8_000, ALAW)}
 
 _Text = Annotated[str, msgspec.Meta(max_length=20_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=100)]
@@ -139,7 +143,7 @@ class Session(msgspec.Struct, frozen=True):
         return SessionOptions(
             language=text.language or None,
             languages=text.languages,
-            initial_prompt=one_line(text.prompt)[-MAX_PROMPT_CHARS:] if text.prompt else None,
+            initial_prompt=prompt(text.prompt),
             hotwords=tuple(filter(None, map(one_line, text.keywords))) if text.keywords is not None else None,
             words=True,
             vad_threshold=threshold,

@@ -16,38 +16,12 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from streamer.audio.encodings import ALAW, LINEAR16, MULAW, Encoding
 from streamer.errors import IdleError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech
-from streamer.protocols.dialogue import (
-    FLUSH_SKEW_S,
-    Action,
-    Change,
-    Dialogue,
-    Do,
-    Hangup,
-    Hear,
-    Open,
-    Query,
-    Say,
-    close_code,
-)
+from streamer.protocols import dialogue, openai_messages
+from streamer.protocols.dialogue import Action, Change, Do, Hangup, Hear, Open, Say, say_json
 from streamer.protocols.native import StreamStart
-from streamer.protocols.openai_messages import (
-    LOGPROBS,
-    ALaw,
-    Append,
-    Clear,
-    Commit,
-    FlatUpdate,
-    InvalidRequestError,
-    MuLaw,
-    Pcm,
-    Session,
-    Update,
-    from_flat,
-    read_message,
-)
+from streamer.protocols.openai_messages import Append, Clear, Commit, FlatUpdate, InvalidRequestError, Session, Update
 from streamer.protocols.openai_models import OPENAI_MODELS
 from streamer.protocols.text import note_model
 
@@ -59,11 +33,8 @@ LOOKBACK_S = 0.5
 # Below this a word's probability is rounded to nothing, which has no logarithm.
 LEAST_PROBABILITY = 0.0005
 
-# Samples a second, and how they are written.
-FORMATS: dict[type, tuple[int, Encoding]] = {Pcm: (24_000, LINEAR16), MuLaw: (8_000, MULAW), ALaw: (8_000, ALAW)}
 
-
-def make(query: Query, headers: Mapping[str, str]) -> "RealtimeDialogue":
+def make(query: dialogue.Query, headers: Mapping[str, str]) -> "RealtimeDialogue":
     """Return the dialogue of a connection. Raises UsageError where it asks for something else than transcription."""
     intent = query.get("intent", "transcription")
     if intent != "transcription":
@@ -99,7 +70,7 @@ class _Item:
     lost: str = ""
 
 
-class RealtimeDialogue(Dialogue):
+class RealtimeDialogue(dialogue.Dialogue):
     """One client's connection (see `dialogue.Dialogue`)."""
 
     # Only messages and events move it on.
@@ -138,14 +109,14 @@ class RealtimeDialogue(Dialogue):
     def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
         event_id = None
         try:
-            said = read_message(message)
+            said = openai_messages.read_message(message)
             event_id = said.event_id
             match said:
                 case Update(session=patch):
                     return self._update(patch, event_id)
                 case FlatUpdate(session=patch):
                     self._beta = True
-                    return self._update(from_flat(patch), event_id)
+                    return self._update(openai_messages.from_flat(patch), event_id)
                 case Append(audio=audio):
                     return self._append(audio)
                 case Commit():
@@ -170,7 +141,8 @@ class RealtimeDialogue(Dialogue):
                 self._lose(event)
                 return self._complete(end)
             case Flushed(time=time):
-                return [*self._answer_commits(time + FLUSH_SKEW_S), *self._complete(time + FLUSH_SKEW_S)]
+                until_s = time + dialogue.FLUSH_SKEW_S
+                return [*self._answer_commits(until_s), *self._complete(until_s)]
             case Error(code=code, message=message, fatal=True):
                 self._hangup = Hangup(1008 if code == IdleError.code else 1011, code)
                 return [self._say_failure(code, message)]
@@ -186,7 +158,7 @@ class RealtimeDialogue(Dialogue):
             else:
                 self._opened, self._refused, self._item, self._sent_s = False, True, None, 0.0
             return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
-        return [self._say_failure(error.code, str(error)), Hangup(close_code(error), error.code)]
+        return [self._say_failure(error.code, str(error)), Hangup(dialogue.close_code(error), error.code)]
 
     # What the client wants.
 
@@ -209,7 +181,7 @@ class RealtimeDialogue(Dialogue):
     def _append(self, audio: bytes) -> list[Action]:
         if self._refused or not audio:
             return []
-        rate, encoding = FORMATS[type(self._session.audio.input.format)]
+        rate, encoding = openai_messages.FORMATS[type(self._session.audio.input.format)]
         actions: list[Action] = [Hear(encoding.decode(audio))]
         if not self._opened:
             self._opened = True
@@ -397,12 +369,11 @@ class RealtimeDialogue(Dialogue):
 
     def _say(self, name: str, **fields: object) -> Say:
         self._n_events += 1
-        event = {"type": name, "event_id": f"event_{self._id}_{self._n_events}", **fields}
-        return Say(msgspec.json.encode(event).decode("utf-8"))
+        return say_json({"type": name, "event_id": f"event_{self._id}_{self._n_events}", **fields})
 
     def _logprobs(self, words: Sequence[tuple[str, float]]) -> dict[str, object]:
         """Return the field for words, where it is asked for."""
-        if LOGPROBS not in (self._session.include or ()):
+        if openai_messages.LOGPROBS not in (self._session.include or ()):
             return {}
         return {"logprobs": [{"token": t, "logprob": round(p, 4), "bytes": list(t.encode("utf-8"))} for t, p in words]}
 

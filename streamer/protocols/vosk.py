@@ -15,7 +15,7 @@ from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import IdleError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Word
 from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Do, Finish, Hangup, Hear, Open, Say, close_code
+from streamer.protocols.dialogue import Action, Dialogue, Do, Finish, Hangup, Hear, Open, close_code, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import bare, hotwords, note_model
 
@@ -71,7 +71,7 @@ class Vosk(Dialogue):
         if self._held is not None:
             return self._hold(self._held, message)
         if isinstance(message, bytes):
-            return [*self._opened(), Hear(message), self._say(self._known())]
+            return [*self._opened(), Hear(message), say_json(self._known())]
         try:
             said = msgspec.json.decode(message, type=_Message, strict=False)  # numbers come as strings, too
         except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
@@ -80,7 +80,7 @@ class Vosk(Dialogue):
             self._configure(said.config)
         if said.eof:
             self._finished = True
-            return [Finish()] if self._open else [self._say(self._result()), Hangup()]
+            return [Finish()] if self._open else [say_json(self._result()), Hangup()]
         if said.reset:
             self._held = deque()
             return [*self._opened(), Do("flush")]
@@ -97,12 +97,12 @@ class Vosk(Dialogue):
                 if isinstance(event, Final) and _text(event):
                     self._finals.append(event)
             case Flushed() if self._held is not None:
-                return [self._say(self._result()), *self._release(self._held, now_s)]
+                return [say_json(self._result()), *self._release(self._held, now_s)]
             case Error(fatal=True):
                 self._hangup = Hangup(1008 if event.code == IdleError.code else 1011, event.message)
             case End():
                 awaited = self._finished or self._held is not None
-                return [*([self._say(self._result())] if awaited else []), self._hangup]
+                return [*([say_json(self._result())] if awaited else []), self._hangup]
         return []
 
     def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
@@ -163,9 +163,6 @@ class Vosk(Dialogue):
             confidence = sum(word.probability for word in words) / len(words) if words else 0.0
             return {"alternatives": [{"confidence": round(confidence, 6), **result}]}
         return result
-
-    def _say(self, reply: dict[str, Any]) -> Say:
-        return Say(msgspec.json.encode(reply).decode("utf-8"))
 
 
 def _entry(word: Word) -> dict[str, Any]:

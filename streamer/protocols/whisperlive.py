@@ -15,7 +15,7 @@ from streamer.audio.encodings import FLOAT32, LINEAR16, PCM
 from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
 from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Finish, Hangup, Hear, Open, Say, close_code
+from streamer.protocols.dialogue import Action, Dialogue, Finish, Hangup, Hear, Open, Say, close_code, say_json
 from streamer.protocols.native import StreamStart, StreamTask
 from streamer.protocols.text import hotwords, note_model, prompt
 
@@ -198,7 +198,7 @@ class WhisperLive(Dialogue):
         return self._say(status=status, message=message)
 
     def _say(self, **fields: object) -> Say:
-        return Say(msgspec.json.encode({"uid": self._uid, **fields}).decode("utf-8"))
+        return say_json({"uid": self._uid, **fields})
 
 
 def _time(seconds: float) -> str:

@@ -4,6 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,29 +20,23 @@ MAX_PATH_CHARS = 200
 _SESSION = re.compile(r"(/v1/sessions/[^/.]{8})[^/.]+")
 
 
+@dataclass(frozen=True, slots=True)
 class AccessLog:
     """Counts bytes as they pass, and logs one line for each request or WebSocket when it is over."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        *,
-        on_received: Callable[[int], object],
-        on_sent: Callable[[int], object],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Wrap an application; the callables are given numbers of bytes of bodies and messages, without framing."""
-        self._app = app
-        self._on_received = on_received
-        self._on_sent = on_sent
-        self._clock = clock
+    app: ASGIApp
+
+    # Given numbers of bytes of bodies and messages, without framing.
+    on_received: Callable[[int], object]
+    on_sent: Callable[[int], object]
+    clock: Callable[[], float] = time.monotonic
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request (ASGI 3)."""
         if scope["type"] not in ("http", "websocket"):
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
             return
-        begin_s = self._clock()
+        begin_s = self.clock()
         n_received = n_sent = 0
         status = close_code = None
 
@@ -50,7 +45,7 @@ class AccessLog:
             message = await receive()
             n_bytes = _size(message)
             n_received += n_bytes
-            self._on_received(n_bytes)
+            self.on_received(n_bytes)
             if message["type"] == "websocket.disconnect" and close_code is None:
                 close_code = message.get("code")
             return message
@@ -69,16 +64,16 @@ class AccessLog:
             await send(message)
             n_bytes = _size(message)
             n_sent += n_bytes
-            self._on_sent(n_bytes)
+            self.on_sent(n_bytes)
 
         try:
-            await self._app(scope, receiving, sending)
+            await self.app(scope, receiving, sending)
         except Exception:
             status = status or 500
             raise
         finally:
             if logger.isEnabledFor(logging.INFO):
-                _log(scope, status, close_code, self._clock() - begin_s, n_received, n_sent)
+                _log(scope, status, close_code, self.clock() - begin_s, n_received, n_sent)
 
 
 def _log(

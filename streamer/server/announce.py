@@ -4,10 +4,8 @@ import asyncio
 import logging
 import socket
 
-import psutil
-
-from streamer.outside import is_loopback
 from streamer.server.access import is_wildcard
+from streamer.server.sockets import own_addresses
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +34,5 @@ def reachable(host: str) -> list[str]:
     """Return the addresses at which other machines reach what listens on `host`."""
     if not is_wildcard(host):
         return [host]
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    found = [entry.address for entries in psutil.net_if_addrs().values() for entry in entries if entry.family == family]
-    return [address for address in found if not is_loopback(address) and "%" not in address]  # not of one link only
+    version = 6 if ":" in host else 4
+    return [str(address) for address in own_addresses() if address.version == version and not address.is_loopback]

@@ -155,42 +155,35 @@ def make_app(
     return AccessLog(app, on_received=metrics.received_bytes.inc, on_sent=metrics.sent_bytes.inc)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class Guard:
     """Turns away what has no business here, whatever it asks for; behind a proxy it finds out who that is."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        access: Callable[[], Access],
-        metrics: ServerMetrics,
-        limits: Limits,
-        max_body_bytes: Callable[[Scope], int],
-    ) -> None:
-        self._app = app
-        self._max_body_bytes = max_body_bytes
-        self._access = access
-        self._metrics = metrics
-        self._limits = limits
+    app: ASGIApp
+    access: Callable[[], Access]
+    metrics: ServerMetrics
+    limits: Limits
+    max_body_bytes: Callable[[Scope], int]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on, with its client's address in `scope`."""
         headers = Headers(scope=scope)
-        proxies = self._access().proxies
+        proxies = self.access().proxies
         peer = scope["client"][0] if scope.get("client") else ""
         proxied = proxies.trust(peer)
         address = client_address(peer, _only(headers, "x-forwarded-for"), proxies)
         scope["client"] = (address, scope["client"][1] if not proxied and scope.get("client") else 0)
         refusal = self._refusal(scope, headers, proxied=proxied)
-        if refusal is None and proxied and (full := self._limits.enter_address(address)) is not None:
+        if refusal is None and proxied and (full := self.limits.enter_address(address)) is not None:
             refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, full.message, full.reason)
         if refusal is not None:
-            await refuse(refusal, self._metrics, scope, receive, send)
+            await refuse(refusal, self.metrics, scope, receive, send)
             return
         try:
-            await self._app(scope, receive, send)
+            await self.app(scope, receive, send)
         finally:
             if proxied:
-                self._limits.leave_address(address)
+                self.limits.leave_address(address)
 
     def _refusal(self, scope: Scope, headers: Headers, *, proxied: bool) -> Refusal | None:
         n_bytes = len(scope["raw_path"]) + len(scope["query_string"])
@@ -201,7 +194,7 @@ class Guard:
         # Of several proxies the last is the one that we trust.
         forwarded = (_only(headers, "x-forwarded-host") or "").rpartition(",")[2].strip() if proxied else ""
         scheme = (_only(headers, "x-forwarded-proto") or "").rpartition(",")[2].strip() if proxied else ""
-        access = self._access()
+        access = self.access()
         if scope["server"] is not None and scope["server"][1] is None:  # a Unix socket is as near as loopback
             access = dataclasses.replace(access, host="localhost")
         refusal = access.check_peer(
@@ -217,29 +210,21 @@ class Guard:
             text = "the request has a Content-Length and a Transfer-Encoding: expected one of them"
             return Refusal(400, text, "http", {"Connection": "close"})
         length = headers.get("content-length", "0")
-        most = self._max_body_bytes(scope)
+        most = self.max_body_bytes(scope)
         if len(length) > 15 or int(length) > most:
             return Refusal(413, f"the body has {length:.20} bytes: expected no more than {most}", "body")
         return None
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class RequireToken:
     """Turns away who shows no token with a scope, where one is asked for, or only finds out whether it does."""
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        needs: tokens.Scope,
-        access: Callable[[], Access],
-        metrics: ServerMetrics,
-        *,
-        required: bool = True,
-    ) -> None:
-        self._app = app
-        self._needs = needs
-        self._access = access
-        self._metrics = metrics
-        self._required = required
+    app: ASGIApp
+    needs: tokens.Scope
+    access: Callable[[], Access]
+    metrics: ServerMetrics
+    required: bool = True
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on, with its token, if any, as `caller` in its state."""
@@ -249,16 +234,16 @@ class RequireToken:
             scope.get("subprotocols", ()),
             connection.query_params.getlist("token"),
         )
-        access, headers = self._access(), connection.headers
+        access, headers = self.access(), connection.headers
         caller = access.check_site(headers.get("origin"), headers.get("sec-fetch-site")) or access.check_token(
-            shown, self._needs, scope["client"][0], time.time()
+            shown, self.needs, scope["client"][0], time.time()
         )
         if not isinstance(caller, Refusal):
             scope.setdefault("state", {})["caller"] = caller
-        elif self._required:
-            await refuse(caller, self._metrics, scope, receive, send)
+        elif self.required:
+            await refuse(caller, self.metrics, scope, receive, send)
             return
-        await self._app(scope, receive, send)
+        await self.app(scope, receive, send)
 
 
 async def refuse(refusal: Refusal, metrics: ServerMetrics, scope: Scope, receive: Receive, send: Send) -> None:

@@ -13,19 +13,9 @@ from websockets.frames import CloseCode
 from streamer.errors import IdleError, StreamerError
 from streamer.events import Event
 from streamer.protocols.dialogue import Action, Change, Dialogue, Do, Finish, Hangup, Hear, Open, Say
+from streamer.server import ws
 from streamer.server.interfaces import ClientStream, Streams
-from streamer.server.ws import (
-    GONE,
-    Close,
-    Context,
-    GoneError,
-    Run,
-    Sender,
-    cancel,
-    first_of,
-    shortened,
-    tasks,
-)
+from streamer.server.ws import GONE, Close, Context, GoneError, Run, Sender
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +54,7 @@ async def hold_dialogue(
     So is one in which it is on the client to speak first, and nothing comes within `first_message_s`.
     """
     with context.metrics.streams.track_inprogress():
-        async with tasks() as run:
+        async with ws.tasks() as run:
             exchange = _Exchange(connection, context, streams, dialogue, run, idle_s, first_message_s)
             try:
                 close = await exchange.run()
@@ -131,7 +121,7 @@ class _Exchange:
             waiting += [] if draining.done() else [draining]
             done, _ = await asyncio.wait(waiting, timeout=idling, return_when=asyncio.FIRST_COMPLETED)
             if draining in done:
-                await cancel(reading)
+                await ws.cancel(reading)
                 reading = run(self._read(hear=False))
                 if self._stream is None:
                     self._close(STOPPED)
@@ -217,7 +207,7 @@ class _Exchange:
             while self._unsent:
                 action = self._unsent.popleft()
                 if isinstance(action, Hangup):
-                    self._close(Close(action.code, shortened(action.reason)))
+                    self._close(Close(action.code, ws.shortened(action.reason)))
                     return
                 await self._connection.send_text(action.text)
                 if len(self._unsent) <= MAX_UNSENT:
@@ -261,7 +251,7 @@ class _Exchange:
         """Let the dialogue hear of a session's events until it ends, or the client falls too far behind."""
         overflowed = self._run(sender.overflowed.wait())
         sending = self._run(sender.run())
-        await first_of(sending, overflowed)
+        await ws.first_of(sending, overflowed)
         if sending.done() and (error := sending.exception()) is not None:
             logger.error("a dialogue failed", exc_info=error)
             self._close(Close(CloseCode.INTERNAL_ERROR, "internal"))

@@ -5,7 +5,8 @@ docs/operations.md has a table of all.
 
 import platform
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, get_args
 from weakref import WeakSet
@@ -79,7 +80,7 @@ class ServerMetrics:
 
 def register_engine(registry: CollectorRegistry, engine: "Engine[Any]") -> None:
     """Let a registry show what an engine, which has not begun, will have done."""
-    registry.register(_EngineCollector(engine))
+    registry.register(_Collected(partial(_of_engine, engine)))
     delay = Histogram(
         "streamer_delay_seconds",
         "Time from the arrival of live audio to the event that first shows its last word, by type of event.",
@@ -104,110 +105,106 @@ def register_process(registry: CollectorRegistry) -> None:
     """Let a registry show what runs, and what the process takes of the machine."""
     build = {"version": __version__, "python": platform.python_version(), "openvino": version("openvino")}
     Info("streamer_build", "What runs.", registry=registry).info(build)
-    registry.register(_ProcessCollector())
+    registry.register(_Collected(_of_process))
 
 
 def register_history(registry: CollectorRegistry, history: "History") -> None:
     """Let a registry show how often a history could not be written."""
-    registry.register(_HistoryCollector(history))
+    registry.register(_Collected(partial(_of_history, history)))
 
 
 def register_outputs(registry: CollectorRegistry, outputs: "Outputs") -> None:
     """Let a registry show what went where `--to` sends captions."""
-    registry.register(_OutputsCollector(outputs))
+    registry.register(_Collected(partial(_of_outputs, outputs)))
 
 
-class _OutputsCollector(Collector):
-    def __init__(self, outputs: "Outputs") -> None:
-        self._outputs = outputs
+class _Collected(Collector):
+    """Figures that are looked up when somebody asks for them."""
 
-    def collect(self) -> Iterable[Metric]:
-        for name, text, count in (
-            ("streamer_output_finals", "Finals that an output took.", "n_sent"),
-            ("streamer_output_dropped", "Finals that an output never got.", "n_dropped"),
-            ("streamer_output_failures", "Attempts to reach an output that failed.", "n_failures"),
-        ):
-            family = CounterMetricFamily(name, text, labels=["output"])
-            for output in self._outputs.all:
-                family.add_metric([output.name], getattr(output, count))
-            yield family
-
-
-class _HistoryCollector(Collector):
-    def __init__(self, history: "History") -> None:
-        self._history = history
+    def __init__(self, look_up: Callable[[], Iterable[Metric]]) -> None:
+        self._look_up = look_up
 
     def collect(self) -> Iterable[Metric]:
-        yield CounterMetricFamily(
-            "streamer_history_failures",
-            "Attempts to write the history that failed; the next one writes what waits.",
-            value=self._history.n_failures,
-        )
+        return self._look_up()
 
 
-class _EngineCollector(Collector):
-    def __init__(self, engine: "Engine[Any]") -> None:
-        self._engine = engine
+def _of_outputs(outputs: "Outputs") -> Iterable[Metric]:
+    for name, text, count in (
+        ("streamer_output_finals", "Finals that an output took.", "n_sent"),
+        ("streamer_output_dropped", "Finals that an output never got.", "n_dropped"),
+        ("streamer_output_failures", "Attempts to reach an output that failed.", "n_failures"),
+    ):
+        family = CounterMetricFamily(name, text, labels=["output"])
+        for output in outputs.all:
+            family.add_metric([output.name], getattr(output, count))
+        yield family
 
-    def collect(self) -> Iterable[Metric]:
-        stats = self._engine.stats
-        for name, text, value in (
-            ("streamer_encodes", "Windows encoded.", stats.encodes),
-            ("streamer_decodes", "Windows decoded.", stats.decodes),
-            ("streamer_decoder_calls", "Calls of the decoder, for whatever number of tokens.", stats.decoder_calls),
-            (
-                "streamer_decoder_tokens",
-                "Tokens that were found, accepted drafts and ends of text included.",
-                stats.decoder_tokens,
-            ),
-            (
-                "streamer_given_tokens",
-                "Tokens that were given before these: prompts, start sequences, and words that were settled.",
-                stats.given_tokens,
-            ),
-            ("streamer_settled_tokens", "Given tokens of words that were settled.", stats.settled_tokens),
-            ("streamer_encode_seconds", "Time spent encoding.", stats.encode_s),
-            ("streamer_decode_seconds", "Time spent decoding.", stats.decode_s),
-            ("streamer_windows_replaced", "Encoded windows that a newer one replaced.", stats.windows_replaced),
-            ("streamer_failures", "Windows, and sessions, that failed.", stats.failures),
-        ):
-            yield CounterMetricFamily(name, text, value=value)
-        gaps = CounterMetricFamily("streamer_gap_seconds", "Audio that was not transcribed.", labels=["reason"])
-        for reason in get_args(GapReason):
-            gaps.add_metric([reason], stats.gap_s[reason])
-        yield gaps
-        audio = CounterMetricFamily("streamer_audio_seconds", "Audio that came in, by source.", labels=["source"])
-        for source, audio_s in stats.audio_s.items():
-            audio.add_metric([source], audio_s)
-        yield audio
+
+def _of_history(history: "History") -> Iterable[Metric]:
+    yield CounterMetricFamily(
+        "streamer_history_failures",
+        "Attempts to write the history that failed; the next one writes what waits.",
+        value=history.n_failures,
+    )
+
+
+def _of_engine(engine: "Engine[Any]") -> Iterable[Metric]:
+    stats = engine.stats
+    for name, text, value in (
+        ("streamer_encodes", "Windows encoded.", stats.encodes),
+        ("streamer_decodes", "Windows decoded.", stats.decodes),
+        ("streamer_decoder_calls", "Calls of the decoder, for whatever number of tokens.", stats.decoder_calls),
+        (
+            "streamer_decoder_tokens",
+            "Tokens that were found, accepted drafts and ends of text included.",
+            stats.decoder_tokens,
+        ),
+        (
+            "streamer_given_tokens",
+            "Tokens that were given before these: prompts, start sequences, and words that were settled.",
+            stats.given_tokens,
+        ),
+        ("streamer_settled_tokens", "Given tokens of words that were settled.", stats.settled_tokens),
+        ("streamer_encode_seconds", "Time spent encoding.", stats.encode_s),
+        ("streamer_decode_seconds", "Time spent decoding.", stats.decode_s),
+        ("streamer_windows_replaced", "Encoded windows that a newer one replaced.", stats.windows_replaced),
+        ("streamer_failures", "Windows, and sessions, that failed.", stats.failures),
+    ):
+        yield CounterMetricFamily(name, text, value=value)
+    gaps = CounterMetricFamily("streamer_gap_seconds", "Audio that was not transcribed.", labels=["reason"])
+    for reason in get_args(GapReason):
+        gaps.add_metric([reason], stats.gap_s[reason])
+    yield gaps
+    audio = CounterMetricFamily("streamer_audio_seconds", "Audio that came in, by source.", labels=["source"])
+    for source, audio_s in stats.audio_s.items():
+        audio.add_metric([source], audio_s)
+    yield audio
+    yield GaugeMetricFamily(
+        "streamer_windows_waiting", "Windows that are due and not encoded yet.", value=engine.n_waiting
+    )
+    yield GaugeMetricFamily("streamer_sessions", "Sessions being transcribed.", value=engine.n_sessions)
+    yield GaugeMetricFamily(
+        "streamer_load_ratio",
+        "Share of the time that sessions need at the rarest acceptable passes.",
+        value=engine.load.ratio,
+    )
+
+
+def _of_process() -> Iterable[Metric]:
+    """Yield the standard metrics of a process, on all systems: prometheus_client's own knows Linux only."""
+    process = psutil.Process()
+    with process.oneshot():
+        cpu, memory = process.cpu_times(), process.memory_info()
+        yield CounterMetricFamily("process_cpu_seconds", "Time of processors taken.", value=cpu.user + cpu.system)
+        yield GaugeMetricFamily("process_resident_memory_bytes", "Memory in use.", value=memory.rss)
+        yield GaugeMetricFamily("process_virtual_memory_bytes", "Memory addressed.", value=memory.vms)
+        yield GaugeMetricFamily("process_threads", "Threads.", value=process.num_threads())
         yield GaugeMetricFamily(
-            "streamer_windows_waiting", "Windows that are due and not encoded yet.", value=self._engine.n_waiting
+            "process_start_time_seconds", "When the process began (Unix time).", value=process.create_time()
         )
-        yield GaugeMetricFamily("streamer_sessions", "Sessions being transcribed.", value=self._engine.n_sessions)
-        yield GaugeMetricFamily(
-            "streamer_load_ratio",
-            "Share of the time that sessions need at the rarest acceptable passes.",
-            value=self._engine.load.ratio,
-        )
+    if sys.platform != "win32":
+        import resource
 
-
-class _ProcessCollector(Collector):
-    """The standard metrics of a process, on all systems: prometheus_client's own knows Linux only."""
-
-    def collect(self) -> Iterable[Metric]:
-        process = psutil.Process()
-        with process.oneshot():
-            cpu, memory = process.cpu_times(), process.memory_info()
-            yield CounterMetricFamily("process_cpu_seconds", "Time of processors taken.", value=cpu.user + cpu.system)
-            yield GaugeMetricFamily("process_resident_memory_bytes", "Memory in use.", value=memory.rss)
-            yield GaugeMetricFamily("process_virtual_memory_bytes", "Memory addressed.", value=memory.vms)
-            yield GaugeMetricFamily("process_threads", "Threads.", value=process.num_threads())
-            yield GaugeMetricFamily(
-                "process_start_time_seconds", "When the process began (Unix time).", value=process.create_time()
-            )
-        if sys.platform != "win32":
-            import resource
-
-            limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            yield GaugeMetricFamily("process_open_fds", "Open file descriptors.", value=process.num_fds())
-            yield GaugeMetricFamily("process_max_fds", "Most file descriptors that may be open.", value=limit)
+        limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        yield GaugeMetricFamily("process_open_fds", "Open file descriptors.", value=process.num_fds())
+        yield GaugeMetricFamily("process_max_fds", "Most file descriptors that may be open.", value=limit)

@@ -2,9 +2,12 @@
 
 import asyncio
 import errno
+import ipaddress
 import logging
 import socket
 import sys
+
+import psutil
 
 from streamer.errors import ConfigError, PortInUseError
 from streamer.server.access import is_wildcard
@@ -32,7 +35,7 @@ async def listen(host: str, port: int) -> list[socket.socket]:
     for family, address in dict.fromkeys((family, address) for family, _, _, _, address in infos):
         wanted = sockets[0].getsockname()[1] if sockets else port
         try:
-            sockets.append(_bind(family, (address[0], wanted, *address[2:])))
+            sockets.append(bind(family, (address[0], wanted, *address[2:])))
         except OSError as error:
             logger.debug("not listening on %s: %s", address[0], error)
             refused = error
@@ -54,7 +57,7 @@ async def listen(host: str, port: int) -> list[socket.socket]:
     )
 
 
-def _bind(family: int, address: tuple[object, ...]) -> socket.socket:
+def bind(family: int, address: tuple[object, ...]) -> socket.socket:
     # With the protocol named: asyncio switches Nagle's algorithm off only where it sees that it is TCP.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
@@ -79,3 +82,12 @@ def url(scheme: str, host: str, port: int) -> str:
     if is_wildcard(host):
         name = "::1" if ":" in host else "127.0.0.1"
     return f"{scheme}://[{name}]:{port}/" if ":" in name else f"{scheme}://{name}:{port}/"
+
+
+def own_addresses() -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Return the addresses of this machine, IPv4 first, without those of one link, which no URL has (RFC 9844)."""
+    entries = [entry for entries in psutil.net_if_addrs().values() for entry in entries]
+    texts = {entry.address for entry in entries if entry.family in (socket.AF_INET, socket.AF_INET6)}
+    addresses = [ipaddress.ip_address(text.partition("%")[0]) for text in texts]
+    usable = [address for address in addresses if address.version == 4 or not address.is_link_local]
+    return sorted(usable, key=lambda address: (address.version, int(address)))

@@ -9,22 +9,11 @@ from websockets.frames import CloseCode
 
 from streamer.errors import BusyError, IdleError, ProtocolError, StoppingError, StreamerError, UsageError
 from streamer.events import Error, Resumed
+from streamer.protocols.dialogue import close_code
 from streamer.protocols.native import StreamStart, parse_message
+from streamer.server import ws
 from streamer.server.interfaces import ClientStream, Streams
-from streamer.server.ws import (
-    GONE,
-    Close,
-    Connection,
-    Context,
-    GoneError,
-    Sender,
-    cancel,
-    ended,
-    first_of,
-    ignore_messages,
-    shortened,
-    tasks,
-)
+from streamer.server.ws import GONE, Close, Connection, Context, GoneError, Sender
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +66,7 @@ class StreamEndpoint:
                 del self._connections[name]
 
     async def _first_message(self, connection: Connection) -> str | bytes:
-        async with tasks() as run:
+        async with ws.tasks() as run:
             receiving = run(connection.receive())
             draining = run(self._context.draining.wait())
             await asyncio.wait((receiving, draining), timeout=self.first_message_s, return_when=asyncio.FIRST_COMPLETED)
@@ -95,13 +84,9 @@ class StreamEndpoint:
         with contextlib.suppress(GoneError):
             await connection.send(event)
             self._context.metrics.events_sent.labels(event.type).inc()
-        match error:
-            case BusyError():
-                close = Close(CloseCode.TRY_AGAIN_LATER, shortened(f"{error.code}: {error}"))
-            case StoppingError():
-                close = Close(CloseCode.GOING_AWAY, shortened(str(error)))
-            case _:
-                close = Close(CloseCode.POLICY_VIOLATION, error.code)
+        # Who may try again is told when.
+        again = isinstance(error, BusyError | StoppingError)
+        close = Close(close_code(error), ws.shortened(f"{error.code}: {error}") if again else error.code)
         await connection.close(close)
 
 
@@ -168,33 +153,33 @@ class _StreamConnection:
         return not self._failed and code not in _LEFT
 
     async def _converse(self, sender: Sender, first: str | bytes | None) -> Close:
-        async with tasks() as run:
+        async with ws.tasks() as run:
             sending = run(sender.run())
             interrupted = [run(event.wait()) for event in (sender.overflowed, self._replaced, self._connection.gone)]
             reading = run(self._take_messages(first))
             draining = run(self._context.draining.wait())
-            await first_of(sending, reading, draining, *interrupted)
+            await ws.first_of(sending, reading, draining, *interrupted)
             if any(task.done() for task in interrupted):
                 return self._interruption(sender)
             if sending.done():  # the session ended by itself, or the client is gone
-                return ended(sending, sender)
+                return ws.ended(sending, sender)
             if reading.done():
                 if reading.exception() is not None:
                     return GONE
                 close = reading.result()
             else:
-                await cancel(reading)
+                await ws.cancel(reading)
                 close = self._tell_stop()
 
             # The client may still leave, or stop to read, while its last words are transcribed and sent.
-            ignoring = run(ignore_messages(self._connection))
+            ignoring = run(ws.ignore_messages(self._connection))
             finishing = run(self._finish())
-            await first_of(finishing, ignoring, *interrupted)
+            await ws.first_of(finishing, ignoring, *interrupted)
             if finishing.done():
                 close = finishing.result() or close
-                await first_of(sending, ignoring, *interrupted)
+                await ws.first_of(sending, ignoring, *interrupted)
                 if close is FINISHED and sending.done():  # a session may end by itself as the client says something
-                    close = ended(sending, sender)
+                    close = ws.ended(sending, sender)
             return self._interruption(sender) if any(task.done() for task in interrupted) else close
 
     def _tell_stop(self) -> Close:

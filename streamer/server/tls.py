@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
-import psutil
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
@@ -31,14 +30,14 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from streamer.errors import ConfigError
 from streamer.outside import is_loopback, one_line
 from streamer.server.access import is_wildcard
-from streamer.server.sockets import url
+from streamer.server.sockets import own_addresses, url
+from streamer.server.watched import Stamp, read_file, stamp
 from streamer.settings.table import ServerSettings
 
 logger = logging.getLogger(__name__)
 
 POLL_S = 2.0  # from one look at the files to the next
 NAMES_POLL_S = 60.0  # from one look at this machine's addresses to the next
-MAX_FILE_BYTES = 1 << 20  # a chain of certificates is some ten kilobytes
 
 VALID_DAYS = 825  # the most that browsers of Apple accept of a certificate (support.apple.com/103769)
 RENEWAL_DAYS = 30  # before it ends
@@ -47,9 +46,6 @@ MAX_NAMES = 100  # of a certificate made here
 
 # A name that a certificate can hold (RFC 1123, 2.1).
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
-
-# What tells one state of a file from another: time, size and number; None where it is not there.
-_Stamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +117,8 @@ class Tls:
         self._trouble = ""
         logger.info("new certificate, SHA-256 fingerprint %s", self.fingerprint)
 
-    def _stamps(self) -> tuple[_Stamp, _Stamp]:
-        return _stamp(self._certificate), _stamp(self._key)
+    def _stamps(self) -> tuple[Stamp | None, Stamp | None]:
+        return stamp(self._certificate), stamp(self._key)
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
         connection.context = self._loaded.context
@@ -183,9 +179,8 @@ def network_urls(host: str, port: int) -> list[str]:
     """Return the addresses of the page that other machines can open, IPv4 first."""
     if not is_wildcard(host):
         return [] if is_loopback(host) else [url("https", host.strip("[]"), port)]
-    addresses = sorted(map(ipaddress.ip_address, _addresses()), key=lambda address: (address.version, address))
-    wanted = [address for address in addresses if not address.is_loopback and (":" in host or address.version == 4)]
-    return [url("https", str(address), port) for address in wanted]
+    wanted = [address for address in own_addresses() if ":" in host or address.version == 4]
+    return [url("https", str(address), port) for address in wanted if not address.is_loopback]
 
 
 def renew_self_signed(path: Path, extra: Iterable[str] = ()) -> bool:
@@ -197,7 +192,7 @@ def renew_self_signed(path: Path, extra: Iterable[str] = ()) -> bool:
     Raises OSError where it cannot be written.
     """
     host = socket.gethostname().lower()
-    addresses = _addresses()
+    addresses = set(map(str, own_addresses()))
     wanted = {host, f"{host.partition('.')[0]}.local", "localhost", "127.0.0.1", "::1", *extra}
     wanted |= {address for address in addresses if ":" not in address}
     wanted = {str(found.value) for name in wanted if (found := _general_name(name)) is not None}
@@ -223,19 +218,6 @@ def _self_signed(names: Iterable[str], now: datetime.datetime) -> bytes:
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "streamer")])
     begin = now - datetime.timedelta(days=CLOCK_DAYS)
-    usage = dict.fromkeys(
-        (
-            "content_commitment",
-            "key_encipherment",
-            "data_encipherment",
-            "key_agreement",
-            "key_cert_sign",
-            "crl_sign",
-            "encipher_only",
-            "decipher_only",
-        ),
-        False,
-    )
     general_names = [found for name in names if (found := _general_name(name)) is not None]
     certificate = (
         x509.CertificateBuilder(issuer_name=subject, subject_name=subject, public_key=key.public_key())
@@ -244,7 +226,7 @@ def _self_signed(names: Iterable[str], now: datetime.datetime) -> bytes:
         .not_valid_after(begin + datetime.timedelta(days=VALID_DAYS))
         .add_extension(x509.SubjectAlternativeName(general_names), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(x509.KeyUsage(digital_signature=True, **usage), critical=True)
+        .add_extension(x509.KeyUsage(True, *[False] * 8), critical=True)  # digital signatures alone
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(key, hashes.SHA256())
     )
@@ -328,14 +310,7 @@ def _private_key(path: Path) -> object:
 
 
 def _read(path: Path, name: str) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_FILE_BYTES)
-    except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise ConfigError(
-            f"{name} {path} cannot be read ({reason}): expected a PEM file that this user may read"
-        ) from None
+    return read_file(path, f"{name} {path}", "a PEM file that this user may read")
 
 
 def _fingerprint(certificate: x509.Certificate) -> str:
@@ -356,26 +331,3 @@ def _general_name(name: str) -> x509.GeneralName | None:
         return x509.IPAddress(ipaddress.ip_address(name))
     except ValueError:
         return x509.DNSName(name) if _DNS_NAME.fullmatch(name) else None
-
-
-def _addresses() -> set[str]:
-    """Return the addresses of this machine; link-local ones of IPv6 cannot stand in a URL (RFC 9844)."""
-    found = {
-        address.address.partition("%")[0]
-        for addresses in psutil.net_if_addrs().values()
-        for address in addresses
-        if address.family in (socket.AF_INET, socket.AF_INET6)
-    }
-    return {
-        str(address)
-        for address in map(ipaddress.ip_address, found)
-        if address.version == 4 or not address.is_link_local
-    }
-
-
-def _stamp(path: Path) -> _Stamp:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return status.st_mtime_ns, status.st_size, status.st_ino

@@ -22,6 +22,7 @@ import msgspec
 
 from streamer.errors import ConfigError
 from streamer.outside import one_line
+from streamer.server.watched import MAX_FILE_BYTES, read_file, stamp
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,6 @@ TOKEN_BYTES = 32  # 256 bits
 MIN_LENGTH = 16  # characters of a token that people choose
 MAX_LENGTH = 512  # longer ones are not hashed
 PREFIX = "streamer_"  # so that a token which lies where it should not is found, and none begins with a dash
-MAX_FILE_BYTES = 1 << 20
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TIME = msgspec.Meta(tz=True)
@@ -112,25 +112,9 @@ class TokenFile:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def stamp(self) -> tuple[int, int, int] | None:
-        """Return what changes when the file does; None where there is none, or none that this user may see."""
-        try:
-            status = self.path.stat()
-        except OSError:
-            return None
-        return status.st_mtime_ns, status.st_size, status.st_ino
-
     def read(self) -> tuple[Token, ...]:
         """Return the tokens. Raises ConfigError where the file cannot be read or is something else."""
-        try:
-            with self.path.open("rb") as file:
-                data = file.read(MAX_FILE_BYTES + 1)
-        except (OSError, ValueError) as error:  # ValueError: a name with a NUL in it
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(
-                f"token file {self.path} cannot be read ({reason}): expected a file of `streamer token new` that this"
-                " user may read"
-            ) from None
+        data = read_file(self.path, f"token file {self.path}", "a file of `streamer token new` that this user may read")
         if not data.lstrip().startswith(b"{"):
             text = data.decode("utf-8", "replace").strip() if len(data) <= MAX_FILE_BYTES else ""
             return (chosen_token(text, f"token file {self.path}"),)
@@ -208,7 +192,7 @@ class Tokens:
         self._chosen = (chosen_token(chosen),) if chosen else ()
         self._file = TokenFile(path) if path is not None else None
         # What the file was like when it was read last; and whether it has ever been there.
-        self._stamp = self._file.stamp() if self._file is not None else None
+        self._stamp = stamp(self._file.path) if self._file is not None else None
         self._has_file = must_exist or self._stamp is not None
         self._filed: tuple[Token, ...] = ()
         # Whether it was said that others may read the file.
@@ -229,9 +213,9 @@ class Tokens:
 
         A file that is broken or gone leaves the tokens as they are, with one warning.
         """
-        if self._file is None or (stamp := self._file.stamp()) == self._stamp:
+        if self._file is None or (now := stamp(self._file.path)) == self._stamp:
             return False
-        self._stamp = stamp
+        self._stamp = now
         before = (self._has_file, self._filed)
         try:
             self._filed = self._read(self._file)

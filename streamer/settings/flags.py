@@ -49,4 +49,5 @@ def _add(parser: argparse._ActionsContainer, setting: Setting, *notes: str) -> N
     # Devices are written in capitals.
     to = str.upper if setting.choices and all(choice == choice.upper() for choice in setting.choices) else str
     action = "append" if setting.repeated else "store"
-    parser.add_argument(setting.option, dest=setting.name, action=action, type=to, metavar=setting.metavar, help=help)
+    metavar = setting.metavar or ("N" if setting.kind is int else "X")
+    parser.add_argument(setting.option, dest=setting.name, action=action, type=to, metavar=metavar, help=help)

@@ -10,6 +10,7 @@ import types
 import typing
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 ENVIRONMENT_PREFIX = "STREAMER_"
@@ -41,9 +42,9 @@ class Setting:
     # Of what fits the pattern.
     example: str = ""
 
-    # Where it is not made of the name; and what the help calls the value.
+    # Where it is not made of the name; and what the help calls the value, where that is not a matter of its type.
     flag: str = ""
-    metavar: str = "X"
+    metavar: str = ""
 
     # Whether no message repeats the value.
     secret: bool = False
@@ -121,9 +122,23 @@ def short(number: float) -> str:
     return str(int(number)) if number == int(number) else str(number)
 
 
-def setting(default: Any, help: str, **known: Any) -> Any:  # noqa: ANN401 - as dataclasses.field
-    """Declare a setting: a field of a section that carries its `Setting`."""
-    return field(default=default, metadata={"setting": Setting(default=default, help=help, **known)})
+def setting(
+    default: Any,  # noqa: ANN401 - as dataclasses.field
+    help: str,
+    *,
+    within: tuple[float, float] | tuple[None, None] = (None, None),
+    **known: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
+    """Declare a setting: a field of a section that carries its `Setting`; numbers are `within` a range."""
+    low, high = within
+    declared = Setting(**{"default": default, "help": help, "low": low, "high": high, **known})
+    return field(default=default, metadata={"setting": declared})
+
+
+# The same for options that other programs have.
+_openai = partial(setting, source=OPENAI)
+_whisper_cpp = partial(setting, source=WHISPER_CPP)
+_faster_whisper = partial(setting, source=FASTER_WHISPER)
 
 
 def _device(default: str, help: str, **known: Any) -> Any:  # noqa: ANN401 - as dataclasses.field
@@ -155,23 +170,17 @@ class InputSettings:
         "", "part of its name, or its number in `streamer devices`; empty: the system's default", metavar="NAME"
     )
     speed: float = setting(
-        1.0, "pace at which a file plays; 1 is real time, 0 as fast as it can be transcribed", low=0.0, high=1000.0
+        1.0, "pace at which a file plays; 1 is real time, 0 as fast as it can be transcribed", within=(0.0, 1000.0)
     )
     exit_at_end: bool = setting(False, "leave when a file or standard input has been transcribed")
     buffer_s: float = setting(
-        90.0,
-        "audio kept; room for a slow device to catch up before anything is lost",
-        unit="s",
-        low=60.0,
-        high=3600.0,
+        90.0, "audio kept; room for a slow device to catch up before anything is lost", unit="s", within=(60.0, 3600.0)
     )
     stdin_format: str = setting(
-        "s16le",
-        "standard input: s16le (16-bit integers) or f32le (floats), little-endian",
-        choices=("s16le", "f32le"),
+        "s16le", "standard input: s16le (16-bit integers) or f32le (floats), little-endian", choices=("s16le", "f32le")
     )
-    stdin_sample_rate: int = setting(16_000, "standard input: samples a second", unit="Hz", low=4_000, high=384_000)
-    stdin_channels: int = setting(1, "standard input: channels, interleaved; they are mixed to one", low=1, high=32)
+    stdin_sample_rate: int = setting(16_000, "standard input: samples a second", unit="Hz", within=(4_000, 384_000))
+    stdin_channels: int = setting(1, "standard input: channels, interleaved; they are mixed to one", within=(1, 32))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,8 +223,7 @@ class ModelSettings:
         (),
         "windows of live captions beside 30, such as 5 and 10; empty: the model's own",
         unit="s",
-        low=2,
-        high=30,
+        within=(2, 30),
         flag="--windows",
         metavar="S,S",
     )
@@ -236,203 +244,162 @@ class DecodingSettings:
 
     # Names and defaults are openai-whisper's where it has the option.
 
-    language: str = setting(
+    language: str = _openai(
         "auto",
         "spoken language, such as en or german; auto finds it out",
         metavar="L",
         group="Decoding",
-        source=OPENAI,
         live=True,
         more="`auto` looks at the first 30 s. YAML takes `no` (Norwegian) for false: quote it",
         use="a known language saves the search for it, and its errors on short audio",
     )
-    task: str = setting(
+    task: str = _openai(
         "transcribe",
         "transcribe; translate, into English; both (files only), each in its turn",
         choices=("transcribe", "translate", "both"),
         metavar="T",
-        source=OPENAI,
         live=True,
         more="`both` makes two texts of each window, which is encoded once",
         use="captions in the original and in English",
     )
-    beam_size: int | None = setting(
+    beam_size: int | None = _openai(
         None,
         "beams at temperature 0; none: greedy, live as many as the model asks for",
-        low=1,
-        high=16,
-        metavar="N",
-        source=OPENAI,
+        within=(1, 16),
         live=True,
         more="nano.en asks for 4, most models for 1",
         use="fewer errors, for more time",
     )
-    patience: float | None = setting(
+    patience: float | None = _openai(
         None,
         "factor on the number of texts that end a beam search; none: 1",
-        low=0.1,
-        high=10.0,
-        source=OPENAI,
+        within=(0.1, 10.0),
         live=True,
         more="The search ends when `beam_size` times this many texts have ended",
         use="a wider search; needs `beam_size`",
     )
-    length_penalty: float | None = setting(
+    length_penalty: float | None = _openai(
         None,
         "how much long texts gain when texts are compared; none: mean log-probability",
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
         metavar="A",
-        source=OPENAI,
         live=True,
         more="Log-probability is divided by ((5 + length) / 6) to this power; with none, by the length",
         use="more or less text where beams or draws differ in length",
     )
-    sample_len: int | None = setting(
+    sample_len: int | None = _openai(
         None,
         "longest text of one window; none: half of the model's context, 224",
         unit="tokens",
-        low=1,
-        high=448,
-        metavar="N",
-        source=OPENAI,
+        within=(1, 448),
         use="a bound on time",
     )
-    without_timestamps: bool = setting(
+    without_timestamps: bool = _openai(
         False,
         "text without times: each window of 30 s becomes one segment",
-        source=OPENAI,
         use="models that were not trained with times",
     )
-    max_initial_timestamp: float | None = setting(
+    max_initial_timestamp: float | None = _openai(
         1.0,
         "latest beginning of a window's text; none: any",
         unit="s",
-        low=0.0,
-        high=30.0,
+        within=(0.0, 30.0),
         metavar="S",
-        source=OPENAI,
         use="more than 1 where long silence comes first",
     )
 
-    temperature: float = setting(
+    temperature: float = _openai(
         0.0,
         "0 takes the likeliest token; above, tokens are drawn, flatter towards 1",
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
         metavar="T",
         group="Fallback",
-        source=OPENAI,
         more="Live captions begin at 0 whatever it is",
         use="the first step of the ladder",
     )
-    temperature_increment_on_fallback: float | None = setting(
+    temperature_increment_on_fallback: float | None = _openai(
         0.2,
         "added, up to 1, after a doubtful text; none: it is kept",
-        low=0.01,
-        high=1.0,
+        within=(0.01, 1.0),
         metavar="T",
-        source=OPENAI,
         live=True,
         use="a way out of loops",
     )
-    best_of: int | None = setting(
+    best_of: int | None = _openai(
         None,
         "texts drawn at a temperature above 0, of which the best counts; none: one",
-        low=1,
-        high=100,
-        metavar="N",
-        source=OPENAI,
+        within=(1, 100),
         live=True,
         use="fewer errors where temperature 0 failed, for more time",
     )
-    compression_ratio_threshold: float | None = setting(
-        2.4,
-        "text that zlib shrinks by more is a loop; none: off",
-        low=1.0,
-        high=100.0,
-        source=OPENAI,
-        live=True,
-        use="finds loops",
+    compression_ratio_threshold: float | None = _openai(
+        2.4, "text that zlib shrinks by more is a loop; none: off", within=(1.0, 100.0), live=True, use="finds loops"
     )
-    logprob_threshold: float | None = setting(
+    logprob_threshold: float | None = _openai(
         -1.0,
         "mean log-probability of tokens below which text is doubtful; none: off",
-        low=-100.0,
-        high=0.0,
-        source=OPENAI,
+        within=(-100.0, 0.0),
         live=True,
         use="finds text that was guessed",
     )
-    no_speech_threshold: float | None = setting(
+    no_speech_threshold: float | None = _openai(
         0.6,
         'probability of "no speech" above which doubtful text is dropped; none: off',
-        low=0.0,
-        high=1.0,
+        within=(0.0, 1.0),
         metavar="P",
-        source=OPENAI,
         live=True,
         use="keeps text out of silence",
     )
-    entropy_threshold: float | None = setting(
+    entropy_threshold: float | None = _whisper_cpp(
         None,
         "last 32 tokens of less variety are a loop, such as 2.4; none: off",
         unit="nats",
-        low=0.0,
-        high=10.0,
-        source=WHISPER_CPP,
+        within=(0.0, 10.0),
         more="whisper.cpp has 2.4",
         use="finds loops of tokens",
     )
     seed: int = setting(
         0,
         "what the random draws above temperature 0 begin with",
-        low=0,
-        high=2**32 - 1,
-        metavar="N",
+        within=(0, 2**32 - 1),
         live=True,
         use="the same text each time; another one gives another draw",
     )
 
-    condition_on_previous_text: str = setting(
+    condition_on_previous_text: str = _openai(
         "auto",
         "show the model what was said last: always, never, or auto: where it was trained so",
         choices=("auto", "always", "never"),
         metavar="W",
         group="Prompt",
-        source=OPENAI,
         live=True,
         more="A model's `generation_config.json` says where it was trained without",
         use="names and style stay the same; `never` where loops go on and on",
     )
-    initial_prompt: str = setting(
+    initial_prompt: str = _openai(
         "",
         "text shown to the model before the first window, as if it had been said",
         metavar="TEXT",
-        source=OPENAI,
         live=True,
         use="spelling of names, style of punctuation",
     )
-    carry_initial_prompt: bool = setting(
+    carry_initial_prompt: bool = _openai(
         False,
         "show it before every window",
-        source=OPENAI,
         live=True,
         more="What was said last gets the room that is left",
         use="long files",
     )
-    prefix: str = setting(
+    prefix: str = _openai(
         "",
         "text that every window is taken to begin with; not part of the result",
         metavar="TEXT",
-        source=OPENAI,
         use="when the beginning is known",
     )
-    hotwords: tuple[str, ...] = setting(
+    hotwords: tuple[str, ...] = _faster_whisper(
         (),
         "words and phrases that are likely to be said, such as NPU,OpenVINO",
         metavar="A,B",
-        source=FASTER_WHISPER,
         live=True,
         more="They are made likelier while they are being spelled, and shown before the first window to a model that"
         " heeds a prompt",
@@ -442,152 +409,119 @@ class DecodingSettings:
         3.0,
         "what each of them gains",
         unit="logits",
-        low=0.0,
-        high=20.0,
+        within=(0.0, 20.0),
         live=True,
         more="For a whole phrase, spread over its tokens",
         use="more finds more of them, and more that nobody said",
     )
 
-    suppress_tokens: str = setting(
+    suppress_tokens: str = _openai(
         "-1",
         "numbers of tokens never written, such as 5,7; -1: the model's list of what is not spoken",
         metavar="N,N",
         group="Suppression",
-        source=OPENAI,
         live=True,
         more="The list is that of `generation_config.json`, or openai-whisper's where there is none",
         use="no brackets, notes of music or speaker labels",
     )
-    suppress_blank: bool = setting(
-        True,
-        "let no window begin with a blank, or with its end",
-        source=OPENAI,
-        live=True,
-        use="off lets a window be empty",
+    suppress_blank: bool = _openai(
+        True, "let no window begin with a blank, or with its end", live=True, use="off lets a window be empty"
     )
-    suppress_regex: str = setting(
+    suppress_regex: str = _whisper_cpp(
         "",
         "tokens whose whole text matches are never written, such as `[ ]?[0-9]+`",
         metavar="RE",
-        source=WHISPER_CPP,
         live=True,
         more="A regular expression in Python's syntax; a leading space is part of the text",
         use="numbers in words: ` ?[0-9]+`",
     )
-    grammar: str = setting(
+    grammar: str = _whisper_cpp(
         "",
         "a GBNF file with all that may be said, such as commands; empty: anything",
         metavar="FILE",
-        source=WHISPER_CPP,
         live=True,
         more="Text that does not follow it becomes unlikely. A leading space is free; rules may contain themselves",
         use="commands, digits, forms",
     )
-    grammar_rule: str = setting(
-        "root",
-        "rule of the grammar that a text follows",
-        metavar="NAME",
-        source=WHISPER_CPP,
-        live=True,
-        use="several grammars in one file",
+    grammar_rule: str = _whisper_cpp(
+        "root", "rule of the grammar that a text follows", metavar="NAME", live=True, use="several grammars in one file"
     )
-    grammar_penalty: float = setting(
+    grammar_penalty: float = _whisper_cpp(
         100.0,
         "what tokens that do not fit lose",
         unit="logits",
-        low=0.0,
-        high=1000.0,
-        source=WHISPER_CPP,
+        within=(0.0, 1000.0),
         live=True,
         use="less of it lets other text through where it is much likelier",
     )
 
-    vad_filter: bool = setting(
+    vad_filter: bool = _faster_whisper(
         False,
         "transcribe what the speech detector takes for speech, and nothing else",
         group="Long files",
-        source=FASTER_WHISPER,
         more="What that is, `speech:` in `config.yaml` says",
         use="silence takes no time, and no text is made up over it",
     )
-    batch_size: int = setting(
+    batch_size: int = _faster_whisper(
         1,
         "windows decoded at once; above 1 they are cut at silences, as with vad_filter",
-        low=1,
-        high=64,
-        metavar="N",
-        source=FASTER_WHISPER,
+        within=(1, 64),
         more="Each is up to 30 s long; none sees what was said before. A window takes 0.1 GB at small",
         use="long files in less time",
     )
-    clip_timestamps: str = setting(
+    clip_timestamps: str = _openai(
         "0",
         "start,end,start,end,... of what is transcribed; a missing end is the file's",
         unit="s",
         metavar="S,S",
-        source=OPENAI,
         use="parts of a file",
     )
-    word_timestamps: bool = setting(
+    word_timestamps: bool = _openai(
         False,
         "let words, which always have times, decide where segments end and where to go on",
-        source=OPENAI,
         use="exact segments; needed by `hallucination_silence_threshold`",
     )
-    prepend_punctuations: str = setting(
+    prepend_punctuations: str = _openai(
         "\"'“¿([{-",
         "marks that belong to the word behind them, with word_timestamps",
         metavar="CHARS",
-        source=OPENAI,
         use="words as they are read",
     )
-    append_punctuations: str = setting(
+    append_punctuations: str = _openai(
         "\"'.。,，!！?？:：”)]}、",
         "marks that belong to the word before them, with word_timestamps",
         metavar="CHARS",
-        source=OPENAI,
         use="words as they are read",
     )
-    hallucination_silence_threshold: float | None = setting(
+    hallucination_silence_threshold: float | None = _openai(
         None,
         "skip longer silence at doubtful words; needs word_timestamps",
         unit="s",
-        low=0.0,
-        high=3600.0,
+        within=(0.0, 3600.0),
         metavar="S",
-        source=OPENAI,
         use="no text out of long silence",
     )
 
-    max_len: int = setting(
+    max_len: int = _whisper_cpp(
         0,
         "longest segment; 0: no limit",
         unit="characters",
-        low=0,
-        high=100_000,
-        metavar="N",
+        within=(0, 100_000),
         group="Output",
-        source=WHISPER_CPP,
         more="A word is never divided",
         use="short segments in any format",
     )
-    split_on_word: bool = setting(
+    split_on_word: bool = _whisper_cpp(
         False,
         "let max_len cut only where a word begins with a space",
-        source=WHISPER_CPP,
         use="languages that are written without spaces, with words of others among them",
     )
-    token_probabilities: bool = setting(
-        False,
-        "each token with its probability, in json and jsonl",
-        source=WHISPER_CPP,
-        use="to find what the model was unsure of",
+    token_probabilities: bool = _whisper_cpp(
+        False, "each token with its probability, in json and jsonl", use="to find what the model was unsure of"
     )
-    diarize: bool = setting(
+    diarize: bool = _whisper_cpp(
         False,
         "say which channel of a stereo file speaks",
-        source=WHISPER_CPP,
         more="`speaker` of a segment is the louder channel, 0 or 1, `?` where neither is",
         use="telephone calls, interviews with a microphone each",
     )
@@ -606,40 +540,25 @@ class OutputSettings:
         more="whisper: one a segment, as openai-whisper writes them, as with any limit of the next three",
         use="what a channel asks for",
     )
-    max_line_width: int | None = setting(
+    max_line_width: int | None = _openai(
         None,
         "longest line; 0, or none beside another of the three: no limit",
         unit="characters",
-        low=0,
-        high=100_000,
-        metavar="N",
-        source=OPENAI,
+        within=(0, 100_000),
         use="narrow players",
     )
-    max_line_count: int | None = setting(
+    max_line_count: int | None = _openai(
         None,
         "most lines of a subtitle; beside max_line_width, it goes on across segments",
-        low=0,
-        high=100_000,
-        metavar="N",
-        source=OPENAI,
+        within=(0, 100_000),
         more="0: no limit",
         use="subtitles of one size",
     )
-    max_words_per_line: int | None = setting(
-        None,
-        "most words of a subtitle; 0: no limit",
-        low=0,
-        high=100_000,
-        metavar="N",
-        source=OPENAI,
-        use="word by word",
+    max_words_per_line: int | None = _openai(
+        None, "most words of a subtitle; 0: no limit", within=(0, 100_000), use="word by word"
     )
-    highlight_words: bool = setting(
-        False,
-        "underline each word while it is spoken (srt, vtt)",
-        source=OPENAI,
-        use="players without karaoke",
+    highlight_words: bool = _openai(
+        False, "underline each word while it is spoken (srt, vtt)", use="players without karaoke"
     )
     karaoke: bool = setting(False, "tag each word with its time (vtt, lrc)", use="players that know the tags")
 
@@ -649,25 +568,14 @@ class SpeechSettings:
     """When somebody counts as speaking."""
 
     threshold: float = setting(
-        0.5,
-        "probability at which speech begins; higher in noise, lower for soft voices",
-        low=0.01,
-        high=0.99,
+        0.5, "probability at which speech begins; higher in noise, lower for soft voices", within=(0.01, 0.99)
     )
-    min_speech_s: float = setting(0.1, "shorter bursts are clicks", unit="s", low=0.0, high=10.0)
+    min_speech_s: float = setting(0.1, "shorter bursts are clicks", unit="s", within=(0.0, 10.0))
     min_silence_s: float = setting(
-        0.6,
-        "silence that ends speech; less settles sooner, more keeps sentences whole",
-        unit="s",
-        low=0.1,
-        high=10.0,
+        0.6, "silence that ends speech; less settles sooner, more keeps sentences whole", unit="s", within=(0.1, 10.0)
     )
     pad_s: float = setting(
-        0.3,
-        "kept before and after speech, so that soft first and last sounds are heard",
-        unit="s",
-        low=0.0,
-        high=2.0,
+        0.3, "kept before and after speech, so that soft first and last sounds are heard", unit="s", within=(0.0, 2.0)
     )
 
 
@@ -676,49 +584,43 @@ class StreamSettings:
     """When to transcribe, and when a word is settled."""
 
     pace_s: float = setting(
-        0.25, "least new audio from one pass to the next; costly passes take more", unit="s", low=0.1, high=10.0
+        0.25, "least new audio from one pass to the next; costly passes take more", unit="s", within=(0.1, 10.0)
     )
     max_pace_s: float = setting(
-        2.0, "clients' audio is refused where it would make passes rarer than this", unit="s", low=0.1, high=60.0
+        2.0, "clients' audio is refused where it would make passes rarer than this", unit="s", within=(0.1, 60.0)
     )
     max_delay_s: float = setting(
         30.0,
         "live audio that waited so long becomes a gap; at most input.buffer_s - 30",
         unit="s",
-        low=5.0,
-        high=3600.0,
+        within=(5.0, 3600.0),
     )
     policy: str = setting(
         "alignatt",
         "agreement: a word settles when passes agree on it; alignatt: also when the decoder is sure",
         choices=("agreement", "alignatt"),
     )
-    agreement: int = setting(2, "passes in a row that must agree on a word before it is settled", low=1, high=5)
+    agreement: int = setting(2, "passes in a row that must agree on a word before it is settled", within=(1, 5))
     attention_margin_s: float = setting(
-        0.2, "alignatt: end of the audio in which the decoder is sure of nothing", unit="s", low=0.0, high=5.0
+        0.2, "alignatt: end of the audio in which the decoder is sure of nothing", unit="s", within=(0.0, 5.0)
     )
     commit_probability: float = setting(
-        0.4, "alignatt: least probability of a word that it is sure of", low=0.0, high=1.0
+        0.4, "alignatt: least probability of a word that it is sure of", within=(0.0, 1.0)
     )
     show_probability: float = setting(
-        0.5,
-        "least probability of a word shown before it settles; 0 shows all, and flickers",
-        low=0.0,
-        high=1.0,
+        0.5, "least probability of a word shown before it settles; 0 shows all, and flickers", within=(0.0, 1.0)
     )
     trim_after_s: float = setting(
         8.0,
         "speech after which settled text becomes final; half of it at a sentence's end",
         unit="s",
-        low=5.0,
-        high=28.0,
+        within=(5.0, 28.0),
     )
     short_window_s: float = setting(
         4.0,
         "length from which windows of costly passes move on within a segment; 30: never",
         unit="s",
-        low=3.0,
-        high=30.0,
+        within=(3.0, 30.0),
     )
 
 
@@ -727,49 +629,34 @@ class ServerSettings:
     """The WebSocket and HTTP front."""
 
     host: str = setting(
-        "127.0.0.1",
-        "address to listen on; beyond this machine (0.0.0.0) a token is required",
-        metavar="H",
+        "127.0.0.1", "address to listen on; beyond this machine (0.0.0.0) a token is required", metavar="H"
     )
-    port: int = setting(8765, "port to listen on; 0 picks a free one", low=0, high=65_535, metavar="N")
+    port: int = setting(8765, "port to listen on; 0 picks a free one", within=(0, 65_535))
     token: str = setting(
-        "",
-        "what clients must show, 16 characters or more; empty: nothing, on loopback only",
-        metavar="T",
-        secret=True,
+        "", "what clients must show, 16 characters or more; empty: nothing, on loopback only", metavar="T", secret=True
     )
     origins: tuple[str, ...] = setting(
         (), "web pages that may connect: https://captions.example, http://localhost:* or null (files)"
     )
     max_streams: int = setting(
-        64,
-        "clients that send their own audio at once, where time allows; 7 MB each",
-        low=0,
-        high=1000,
+        64, "clients that send their own audio at once, where time allows; 7 MB each", within=(0, 1000)
     )
-    max_subscribers: int = setting(100, "clients that read captions at once", low=1, high=100_000)
+    max_subscribers: int = setting(100, "clients that read captions at once", within=(1, 100_000))
     queue_events: int = setting(
-        256,
-        "events a client may fall behind; then it is disconnected, to catch up later",
-        low=8,
-        high=100_000,
+        256, "events a client may fall behind; then it is disconnected, to catch up later", within=(8, 100_000)
     )
-    history_events: int = setting(10_000, "events kept in memory for clients that come back", low=100, high=1_000_000)
+    history_events: int = setting(10_000, "events kept in memory for clients that come back", within=(100, 1_000_000))
     resume_s: float = setting(
         30.0,
         "kept so long: a client's stream whose connection broke; 0: it ends at once",
         unit="s",
-        low=0.0,
-        high=3600.0,
+        within=(0.0, 3600.0),
     )
     token_file: str = setting(
-        "",
-        "file of `streamer token`, or of one token alone; empty: tokens.json beside config.yaml",
-        metavar="FILE",
+        "", "file of `streamer token`, or of one token alone; empty: tokens.json beside config.yaml", metavar="FILE"
     )
     proxies: tuple[str, ...] = setting(
-        (),
-        "reverse proxies whose X-Forwarded-* are believed, such as 10.0.0.0/8, or unix",
+        (), "reverse proxies whose X-Forwarded-* are believed, such as 10.0.0.0/8, or unix"
     )
     tls: str = setting(
         "auto",
@@ -785,39 +672,29 @@ class ServerSettings:
         "", "path of a Unix socket to listen on besides the port; empty: none (not on Windows)", metavar="PATH"
     )
     vosk_at_root: bool = setting(False, "serve Vosk's clients at / too, as vosk-server does, and not only at /vosk")
-    wyoming_port: int = setting(
-        0,
-        "port for Wyoming (Home Assistant), 10300 by custom; 0: none",
-        low=0,
-        high=65_535,
-        metavar="N",
-    )
+    wyoming_port: int = setting(0, "port for Wyoming (Home Assistant), 10300 by custom; 0: none", within=(0, 65_535))
     wyoming_host: str = setting(
-        "127.0.0.1",
-        "address for Wyoming, which knows no tokens: 0.0.0.0 serves whoever reaches it",
-        metavar="H",
+        "127.0.0.1", "address for Wyoming, which knows no tokens: 0.0.0.0 serves whoever reaches it", metavar="H"
     )
-    max_connections: int = setting(1000, "connections at once, of all kinds", low=1, high=1_000_000)
-    max_connections_per_address: int = setting(64, "connections at once from one address", low=1, high=1_000_000)
+    max_connections: int = setting(1000, "connections at once, of all kinds", within=(1, 1_000_000))
+    max_connections_per_address: int = setting(64, "connections at once from one address", within=(1, 1_000_000))
     header_timeout_s: float = setting(
-        10.0, "time for the head of a request, or for its body", unit="s", low=0.1, high=3600.0
+        10.0, "time for the head of a request, or for its body", unit="s", within=(0.1, 3600.0)
     )
-    first_message_s: float = setting(30.0, "time for the first message of a stream", unit="s", low=0.1, high=86_400.0)
+    first_message_s: float = setting(30.0, "time for the first message of a stream", unit="s", within=(0.1, 86_400.0))
     idle_s: float = setting(
-        1800.0, "time without audio or a command after which a stream is ended", unit="s", low=1.0, high=86_400.0
+        1800.0, "time without audio or a command after which a stream is ended", unit="s", within=(1.0, 86_400.0)
     )
-    max_recordings: int = setting(16, "uploaded recordings at once, of which one is transcribed", low=1, high=1000)
-    max_upload_mb: float = setting(500.0, "largest recording that is taken", unit="MB", low=1.0, high=100_000.0)
+    max_recordings: int = setting(16, "uploaded recordings at once, of which one is transcribed", within=(1, 1000))
+    max_upload_mb: float = setting(500.0, "largest recording that is taken", unit="MB", within=(1.0, 100_000.0))
     history: str = setting(
-        "",
-        "file that keeps finals and gaps; auto: in the user's data directory; empty: none is kept",
-        metavar="FILE",
+        "", "file that keeps finals and gaps; auto: in the user's data directory; empty: none is kept", metavar="FILE"
     )
     history_days: float = setting(
-        30.0, "what is older is deleted from the history; 0: nothing is", unit="days", low=0.0, high=36_500.0
+        30.0, "what is older is deleted from the history; 0: nothing is", unit="days", within=(0.0, 36_500.0)
     )
     history_mb: float = setting(
-        500.0, "size beyond which the oldest is deleted from the history", unit="MB", low=1.0, high=1_000_000.0
+        500.0, "size beyond which the oldest is deleted from the history", unit="MB", within=(1.0, 1_000_000.0)
     )
 
 
@@ -883,15 +760,11 @@ class ChatSettings:
     api_key: str = setting(
         "", "sent as a Bearer token; better set in STREAMER_CHAT_API_KEY than written here", secret=True
     )
-    pause_s: float = setting(1.5, "silence before half a sentence is asked, too", unit="s", low=0.0, high=60.0)
+    pause_s: float = setting(1.5, "silence before half a sentence is asked, too", unit="s", within=(0.0, 60.0))
     timeout_s: float = setting(
-        60.0,
-        "silence from the endpoint after which a reply is given up",
-        unit="s",
-        low=1.0,
-        high=3600.0,
+        60.0, "silence from the endpoint after which a reply is given up", unit="s", within=(1.0, 3600.0)
     )
-    history_turns: int = setting(20, "questions and answers that the model is reminded of", low=0, high=1000)
+    history_turns: int = setting(20, "questions and answers that the model is reminded of", within=(0, 1000))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

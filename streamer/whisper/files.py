@@ -1,10 +1,16 @@
 """Small files of a model, of which no more is read than such a file can have."""
 
 import json
+import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import msgspec
 
 from streamer.errors import ModelError
+
+T = TypeVar("T")
 
 # Largest JSON file that is read but for a tokenizer's: those of a Whisper have a few kilobytes.
 MAX_JSON_BYTES = 4 << 20
@@ -54,3 +60,14 @@ def parse_json(text: str, path: Path) -> dict[str, Any]:
     if not isinstance(data, dict):
         raise ModelError(f"{path} holds a JSON {type(data).__name__}: expected an object; fetch it again")
     return data
+
+
+def converted(data: Mapping[str, Any], kind: type[T], path: Path, remedy: str = "fetch it again") -> T:
+    """Return what the object in a file says as a type of msgspec's; raise ModelError where a value is none of that."""
+    try:
+        return msgspec.convert(data, kind)
+    except msgspec.ValidationError as error:
+        what, _, place = str(error).partition(" - at `$.")
+        key = re.split(r"\W", place)[0]
+        found = f" has {key} {data.get(key)!r:.60}" if key else ""
+        raise ModelError(f"{path}{found}: {what[0].lower()}{what[1:]}; {remedy}") from None

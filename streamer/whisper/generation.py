@@ -6,12 +6,14 @@ Source: openai-whisper's `decoding.py` and `tokenizer.py` (the tokens that are s
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Annotated
+
+import msgspec
 
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import ModelError
 from streamer.whisper.dims import Heads, ModelDimensions
-from streamer.whisper.files import read_json
+from streamer.whisper.files import converted, read_json
 from streamer.whisper.heads import known_heads
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
@@ -70,6 +72,25 @@ class GenerationConfig:
     stream_beams: int = 1
 
 
+_Index = Annotated[int, msgspec.Meta(ge=0)]
+_HeadIndex = Annotated[int, msgspec.Meta(ge=0, lt=MAX_HEAD_INDEX)]
+_WindowS = Annotated[int, msgspec.Meta(ge=MIN_WINDOW_S, le=CHUNK_LENGTH_S)]
+
+
+class _File(msgspec.Struct):
+    """What is read of the file; null is as if nothing were said."""
+
+    max_initial_timestamp_index: _Index | None = None
+    suppress_tokens: tuple[_Index, ...] | None = None
+    begin_suppress_tokens: tuple[_Index, ...] | None = None
+    alignment_heads: tuple[tuple[_HeadIndex, _HeadIndex], ...] | None = None
+    is_multilingual: bool | None = None
+    condition_on_prev_tokens: bool | None = None
+    pad_with_silence: bool | None = None
+    stream_windows_s: tuple[_WindowS, ...] | None = None
+    stream_beams: Annotated[int, msgspec.Meta(ge=1, le=MAX_BEAMS)] | None = None
+
+
 def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer, name: str = "") -> GenerationConfig:
     """Read `generation_config.json` from a model directory; older fine-tunes lack it, and get the default settings.
 
@@ -88,23 +109,27 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
             f"{path} has no_timestamps_token_id {found!r:.60}, {tokenizer.where} has {tokenizer.special.no_timestamps}:"
             " the files are from different models; fetch both again from one place"
         )
-    max_initial = data.get("max_initial_timestamp_index")
-    if max_initial is not None and not _is_index(max_initial, dims.n_audio_ctx + 1):
-        raise ModelError(
-            f"{path} has max_initial_timestamp_index {max_initial!r:.60}: expected a whole number from 0 to"
-            f" {dims.n_audio_ctx}; fetch it again"
-        )
+    said = converted(data, _File, path)
+    suppressed, begin_suppressed = said.suppress_tokens or (), said.begin_suppress_tokens or ()
+    for key, numbers, length in (
+        ("max_initial_timestamp_index", (said.max_initial_timestamp_index or 0,), dims.n_audio_ctx + 1),
+        ("suppress_tokens", suppressed, dims.n_vocab),
+        ("begin_suppress_tokens", begin_suppressed, dims.n_vocab),
+    ):
+        if any(number >= length for number in numbers):
+            raise ModelError(f"{path} has {key} {data[key]!r:.60}: expected numbers below {length}; fetch it again")
+    # The first fine-tunes say nothing of languages.
+    multilingual = "lang_to_id" in data or tokenizer.multilingual
     return GenerationConfig(
-        suppress_tokens=_tokens(data, "suppress_tokens", dims, path),
-        begin_suppress_tokens=_tokens(data, "begin_suppress_tokens", dims, path),
-        max_initial_timestamp_index=max_initial,
-        alignment_heads=_alignment_heads(data, dims, path, name),
-        # Those of the first fine-tunes say nothing of languages.
-        multilingual=_switch(data, "is_multilingual", "lang_to_id" in data or tokenizer.multilingual, path),
-        prompted=_switch(data, "condition_on_prev_tokens", True, path),
-        silent_padding=_switch(data, "pad_with_silence", False, path),
-        windows_s=_windows(data, path),
-        stream_beams=_beams(data, path),
+        suppress_tokens=suppressed,
+        begin_suppress_tokens=begin_suppressed,
+        max_initial_timestamp_index=said.max_initial_timestamp_index,
+        alignment_heads=_alignment_heads(said.alignment_heads or (), dims, path, name),
+        multilingual=multilingual if said.is_multilingual is None else said.is_multilingual,
+        prompted=said.condition_on_prev_tokens is not False,
+        silent_padding=bool(said.pad_with_silence),
+        windows_s=said.stream_windows_s or (),
+        stream_beams=said.stream_beams or 1,
     )
 
 
@@ -134,66 +159,10 @@ def _unspoken(tokenizer: Tokenizer) -> set[int]:
     return tokens
 
 
-def _alignment_heads(data: dict[str, Any], dims: ModelDimensions, path: Path, name: str) -> Heads:
-    heads = data.get("alignment_heads")
-    if not heads:
-        return known_heads(dims, name)
-    if not isinstance(heads, list):
-        raise ModelError(f"{path} has alignment_heads {heads!r:.60}: expected a list of [layer, head]; fetch it again")
-    for pair in heads:
-        if not (isinstance(pair, list) and len(pair) == 2 and all(_is_index(index, MAX_HEAD_INDEX) for index in pair)):
-            raise ModelError(
-                f"{path} has the alignment head {pair!r:.60}: expected [layer, head] below [{dims.n_text_layer},"
-                f" {dims.n_text_head}]; fetch it again from the model's own place"
-            )
+def _alignment_heads(heads: Heads, dims: ModelDimensions, path: Path, name: str) -> Heads:
+    """Return the heads that a file lists, each once; where it lists none of this model's, those that are known."""
     if any(layer >= dims.n_text_layer or head >= dims.n_text_head for layer, head in heads):
         # Some distilled models are published with the list of their teacher.
         logger.warning("%s lists alignment heads that this model does not have: words are timed by other heads", path)
         return known_heads(dims, name)
-    return tuple(dict.fromkeys((layer, head) for layer, head in heads))
-
-
-def _tokens(data: dict[str, Any], key: str, dims: ModelDimensions, path: Path) -> tuple[int, ...]:
-    tokens = data.get(key)
-    if tokens is None:
-        return ()
-    if not isinstance(tokens, list) or not all(_is_index(token, dims.n_vocab) for token in tokens):
-        raise ModelError(
-            f"{path} has {key} {tokens!r:.60}: expected token numbers below {dims.n_vocab}; fetch it again"
-        )
-    return tuple(tokens)
-
-
-def _windows(data: dict[str, Any], path: Path) -> tuple[int, ...]:
-    windows = data.get("stream_windows_s")
-    if windows is None:
-        return ()
-    allowed = range(MIN_WINDOW_S, CHUNK_LENGTH_S + 1)
-    if not isinstance(windows, list) or not all(type(length) is int and length in allowed for length in windows):
-        raise ModelError(
-            f"{path} has stream_windows_s {windows!r:.60}: expected a list of whole numbers from {MIN_WINDOW_S} to"
-            f" {CHUNK_LENGTH_S}; fetch it again"
-        )
-    return tuple(windows)
-
-
-def _beams(data: dict[str, Any], path: Path) -> int:
-    beams = data.get("stream_beams", 1)
-    if type(beams) is not int or not 1 <= beams <= MAX_BEAMS:
-        raise ModelError(
-            f"{path} has stream_beams {beams!r:.60}: expected a whole number from 1 to {MAX_BEAMS}; fetch it again"
-        )
-    return beams
-
-
-def _switch(data: dict[str, Any], key: str, default: bool, path: Path) -> bool:
-    value = data.get(key)
-    if value is None:
-        return default
-    if not isinstance(value, bool):
-        raise ModelError(f"{path} has {key} {value!r:.60}: expected true or false; fetch it again")
-    return value
-
-
-def _is_index(value: object, length: int) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < length
+    return tuple(dict.fromkeys(heads)) or known_heads(dims, name)

@@ -97,23 +97,12 @@ def test_samples_out_of_range_are_clipped() -> None:
 
 
 @pytest.mark.parametrize(
-    ("format", "sample_rate", "channels", "word"),
-    [
-        ("mp3", 16_000, 1, "'mp3'"),
-        ("s16le", 3_999, 1, "3999"),
-        ("s16le", 384_001, 1, "384001"),
-        ("s16le", True, 1, "True"),
-        ("s16le", 16_000.5, 1, "16000.5"),
-        ("s16le", "16000", 1, "'16000'"),
-        ("s16le", 10**400, 1, "sample rate"),
-        ("s16le", 16_000, 0, "0"),
-        ("s16le", 16_000, 33, "33"),
-        ("s16le", 16_000, None, "None"),
-    ],
+    ("sample_rate", "channels", "word"),
+    [(3_999, 1, "3999"), (384_001, 1, "384001"), (10**400, 1, "sample rate"), (16_000, 0, "0"), (16_000, 33, "33")],
 )
-def test_what_a_client_may_not_ask_for(format: str, sample_rate: int, channels: int, word: str) -> None:
+def test_what_nobody_may_ask_for(sample_rate: int, channels: int, word: str) -> None:
     with pytest.raises(ProtocolError, match="expected") as caught:
-        PcmDecoder(format, sample_rate, channels)
+        PcmDecoder("s16le", sample_rate, channels)
     assert word in str(caught.value)
     assert len(str(caught.value)) < 200
     assert "\n" not in str(caught.value)

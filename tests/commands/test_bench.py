@@ -110,9 +110,9 @@ def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: p
         refused(Path("-"))
     clip = tmp_path / "clip.wav"
     soundfile.write(clip, np.zeros(800, dtype=np.float32), SAMPLE_RATE)
-    with pytest.raises(UsageError, match="is no directory"):
+    with pytest.raises(UsageError, match="is no file in a directory"):
         refused(clip, json_path=tmp_path / "nowhere" / "figures.json")
-    with pytest.raises(UsageError, match="is a directory"):
+    with pytest.raises(UsageError, match="is no file in a directory"):
         refused(clip, json_path=tmp_path)
     clip.with_suffix(".txt").write_bytes(b"\xff\xfe\xff")
     with pytest.raises(UsageError, match="in UTF-8"):

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 import pytest
 from rich.console import Console
 
-from streamer.audio.sources import SystemSound
 from streamer.audio.sources.microphone import MicrophoneInfo
+from streamer.audio.sources.system import SystemSound
 from streamer.commands import devices
 from streamer.commands.devices import show_devices
 from streamer.commands.loading import device_settings

@@ -454,26 +454,22 @@ def test_diagnose_asks_and_looks_at_everything(monkeypatch: pytest.MonkeyPatch) 
     asked: list[Any] = []
     looked: list[Machine] = []
 
-    def ask(answer: object) -> Callable[..., object]:
-        def answered(*args: object) -> object:
-            asked.append(args)
-            return answer
+    answers = {"answer_inference": dataclasses.asdict(ALL), "answer_audio": dataclasses.asdict(HEADSET)}
 
-        return answered
+    def ask(function: Callable[..., object], *args: object, timeout_s: float) -> object:
+        asked.append((function.__name__, *args))
+        return answers.get(function.__name__, SPEED)
 
     def check(machine: Machine) -> Finding:
         looked.append(machine)
         return Finding(OK, "fine")
 
-    monkeypatch.setattr(doctor, "ask_inference", ask(ALL))
-    monkeypatch.setattr(doctor, "ask_audio", ask(HEADSET))
-    monkeypatch.setattr(doctor, "ask_speed", ask(SPEED))
-    monkeypatch.setattr(doctor, "ask_system", ask({"name": "Boxes"}))
+    monkeypatch.setattr(doctor, "ask_apart", ask)
     monkeypatch.setattr(doctor, "CHECKS", dict.fromkeys(CHECKS, check))
     console = Console(file=io.StringIO(), width=80)
     refusal = ConfigError("no")
     assert diagnose(Settings(), console, config=Path("a.yaml"), refusal=refusal) == 0
-    assert asked == [(), (), ("",), ()]
+    assert asked == [("answer_inference",), ("answer_speed",), ("answer_audio", ""), ("answer_system",)]
     assert len(looked) == len(CHECKS)
     assert (looked[0].inference, looked[0].audio, looked[0].config, looked[0].refusal) == (
         ALL,

@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.audio.sources import SourceCallbacks
+from streamer.audio.sources.base import SourceCallbacks
 from streamer.commands import probes
 from streamer.commands.probes import (
+    Audio,
+    Inference,
     answer_audio,
     answer_inference,
     answer_system,
     ask_apart,
-    ask_audio,
-    ask_inference,
 )
 
 # Generous: nothing here comes near it.
@@ -32,18 +32,18 @@ def child(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
 
 def answered(child: pytest.MonkeyPatch, code: str, timeout_s: float = TIMEOUT_S) -> object:
     child.setattr(probes, "_CHILD", code)
-    return ask_apart("any", timeout_s=timeout_s)
+    return ask_apart(answer_system, timeout_s=timeout_s)
 
 
 def test_openvino_answers_from_another_process() -> None:
-    inference = ask_inference(TIMEOUT_S)
+    inference = Inference(**ask_apart(answer_inference, timeout_s=TIMEOUT_S))
     assert inference.error == ""
     assert inference.version[:2] == "20"
     assert inference.devices["CPU"]
 
 
 def test_portaudio_answers_from_another_process() -> None:
-    audio = ask_audio("no such microphone", TIMEOUT_S)
+    audio = Audio(**ask_apart(answer_audio, "no such microphone", timeout_s=TIMEOUT_S))
     # Without PortAudio, without a microphone, or with one: each is an answer.
     assert audio.error or audio.refusal
     assert "exit code" not in audio.error
@@ -79,9 +79,9 @@ def test_chatter_is_no_answer(child: pytest.MonkeyPatch) -> None:
 
 
 def test_no_other_process_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert "no other process can be started" in ask_apart("answer_audio", "a\0b", timeout_s=TIMEOUT_S)["error"]
+    assert "no other process can be started" in ask_apart(answer_audio, "a\0b", timeout_s=TIMEOUT_S)["error"]
     monkeypatch.setattr(sys, "executable", str(tmp_path / "gone"))
-    assert "no other process can be started" in ask_apart("answer_audio", "", timeout_s=TIMEOUT_S)["error"]
+    assert "no other process can be started" in ask_apart(answer_audio, "", timeout_s=TIMEOUT_S)["error"]
 
 
 def test_answers_are_plain_data(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -119,12 +119,10 @@ def test_settings_of_another_model(copy: Path, dims: ModelDimensions, found: obj
     refuse(copy, dims, "has no_timestamps_token_id ", "tokenizer.json has 520", "different models")
 
 
-@pytest.mark.parametrize(
-    "heads", [[[300, 0]], [[0, 64]], [[-1, 0]], [[0, 0], [0]], [[0, 0, 0]], ["00"], [[True, 0]], [None], [[0, 1.0]]]
-)
+@pytest.mark.parametrize("heads", [[[300, 0]], [[0, 0], [0]], [[True, 0]], {"0": 1}])
 def test_alignment_heads_that_are_not_there(copy: Path, dims: ModelDimensions, heads: object) -> None:
     edit(copy / NAME, alignment_heads=heads)
-    refuse(copy, dims, "has the alignment head ", "expected [layer, head] below [3, 3]")
+    refuse(copy, dims, f"has alignment_heads {heads}: expected ")
 
 
 @pytest.mark.parametrize("heads", [[[3, 0]], [[0, 3]], [[0, 0], [25, 13]]])
@@ -138,35 +136,25 @@ def test_the_alignment_heads_of_a_distilled_models_teacher(
     assert "lists alignment heads that this model does not have" in caplog.text
 
 
-def test_alignment_heads_that_are_no_list(copy: Path, dims: ModelDimensions) -> None:
-    edit(copy / NAME, alignment_heads={"0": 1})
-    refuse(copy, dims, "has alignment_heads {'0': 1}")
-
-
-@pytest.mark.parametrize("key", ["suppress_tokens", "begin_suppress_tokens"])
-@pytest.mark.parametrize("tokens", [[2022], [-1], ["1"], [True], 5, "none", [1.0]])
-def test_suppressed_tokens_that_are_none(copy: Path, dims: ModelDimensions, key: str, tokens: object) -> None:
-    edit(copy / NAME, **{key: tokens})
-    refuse(copy, dims, f"has {key} ", "expected token numbers below 2022")
-
-
-@pytest.mark.parametrize("value", [-1, 1501, "50", True, 2**60])
-def test_a_latest_first_time_that_is_none(copy: Path, dims: ModelDimensions, value: object) -> None:
-    edit(copy / NAME, max_initial_timestamp_index=value)
-    refuse(copy, dims, "has max_initial_timestamp_index ", "from 0 to 1500")
-
-
-@pytest.mark.parametrize("key", ["is_multilingual", "condition_on_prev_tokens", "pad_with_silence"])
-@pytest.mark.parametrize("value", ["false", 0, []])
-def test_a_switch_that_is_none(copy: Path, dims: ModelDimensions, key: str, value: object) -> None:
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("suppress_tokens", [2022]),
+        ("begin_suppress_tokens", [2022]),
+        ("begin_suppress_tokens", [-1]),
+        ("suppress_tokens", 5),
+        ("max_initial_timestamp_index", 1501),
+        ("max_initial_timestamp_index", True),
+        ("condition_on_prev_tokens", 0),
+        ("stream_windows_s", [31]),
+        ("stream_windows_s", 10),
+        ("stream_beams", 17),
+        ("stream_beams", 2.0),
+    ],
+)
+def test_a_value_that_cannot_be_is_named(copy: Path, dims: ModelDimensions, key: str, value: object) -> None:
     edit(copy / NAME, **{key: value})
-    refuse(copy, dims, f"has {key} ", "expected true or false")
-
-
-@pytest.mark.parametrize("value", [10, "10", [1], [31], [10.0], [True], {}])
-def test_windows_that_are_none(copy: Path, dims: ModelDimensions, value: object) -> None:
-    edit(copy / NAME, stream_windows_s=value)
-    refuse(copy, dims, "has stream_windows_s ", "expected a list of whole numbers from 2 to 30")
+    refuse(copy, dims, f"has {key} {value!r}: expected ", "fetch it again")
 
 
 VALUES = st.recursive(
@@ -229,9 +217,3 @@ def test_a_token_that_the_vocabulary_lacks_is_not_suppressed(dims: ModelDimensio
     tokenizer = Tokenizer.load(NANO, n_vocab=2022)
     tokenizer.special = dataclasses.replace(tokenizer.special, start_of_language_model=None)
     assert None not in default_generation(tokenizer, dims).suppress_tokens
-
-
-@pytest.mark.parametrize("value", [0, 17, 2.0, True, "3", [3]])
-def test_a_number_of_beams_that_cannot_be_is_refused(copy: Path, dims: ModelDimensions, value: object) -> None:
-    edit(copy / NAME, stream_beams=value)
-    refuse(copy, dims, "has stream_beams ", "expected a whole number from 1 to 16")

@@ -20,17 +20,18 @@ import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
+import msgspec
 import openvino as ov
 
 from streamer.errors import ModelError, StreamerError, UsageError
 from streamer.whisper import cache
 from streamer.whisper.dims import Heads, ModelDimensions
-from streamer.whisper.files import read_json
+from streamer.whisper.files import converted, read_json
 from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ports import STAGES, dtype_of, ports
-from streamer.whisper.ir import MAX_XML_BYTES, first_line, probe_graphs, read_graph
+from streamer.whisper.ir import first_line, probe_graphs, read_graph
 
 logger = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Description:
 class FileMark:
     """Size and hash of a file, by which it is known again."""
 
-    n_bytes: int
+    n_bytes: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
     sha256: str
 
     @classmethod
@@ -68,6 +69,27 @@ class FileMark:
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256")
             return cls(file.tell(), digest.hexdigest())
+
+
+class _Versioned(msgspec.Struct):
+    """What `streamer.json` says in every version."""
+
+    version: Annotated[int, msgspec.Meta(ge=1)]
+
+
+_Text = Annotated[str, msgspec.Meta(max_length=500, pattern=r"\A[^\x00-\x1f\x7f-\x9f\u2028\u2029]*\Z")]
+_Index = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class _Manifest(_Versioned):
+    """What it says in those that are read; `Description` has more."""
+
+    name: _Text
+    origin: _Text
+    dims: dict[str, Any]
+    alignment_heads: tuple[tuple[_Index, _Index], ...]
+    precisions: dict[str, str]
+    files: dict[str, FileMark]
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,25 +195,35 @@ def load(directory: Path, cache_dir: Path | None = None) -> SavedModel:
 def _load(directory: Path) -> SavedModel:
     path = directory / MANIFEST
     data = read_json(path)
-    version = data.get("version")
-    if type(version) is not int or version < 1:
-        raise ModelError(f"{path} has version {version!r:.60}: expected a whole number from 1 on; {_AGAIN}")
+    version = converted(data, _Versioned, path, _AGAIN).version
     if version > FORMAT_VERSION:
         raise ModelError(
             f"{path} is of version {version!r:.20}, this program reads up to {FORMAT_VERSION}: update the"
             " program, or convert the model again"
         )
-    dims = ModelDimensions.from_openai(_mapping(data, "dims", path), path)
-    precisions = _mapping(data, "precisions", path)
-    if set(precisions) != set(STAGES) or any(p not in PRECISIONS for p in precisions.values()):
+    told = converted(data, _Manifest, path, _AGAIN)
+    dims = ModelDimensions.from_openai(told.dims, path)
+    if set(told.precisions) != set(STAGES) or not set(PRECISIONS) >= set(told.precisions.values()):
         raise ModelError(
-            f"{path} has precisions {precisions!r:.60}: expected one of {', '.join(PRECISIONS)} for each of"
+            f"{path} has precisions {told.precisions!r:.60}: expected one of {', '.join(PRECISIONS)} for each of"
             f" {', '.join(STAGES)}; {_AGAIN}"
         )
-    description = Description(
-        _text(data, "name", path), _text(data, "origin", path), dims, _heads(data, dims, path), precisions
-    )
-    saved = SavedModel(directory, version, description, _marks(data, path))
+    limits = dims.n_text_layer, dims.n_text_head
+    for head in told.alignment_heads:
+        if head[0] >= limits[0] or head[1] >= limits[1]:
+            raise ModelError(
+                f"{path} has the alignment head {list(head)}: expected [layer, head] below {list(limits)}; {_AGAIN}"
+            )
+    # Names are compared and never followed: one that leads out of the directory is no name of ours.
+    needed = {f"{stage}{suffix}" for stage in STAGES for suffix in (".xml", ".bin")}
+    strange = sorted(set(told.files) - needed - set(COMPANIONS)) + sorted(needed - set(told.files))
+    if strange:
+        raise ModelError(
+            f"{path} {'lists' if strange[0] in told.files else 'does not list'} the file {strange[0]!r:.60}: expected"
+            f" the graphs of its stages and no others; {_AGAIN}"
+        )
+    description = Description(told.name, told.origin, dims, told.alignment_heads, told.precisions)
+    saved = SavedModel(directory, version, description, told.files)
     for stage in STAGES:
         saved._check_files(stage)
     return saved
@@ -319,57 +351,6 @@ def _remove_empty(directory: Path) -> None:
         directory.rmdir()
     except OSError:
         logger.debug("%s stays", directory)
-
-
-def _mapping(data: Mapping[str, Any], key: str, path: Path) -> dict[str, Any]:
-    value = data.get(key)
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} has {key} {value!r:.60}: expected an object; {_AGAIN}")
-    return value
-
-
-def _text(data: Mapping[str, Any], key: str, path: Path) -> str:
-    value = data.get(key)
-    if not isinstance(value, str) or not value.isprintable() or len(value) > 500:
-        raise ModelError(f"{path} has {key} {value!r:.60}: expected a short text; {_AGAIN}")
-    return value
-
-
-def _heads(data: Mapping[str, Any], dims: ModelDimensions, path: Path) -> Heads:
-    value = data.get("alignment_heads")
-    if not isinstance(value, list):
-        raise ModelError(f"{path} has alignment_heads {value!r:.60}: expected a list of [layer, head]; {_AGAIN}")
-    limits = (dims.n_text_layer, dims.n_text_head)
-    for pair in value:
-        if not (
-            isinstance(pair, list)
-            and len(pair) == 2
-            and all(type(index) is int and 0 <= index < limit for index, limit in zip(pair, limits, strict=True))
-        ):
-            raise ModelError(
-                f"{path} has the alignment head {pair!r:.60}: expected [layer, head] below {list(limits)}; {_AGAIN}"
-            )
-    return tuple((layer, head) for layer, head in value)
-
-
-def _marks(data: Mapping[str, Any], path: Path) -> dict[str, FileMark]:
-    found = _mapping(data, "files", path)
-    needed = {f"{stage}{suffix}" for stage in STAGES for suffix in (".xml", ".bin")}
-    # Names are compared and never followed: one that leads out of the directory is no name of ours.
-    strange = sorted(set(found) - needed - set(COMPANIONS)) + sorted(needed - set(found))
-    if strange:
-        raise ModelError(
-            f"{path} {'lists' if strange[0] in found else 'does not list'} the file {strange[0]!r:.60}: expected the"
-            f" graphs of its stages and no others; {_AGAIN}"
-        )
-    marks: dict[str, FileMark] = {}
-    for name, entry in found.items():
-        n_bytes, sha256 = (entry.get("n_bytes"), entry.get("sha256")) if isinstance(entry, dict) else (None, None)
-        limit = MAX_XML_BYTES if name.endswith(".xml") else 1 << 40
-        if type(n_bytes) is not int or not 0 <= n_bytes <= limit or not isinstance(sha256, str):
-            raise ModelError(f"{path} has for {name} {entry!r:.60}: expected its n_bytes and sha256; {_AGAIN}")
-        marks[name] = FileMark(n_bytes, sha256)
-    return marks
 
 
 def _check_ports(model: ov.Model, stage: str, saved: SavedModel, xml: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from streamer.audio.sources import SourceCallbacks
+from streamer.audio.sources.base import SourceCallbacks
 from streamer.errors import StreamerError
 
 # Bound of a wait for something that does happen; never reached unless the test fails.

@@ -12,7 +12,8 @@ import pytest
 import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import Address, address, is_address
+from streamer.audio.sources import address
+from streamer.audio.sources.address import Address, is_address
 from streamer.errors import AudioDeviceError, ConfigError
 from tests.audio.sources.recorder import Recorder
 from tests.audio.sources.test_container import write

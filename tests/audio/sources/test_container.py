@@ -13,7 +13,7 @@ import pytest
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import read_audio
+from streamer.audio.sources.file import read_audio
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 
 KINDS = {

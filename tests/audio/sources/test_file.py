@@ -16,7 +16,8 @@ import soundfile
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import FileReplay, file, read_audio
+from streamer.audio.sources import file
+from streamer.audio.sources.file import FileReplay, read_audio
 from streamer.errors import AudioFileError, StreamerError, TruncatedAudioError
 from tests.audio.sources.recorder import LONG_S, Recorder
 

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.resample import Resampler
-from streamer.audio.sources import Microphone, list_microphones
-from streamer.audio.sources.microphone import MAX_HOLE_S, LossEstimator
+from streamer.audio.sources.microphone import MAX_HOLE_S, LossEstimator, Microphone, list_microphones
 from streamer.errors import AudioDeviceError, StreamerError
 from tests.audio.sources.recorder import LONG_S, Recorder
 from tests.virtual_mic import VirtualMicrophone
@@ -32,7 +31,8 @@ SPEECH = Path(__file__).parents[2] / "data" / "speech.flac"
 CAPTURE = """
 import json, sys
 import numpy as np
-from streamer.audio.sources import Microphone, SourceCallbacks, list_microphones
+from streamer.audio.sources.base import SourceCallbacks
+from streamer.audio.sources.microphone import Microphone, list_microphones
 from streamer.errors import StreamerError
 
 blocks = []

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import Mixed, SourceCallbacks
-from streamer.audio.sources.mixed import PATIENCE_SAMPLES
+from streamer.audio.sources.base import SourceCallbacks
+from streamer.audio.sources.mixed import PATIENCE_SAMPLES, Mixed
 from streamer.errors import AudioDeviceError
 from streamer.events import Final, Speech, seconds
 from tests.audio.sources.recorder import Recorder

@@ -11,7 +11,7 @@ import pytest
 import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.sources import StdinPcm
+from streamer.audio.sources.stdin import StdinPcm
 from streamer.errors import AudioFileError, ProtocolError, TruncatedAudioError
 from tests.audio.sources.recorder import LONG_S, Recorder
 

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from streamer.audio.sources import SystemSound
 from streamer.audio.sources import system as module
-from streamer.audio.sources.system import BLOCK_BYTES, BLOCK_FRAMES, CHANNELS, LOOK_BLOCKS, capture
+from streamer.audio.sources.system import BLOCK_BYTES, BLOCK_FRAMES, CHANNELS, LOOK_BLOCKS, SystemSound, capture
 from streamer.errors import AudioDeviceError
 from tests.audio.sources.recorder import Recorder
 from tests.audio.sources.test_microphone import excerpt, likeness, wait_until
