@@ -655,9 +655,9 @@ def _history(args: argparse.Namespace) -> int:
 
 
 def _add_speakers(add: _Add) -> None:
-    enrol = add("enrol", "learn a voice", "Learns the voice of the one who speaks in a recording.", _speakers_enrol)
-    listed = add("list", "who is enrolled", "Lists the people who are enrolled.", _speakers_list)
-    forget = add("forget", "delete what is kept of a voice", "Deletes what is kept of a voice.", _speakers_forget)
+    enrol = add("enrol", "learn a voice", "Learns the voice of the one who speaks in a recording.", _speakers)
+    listed = add("list", "who is enrolled", "Lists the people who are enrolled.", _speakers)
+    forget = add("forget", "delete what is kept of a voice", "Deletes what is kept of a voice.", _speakers)
     for parser in (enrol, forget):
         parser.add_argument("name", metavar="NAME", help="what the person is called")
     enrol.add_argument("file", type=Path, metavar="FILE", help="recording of this person alone, of half a minute")
@@ -665,25 +665,16 @@ def _add_speakers(add: _Add) -> None:
         add_flags(parser, "speakers.enrolled")
 
 
-def _speakers_enrol(args: argparse.Namespace) -> int:
+def _speakers(args: argparse.Namespace) -> int:
     settings = _settings(args)
-    from streamer.commands.speakers import enrol
+    from streamer.commands import speakers
 
-    return enrol(settings, args.name, args.file, make_console())
-
-
-def _speakers_list(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.speakers import list_speakers
-
-    return list_speakers(settings, make_console())
-
-
-def _speakers_forget(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.speakers import forget
-
-    return forget(settings, args.name)
+    match args.action:
+        case "enrol":
+            return speakers.enrol(settings, args.name, args.file, make_console())
+        case "list":
+            return speakers.list_speakers(settings, make_console())
+    return speakers.forget(settings, args.name)
 
 
 def _add_devices(add: _Add) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from rich.console import Console
 
-from streamer.audio.sources import read_audio
+from streamer.audio.sources.file import read_audio
 from streamer.errors import AudioFileError
 from streamer.live.speakers import RecordedSpeakers
 from streamer.outside import escaped

@@ -25,7 +25,9 @@ class _Voice(msgspec.Struct, frozen=True):
 
     name: str
     model: str
-    vector: Annotated[list[Annotated[float, msgspec.Meta(ge=-1.1, le=1.1)]], msgspec.Meta(min_length=_N_VALUES, max_length=_N_VALUES)]
+    vector: Annotated[
+        list[Annotated[float, msgspec.Meta(ge=-1.1, le=1.1)]], msgspec.Meta(min_length=_N_VALUES, max_length=_N_VALUES)
+    ]
 
 
 def enrolled_folder(setting: str) -> Path:

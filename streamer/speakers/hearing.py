@@ -60,7 +60,8 @@ class Hearing:
         return bool(self._regions)
 
     def begin(self, position: int) -> None:
-        """Speech begins."""
+        """Speech begins; what was spoken before has ended."""
+        self.end(position)
         with self._lock:
             self._regions.append(_Region(position, None, position, position))
 

