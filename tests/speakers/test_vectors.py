@@ -110,7 +110,7 @@ def by_torch(weights: Weights, frames: Float32Array) -> Float32Array:
 
 
 def test_vectors_are_those_of_pytorch(weights: Weights) -> None:
-    samples = np.random.default_rng(2).standard_normal(WINDOW_SAMPLES).astype(np.float32) / 10
+    samples = (np.random.default_rng(2).standard_normal(WINDOW_SAMPLES) / 10).astype(np.float32)
     vectors = SpeakerVectors(weights, ov.Core())
     frames = log_mel(samples)
     found = vectors.of(samples)
