@@ -31,6 +31,9 @@ logger = logging.getLogger(__name__)
 _POLL_S = 0.25
 _END_S = 5.0
 
+# What is learnt of voices changes labels of finals up to so long ago.
+RECENT_S = 60.0
+
 # Returns the vector of what is said in samples, shape (n,), of length 1; None where that is nothing.
 VectorOf = Callable[[Float32Array], Float32Array | None]
 
@@ -125,8 +128,9 @@ class SpeakersOfSession:
         self._ring = ring
         self._heard = heard
         self._relabel = relabel
-        # Where finals end whose labels may still change, in seconds, by their numbers.
-        self._unsettled: dict[int, float] = {}
+        # Where finals end whose labels may still change, in seconds, by their numbers; oldest first.
+        self._recent: dict[int, float] = {}
+        self._n_settled = 0
         # What is called at the end, and until when it is put off; None before the end.
         self._then: Callable[[], object] | None = None
         self._until_s = math.inf
@@ -157,9 +161,10 @@ class SpeakersOfSession:
             self.hearing.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
         for same in self.hearing.take_merged():
             self._log.append(Speakers(same=same))
-        for number in [n for n, end_s in tuple(self._unsettled.items()) if late or self.hearing.is_settled(end_s)]:
-            del self._unsettled[number]
-            self._relabel(number)
+        over = window is None and self._then is not None
+        if over or self._n_settled != self.hearing.n_settled:
+            self._n_settled = self.hearing.n_settled
+            self._relabel_recent()
         if window is None:
             self.end()
         return window is not None
@@ -170,6 +175,13 @@ class SpeakersOfSession:
             self.over = True
             self._then()
 
+    def _relabel_recent(self) -> None:
+        recent = tuple(self._recent.items())
+        for number, end_s in recent:
+            self._relabel(number)
+            if end_s < recent[-1][1] - RECENT_S:
+                del self._recent[number]
+
     def _read(self, window: tuple[int, int]) -> Float32Array | None:
         try:
             return self._ring.read(*window)
@@ -178,7 +190,7 @@ class SpeakersOfSession:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Final) and event.words:
-            self._unsettled[event.seq] = event.end
+            self._recent[event.seq] = event.end
             self._speakers.wake.set()
 
 

@@ -10,18 +10,25 @@ from streamer.arrays import Float32Array
 # A voice that was enrolled counts as so many windows: what is heard moves it, and moves it little.
 _ENROLLED_WINDOWS = 10
 
+# How similar windows of one person are to their voice where it is heard clearly, and how many windows tell it.
+_CLEAR = 0.85
+_LEAST = 0.5
+_MIN_WINDOWS = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """When two voices are one person's. Similarities are cosines."""
+    """When two voices are one person's. Similarities are cosines; those to a speaker are shares of their `clarity`."""
 
-    # A window that is less similar to everybody is of somebody new,
+    # A window that is less similar to everybody is of somebody new, where so much of it is speech and the next such
+    # window is surely of the same voice.
     new_below: float = 0.45
-    # where so much of it is speech, and the next such window is as similar to it.
     min_speech_s: float = 0.9
     # Speakers who are more similar than this are one.
     merge_above: float = 0.65
-    # A window changes what is known of a speaker only where nobody else is so similar, by this much.
+    # A window is surely of a voice, and changes what is known of it, where it is more similar than this and nobody else
+    # is nearly so.
+    sure_above: float = 0.55
     margin: float = 0.1
     # Windows that are older are forgotten.
     keep_s: float = 300.0
@@ -49,12 +56,22 @@ class Speaker:
     label: str
     # Sum of the vectors of the windows that are surely theirs.
     total: Float32Array
+    n_windows: int = 0
     enrolled: bool = False
 
     @property
     def voice(self) -> Float32Array:
         """Their vector, of length 1."""
         return self.total / np.float32(max(float(np.linalg.norm(self.total)), 1e-6))
+
+    @property
+    def clarity(self) -> float:
+        """How similar their windows are to each other, as a share of what it is without noise; up to 1."""
+        n = self.n_windows
+        if n < _MIN_WINDOWS:
+            return 1.0
+        squared = (float(self.total @ self.total) / n - 1.0) / (n - 1)  # the mean similarity of two windows
+        return min(max(squared, _LEAST**2) ** 0.5 / _CLEAR, 1.0)
 
 
 class Clusters:
@@ -63,7 +80,10 @@ class Clusters:
     def __init__(self, known: Mapping[str, Float32Array], settings: ClusterSettings | None = None) -> None:
         """Begin with people who are known by name, from their vectors, each of length 1."""
         self._settings = settings or ClusterSettings()
-        self.speakers = [Speaker(name, _ENROLLED_WINDOWS * vector, enrolled=True) for name, vector in known.items()]
+        self.speakers = [
+            Speaker(name, _ENROLLED_WINDOWS * vector, _ENROLLED_WINDOWS, enrolled=True)
+            for name, vector in known.items()
+        ]
         # Newest windows, in order; those from `_open` on are of the region that goes on.
         self.windows: list[Window] = []
         self._open = 0
@@ -76,12 +96,12 @@ class Clusters:
         """Take the next window of the open region, of which `speech_s` seconds are speech."""
         settings = self._settings
         self.windows.append(window)
-        best = max(self.similarities([window])[0], default=-1.0)
-        if best >= settings.new_below:
+        similar = self.similarities([window])[0]
+        if any(s >= settings.new_below * speaker.clarity for s, speaker in zip(similar, self.speakers, strict=True)):
             self._assign(window)
         elif speech_s >= settings.min_speech_s:
             first, self._unconfirmed = self._unconfirmed, window
-            if first is not None and float(first.vector @ window.vector) >= settings.new_below:
+            if first is not None and float(first.vector @ window.vector) >= settings.sure_above:
                 self._n_new += 1
                 speaker = Speaker(f"S{self._n_new}", np.zeros_like(window.vector))
                 self.speakers.append(speaker)
@@ -113,9 +133,10 @@ class Clusters:
         if not len(similar):
             return
         nearest = int(np.argmax(similar))
+        speaker, best = self.speakers[nearest], similar[nearest]
         others = max(np.delete(similar, nearest), default=-1.0)
-        sure = similar[nearest] >= self._settings.new_below and similar[nearest] - others >= self._settings.margin
-        self._count(window, self.speakers[nearest] if sure else None)
+        sure = best >= self._settings.sure_above * speaker.clarity and best - others >= self._settings.margin
+        self._count(window, speaker if sure else None)
 
     @staticmethod
     def _count(window: Window, speaker: Speaker | None) -> None:
@@ -123,8 +144,10 @@ class Clusters:
             return
         if window.speaker is not None:
             window.speaker.total = window.speaker.total - window.vector
+            window.speaker.n_windows -= 1
         if speaker is not None:
             speaker.total = speaker.total + window.vector
+            speaker.n_windows += 1
         window.speaker = speaker
 
     def _merge(self) -> list[tuple[str, str]]:
@@ -132,6 +155,7 @@ class Clusters:
         while (pair := self._same()) is not None:
             kept, gone = pair
             kept.total = kept.total + gone.total
+            kept.n_windows += gone.n_windows
             for window in self.windows:
                 if window.speaker is gone:
                     window.speaker = kept

@@ -52,6 +52,8 @@ class Hearing:
         self._regions: deque[_Region] = deque()
         # Labels that turned out to be one person, not taken yet.
         self._merged: list[tuple[str, str]] = []
+        # How often windows were assigned again: labels may be others since.
+        self.n_settled = 0
         self._lock = threading.Lock()
 
     @property
@@ -77,7 +79,7 @@ class Hearing:
             while self._regions:
                 region = self._regions[0]
                 if region.next - region.start >= _PART_SAMPLES:
-                    self._merged += self._clusters.end_region()
+                    self._settle()
                     region.start = region.next
                 end = region.next + WINDOW_SAMPLES
                 if end <= (head if region.end is None else min(head, region.end)):
@@ -88,7 +90,7 @@ class Hearing:
                     start = max(region.end - WINDOW_SAMPLES, min(region.start, region.next))
                     if region.end - start >= _SHORTEST_SAMPLES:
                         return start, region.end
-                self._merged += self._clusters.end_region()
+                self._settle()
                 self._regions.popleft()
             return None
 
@@ -111,16 +113,15 @@ class Hearing:
         """The vectors of all windows, shape (n_windows, n_values)."""
         return np.array([window.vector for window in self._clusters.windows], dtype=np.float32)
 
-    def is_settled(self, end_s: float) -> bool:
-        """Whether nothing more is going to be learnt of who spoke before a second."""
-        with self._lock:
-            return not self._regions or end_s * SAMPLE_RATE <= self._regions[0].start
-
     def take_merged(self) -> list[tuple[str, str]]:
         """Return the labels that turned out to be one person since the last time: (gone, kept)."""
         with self._lock:
             merged, self._merged = self._merged, []
             return merged
+
+    def _settle(self) -> None:
+        self._merged += self._clusters.end_region()
+        self.n_settled += 1
 
 
 def _speech_s(samples: Float32Array) -> float:

@@ -15,6 +15,7 @@ from scipy.optimize import linear_sum_assignment
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.live.speakers import RECENT_S, VectorOf
 from streamer.settings.apply import gate_settings
 from streamer.settings.table import SpeechSettings
 from streamer.speakers.hearing import Hearing
@@ -30,7 +31,6 @@ COLLAR_S = 0.5
 # How finely the answer is asked for.
 STEP_S = 0.1
 
-VectorOf = Callable[[Float32Array], Float32Array | None]
 Answer = Callable[[float, float], str | None]
 
 
@@ -103,9 +103,10 @@ def score_conversation(conversation: Conversation, vector_of: VectorOf, score: S
             samples = conversation.samples[slice(*window)]
             hearing.take(window, samples, vector_of(samples))
         merged.update(hearing.take_merged())
-        # What a client knows once the region is over.
-        steps = np.arange(start / SAMPLE_RATE, end / SAMPLE_RATE, STEP_S)
-        told += [(float(at), hearing.speaker(at, at + STEP_S)) for at in steps]
+        # What a client knows once the region is over; of the last minute it is told once more.
+        told += [(float(at), None) for at in np.arange(start / SAMPLE_RATE, end / SAMPLE_RATE, STEP_S)]
+        recent_s = start / SAMPLE_RATE - RECENT_S
+        told = [(at, hearing.speaker(at, at + STEP_S) if at > recent_s else label) for at, label in told]
 
     def resolved(label: str | None) -> str | None:
         while label in merged:
