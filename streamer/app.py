@@ -191,7 +191,7 @@ class _Daemon:
                 engine.start()
                 self._enrichment = Enrichment(settings, model, engine)
                 streams.serve_with(engine, model, self._enrichment)
-                recordings.serve_with(model, lambda: engine.busy)
+                recordings.serve_with(model, lambda: engine.busy, self._enrichment.glossary)
                 await server.serve_model(model.name, model.tokenizer.known_languages)
                 # Before the input begins: a short file may have ended at once, and would say so first.
                 logger.info("listening on %s", url)
@@ -326,6 +326,8 @@ class _Daemon:
             settings = self._read_settings()
             changed = [name for name in RELOADABLE if settings[name] != self._reloaded[name]]
             late = [name for name in SETTINGS if name not in RELOADABLE and settings[name] != self._settings[name]]
+            if self._enrichment is not None:
+                self._enrichment.reload()
             # The address, for one, stays: rules must not be made for another.
             new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
             front = dataclasses.replace(self._settings.server, **new)

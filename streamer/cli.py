@@ -44,6 +44,10 @@ _RUN_FLAGS = (
     "server.token_file",
     "server.history",
     "outputs.to",
+    "correction.glossary",
+    "correction.to",
+    "correction.to_model",
+    "correction.figures",
     "speakers.enabled",
 )
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
@@ -327,7 +331,7 @@ def _add_transcribe(add: _Add) -> None:
     transcribe.add_argument(
         "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
-    add_flags(transcribe, "speakers.enabled", *_MODEL_FLAGS)
+    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary", "speakers.enabled")
     add_decoding_flags(transcribe, streaming=False)
 
 
@@ -629,6 +633,7 @@ def _add_history(add: _Add) -> None:
     search.add_argument("words", nargs="+", metavar="WORDS", help='words, or "phrases"')
     for parser in (show, export):
         parser.add_argument("session", metavar="SESSION", help=session)
+        parser.add_argument("--original", action="store_true", help="texts as they were said first, not as corrected")
     delete.add_argument("session", metavar="SESSION", nargs="?", help=session)
     delete.add_argument("--before", metavar="DATE", help="delete what was said before, such as 2026-05-31")
     delete.add_argument("--yes", action="store_true", help="do not ask")
@@ -646,9 +651,11 @@ def _history(args: argparse.Namespace) -> int:
         case "list":
             return history.list_sessions(settings, make_console(), limit=args.limit)
         case "show":
-            return history.show(settings, args.session)
+            return history.show(settings, args.session, original=args.original)
         case "export":
-            return history.export(settings, args.session, format=args.format, output=args.output)
+            return history.export(
+                settings, args.session, format=args.format, output=args.output, original=args.original
+            )
         case "search":
             return history.search(settings, " ".join(args.words), make_console(), limit=args.limit)
     return history.delete(settings, args.session, before=args.before, yes=args.yes)

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
+from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Translation, Word
 
 # Times are rounded to the millisecond, each by itself.
 ROUNDING_S = 0.0015
@@ -18,6 +18,9 @@ class Promises:
 
     finals: list[Final] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+
+    # Numbers of finals that were translated.
+    translated: set[int] = field(default_factory=set)
 
     # Stretches of speech, the last open while its end is None.
     speech: list[tuple[float, float | None]] = field(default_factory=list)
@@ -49,6 +52,11 @@ class Promises:
                     self._take_gap(event)
                 case Flushed():
                     self._take_flushed(event)
+                case Translation():
+                    assert event.of in {final.seq for final in self.finals}, f"{event}: no final has this number"
+                    assert event.text, f"{event} says nothing"
+                    assert event.of not in self.translated, f"{event}: it was translated before"
+                    self.translated.add(event.of)
                 case Error():
                     assert event.code
                     assert event.message

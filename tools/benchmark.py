@@ -13,6 +13,7 @@
     python tools/benchmark.py memory             what each graph, its tensors and the daemon take in memory
     python tools/benchmark.py files              time, words and memory of a long recording, beside other programs
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
+    python tools/benchmark.py names              names that a glossary sets right, and words that it harms
     python tools/benchmark.py protocols          the delay that each protocol adds to the native one's
     python tools/benchmark.py speakers           who speaks, in conversations of synthetic people
 
@@ -192,6 +193,9 @@ def _parser() -> argparse.ArgumentParser:
     beams = add("beams", "time of beam search over that of greedy decoding", _beams)
     _recordings_arguments(beams)
     beams.add_argument("--beams", type=_count, default=5, help="beams that are followed (default: %(default)s)")
+
+    names = add("names", "names that a glossary sets right, and words that it harms", _names)
+    _recordings_arguments(names)
 
     protocols = add("protocols", "the delay that each protocol adds to the native one's", _protocols)
     _recordings_arguments(protocols)
@@ -464,6 +468,12 @@ def _beams(args: argparse.Namespace, console: Console) -> dict[str, float]:
     from tools.benchmarks.beams import measure_beams
 
     return measure_beams(_recordings(args, spoken=True), args.beams, console)
+
+
+def _names(args: argparse.Namespace, console: Console) -> Mapping[str, object]:
+    from tools.benchmarks.names import measure_names
+
+    return measure_names(_recordings(args, spoken=True), console)
 
 
 def _protocols(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:

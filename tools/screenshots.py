@@ -2,6 +2,9 @@
 
     python -m tools.screenshots
     python -m tools.screenshots --model base.en --output /tmp/pictures
+    python -m tools.screenshots --told
+
+With `--told` only those of what is learnt after a final, from events that need no model.
 
 The recording plays at a quarter of the pace of speech, so that a picture's words still stand when the next is taken.
 The overlay is laid over its video frame as OBS does it: captured without a ground, and drawn over.
@@ -12,19 +15,26 @@ import asyncio
 import base64
 import contextlib
 import io
+import itertools
 import json
 import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import soundfile
 from PIL import Image
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.events import Event, Final, Partial
+from streamer.correct.pipeline import edits
+from streamer.events import Event, Final, Partial, Revision, Translation
+from streamer.stream.eventlog import EventLog
 from tests.browser import Page, browse
 from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Received, command, connected, recording, running
+from tests.server.support import final, opened_log, partial, serving
+
+DOCS = REPOSITORY / "docs"
 
 # Sentences of the sample that nano.en gets right: their numbers, and where they stand, in seconds.
 SENTENCES = slice(1, 3)
@@ -53,9 +63,12 @@ FRAME = """
 """
 
 
-async def main(model: str, output: Path) -> None:
-    """Make all pictures."""
+async def main(model: str, output: Path, *, told: bool) -> None:
+    """Make all pictures, or those of events that are told."""
     output.mkdir(parents=True, exist_ok=True)
+    await told_pictures(output)
+    if told:
+        return
     with tempfile.TemporaryDirectory() as folder:
         talk = Path(folder) / "talk.wav"
         soundfile.write(talk, recording(begin_s=BEGIN_S, end_s=END_S), SAMPLE_RATE)
@@ -82,6 +95,71 @@ async def main(model: str, output: Path) -> None:
                 await settings.wait_for(f"{preview}.querySelectorAll('.line').length > 1")
                 await picture(settings, output / "settings.png")
             daemon.stop()
+
+
+async def told_pictures(output: Path) -> None:
+    """Make the pictures of what is learnt after a final."""
+    talks: dict[str, Callable[[EventLog], str]] = {
+        "captions-speakers": tell_speakers,
+        "captions-revised": tell_revised,
+        "captions-translation": tell_translated,
+    }
+    for name, tell in talks.items():
+        log = opened_log()
+        async with serving(log) as running, browse(running.url, width=DESKTOP[0], height=DESKTOP[1]) as page:
+            shown = tell(log)
+            await page.wait_for(f"document.querySelector('#finals').textContent.includes({json.dumps(shown)})")
+            await page.evaluate("document.querySelector('.revised')?.click()")
+            for theme, (width, height) in itertools.product(("dark", "light"), (DESKTOP, PHONE)):
+                await prefer(page, theme)
+                await page.resize(width, height, phone=width == PHONE[0])
+                ending = ("-phone" if width == PHONE[0] else "") + ("-light" if theme == "light" else "")
+                if not ending or output.resolve() != DOCS:  # where somebody looks at all of them
+                    await picture(page, output / f"{name}{ending}.png")
+
+
+def tell_speakers(log: EventLog) -> str:
+    """Tell a talk of three, some of it within one final."""
+    for number, turns in enumerate(
+        [
+            [("S1", "Good morning, and welcome to the hearing.")],
+            [("S2", "Thank you. I have three questions,"), ("S1", "Go ahead."), ("S2", "and a remark.")],
+            [("S3", "May I come in here? The figures on page four are from last year.")],
+        ],
+        1,
+    ):
+        said = final(number, " ".join(text for _, text in turns), 8.0 * number)
+        speakers = [speaker for speaker, text in turns for _ in text.split()]
+        words = zip(said.words, speakers, strict=True)
+        named = tuple(msgspec.structs.replace(word, speaker=speaker) for word, speaker in words)
+        log.append(msgspec.structs.replace(said, words=named))
+    return "from last year"
+
+
+def tell_revised(log: EventLog) -> str:
+    """Tell texts of which one is corrected."""
+    log.append(final(1, "The next speaker comes from the harbour office.", 3.0))
+    said = log.append(final(2, "Please welcome Shavon Nick Owen, who will show us the plans.", 9.0))
+    text = "Please welcome Siobhán Ní Eoghain, who will show us the plans."
+    words = final(2, text, 9.0).words
+    log.append(Revision(of=said.seq, by="glossary", text=text, words=words, edits=edits(said.text, text)))
+    log.append(final(3, "Thank you. Can everybody see the slides?", 15.0))
+    return "the slides"
+
+
+def tell_translated(log: EventLog) -> str:
+    """Tell texts with their translations."""
+    for number, (text, translation) in enumerate(
+        [
+            ("Guten Morgen und willkommen zur Anhörung.", "Good morning and welcome to the hearing."),
+            ("Zuerst hören wir den Bericht aus dem Hafenamt.", "First we hear the report from the harbour office."),
+        ],
+        1,
+    ):
+        said = log.append(msgspec.structs.replace(final(number, text, 6.0 * number), language="de"))
+        log.append(Translation(of=said.seq, text=translation, language="en"))
+    log.append(partial(3, "Die Brücke wurde vor sechzig", len("Die Brücke wurde"), 20.0))
+    return "First we hear"
 
 
 def compared(model: str, talk: Path) -> Path:
@@ -143,7 +221,8 @@ async def picture(page: Page, path: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default=SAMPLE.parent.name, help="model (default: the one that is here)")
-    parser.add_argument("--output", type=Path, default=REPOSITORY / "docs", help="directory (default: docs)")
+    parser.add_argument("--output", type=Path, default=DOCS, help="directory (default: docs)")
+    parser.add_argument("--told", action="store_true", help="only what is learnt after a final; needs no model")
     arguments = parser.parse_args()
     with contextlib.suppress(KeyboardInterrupt):
-        asyncio.run(main(arguments.model, arguments.output))
+        asyncio.run(main(arguments.model, arguments.output, told=arguments.told))

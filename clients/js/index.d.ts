@@ -6,6 +6,8 @@ export interface Word {
   end: number;
   probability: number;
   stable: boolean;
+  /** Who says it, where the daemon knows. */
+  speaker?: string;
 }
 interface Stamped {
   seq: number;
@@ -17,6 +19,9 @@ export type CaptionEvent = Stamped &
     | { type: "speech"; state: "start" | "end"; time: number }
     | { type: "partial"; segment: number; start: number; end: number; text: string; stable: number; words: Word[] }
     | { type: "final"; segment: number; start: number; end: number; text: string; words: Word[]; language: string; no_speech_prob: number; avg_logprob: number }
+    | { type: "revision"; of: number; by: string; text: string; words: Word[]; edits: { start: number; end: number; text: string }[] }
+    | { type: "speakers"; same: [string, string] }
+    | { type: "translation"; of: number; text: string; language: string }
     | { type: "gap"; start: number; end: number; reason: string }
     | { type: "flushed"; time: number }
     | { type: "error"; code: string; message: string; fatal: boolean }

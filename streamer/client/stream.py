@@ -63,7 +63,7 @@ class Options(TypedDict, total=False):
 
     language: str | None
     languages: Sequence[str] | None
-    task: Literal["transcribe", "translate"] | None
+    task: Literal["transcribe", "translate", "both"] | None
     initial_prompt: str | None
     hotwords: Sequence[str] | None
     beam_size: int | None

@@ -39,6 +39,7 @@ class Text:
 
     format: str
     target: Path | None
+    task: str = ""  # `transcribe` or `translate` where these have files of their own
 
 
 def find_recordings(names: Sequence[str]) -> list[Path]:
@@ -96,13 +97,14 @@ def format_of(output: str | Path | None) -> str:
 
 
 def plan_texts(
-    paths: Sequence[Path], format: str | None, output: str | Path | None, folder: Path | None
+    paths: Sequence[Path], format: str | None, output: str | Path | None, folder: Path | None, *, task: str = ""
 ) -> dict[Path, list[Text]]:
     """Return where the texts of recordings go; make the folder for them.
 
     format : one of the formats, txt or all; None: that of the ending of `output`
     output : a file, or a folder where it is there, ends with a slash, or several texts go into it
     folder : the same, surely a folder
+    task : with `both` a translation goes into a file of its own, but for JSON, which names the task
 
     Raises UsageError where that would destroy a recording or a text.
     """
@@ -127,7 +129,8 @@ def plan_texts(
     for path in paths:
         # talk.mp4 and talk.mp3 have a text each.
         name = _stem(path) if stems[_stem(path)] == 1 else path.name
-        plan[path] = [Text(each, _target(output, folder, name, each)) for each in formats]
+        targets = [(each, _target(output, folder, name, each)) for each in formats]
+        plan[path] = [text for target in targets for text in (_apart(*target) if task == "both" else [Text(*target)])]
         for target in (text.target for text in plan[path] if text.target is not None):
             if target in taken:
                 raise UsageError(
@@ -156,6 +159,19 @@ def _target(output: str | Path | None, folder: Path | None, name: str, format: s
     if folder is not None:
         return folder / f"{name}.{'txt' if format == 'text' else format}"
     return Path(output) if output is not None else None
+
+
+def _apart(format: str, target: Path | None) -> list[Text]:
+    """Return a transcript and its translation."""
+    if format in ("json", "jsonl") or (format == "text" and target is None):
+        return [Text(format, target)]
+    if target is None:
+        raise UsageError(
+            f"transcript and translation as {format} on standard output would be one broken file: name a file with"
+            " --output"
+        )
+    translation = target.with_name(f"{target.stem}.en{target.suffix}")
+    return [Text(format, target, "transcribe"), Text(format, translation, "translate")]
 
 
 @contextlib.contextmanager

@@ -14,12 +14,13 @@ from rich.text import Text
 
 from streamer.commands.files import format_of, opened
 from streamer.errors import UsageError
-from streamer.events import Final, Gap
+from streamer.events import Final, Gap, Translation
 from streamer.outside import printable
 from streamer.server.history_file import AUTO, HistoryFile, KeptSession, history_path, shown_time
 from streamer.settings.table import Settings
 from streamer.sinks.subtitles import open_writer, subtitle_options
 from streamer.sinks.subtitles.cues import file_line
+from streamer.sinks.subtitles.revised import speaker_of, turns
 
 LAST = "last"  # names the newest session
 SHOWN_CHARS = 8  # of a session's name: enough to tell it from all others
@@ -44,28 +45,41 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
     return 0
 
 
-def show(settings: Settings, name: str) -> int:
-    """Print a session's texts, each with its time in the audio, and its gaps. Returns the exit code."""
+def show(settings: Settings, name: str, *, original: bool) -> int:
+    """Print a session's texts, each with its time in the audio, and its gaps. Returns the exit code.
+
+    original : whether texts are shown as they were said first
+    """
     file = _file(settings)
     session = _named(file, name)
     sys.stdout.write(f"# {_local(session.started)}, {printable(session.source)}\n")
-    for events in file.transcript(session):
+    for events in (file.transcript if original else file.newest)(session):
         for event in events:
-            if isinstance(event, Final) and (text := file_line(event.text)):
-                sys.stdout.write(f"{_clock(event.start)}  {text}\n")
+            if isinstance(event, Final):
+                for turn in turns(event):
+                    if text := file_line(turn.text):
+                        name = f"{speaker}: " if (speaker := file_line(speaker_of(turn))) else ""
+                        sys.stdout.write(f"{_clock(turn.start)}  {name}{text}\n")
+            elif isinstance(event, Translation):
+                sys.stdout.write(f"{'':8}  [{file_line(event.language)}] {file_line(event.text)}\n")
             elif isinstance(event, Gap):
                 missing = f"[{event.end - event.start:.1f} s missing: {file_line(event.reason)}]"
                 sys.stdout.write(f"{_clock(event.start)}  {missing}\n")
     return 0
 
 
-def export(settings: Settings, name: str, *, format: str | None, output: Path | None) -> int:
-    """Write a session's transcript in a format, to standard output or a file. Returns the exit code."""
+def export(settings: Settings, name: str, *, format: str | None, output: Path | None, original: bool) -> int:
+    """Write a session's transcript in a format, to standard output or a file. Returns the exit code.
+
+    original : whether texts are written as they were said first
+    """
     file = _file(settings)
     session = _named(file, name)
     with opened(output) as stream:
-        writer = open_writer(format or format_of(output), stream, subtitle_options(settings))
-        for events in file.transcript(session):
+        format = format or format_of(output)
+        writer = open_writer(format, stream, subtitle_options(settings))
+        # JSON Lines have each event as it came, what changed finals included.
+        for events in (file.transcript if original or format == "jsonl" else file.newest)(session):
             for event in events:
                 writer.handle(event)
         writer.close()

@@ -18,6 +18,9 @@ from streamer.sinks.base import Sink
 
 logger = logging.getLogger(__name__)
 
+# Finals that wait for their revisions where they are written as subtitles.
+N_WAITING = 2
+
 
 def listen(settings: Settings, url: str | None, *, token: str, fingerprint: str, format: str | None) -> int:
     """Print a daemon's captions until it ends. Returns the exit code.
@@ -38,7 +41,8 @@ def listen(settings: Settings, url: str | None, *, token: str, fingerprint: str,
     else:
         from streamer.sinks.subtitles import open_writer, subtitle_options
 
-        sink = open_writer(format, sys.stdout, subtitle_options(settings))
+        n_waiting = 0 if format == "text" else N_WAITING  # who reads a pipe wants to read at once
+        sink = open_writer(format, sys.stdout, subtitle_options(settings), n_waiting=n_waiting)
     shown = format == "jsonl" or (format == "captions" and sys.stdout.isatty())
     end_on_sigterm()
     try:

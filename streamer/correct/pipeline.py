@@ -51,7 +51,7 @@ class Corrections:
         # Revisions that were told, by what found them; finals that were given up, for the metrics page.
         self.n_told = Counter({corrector.name: 0 for corrector in correctors})
         self.n_late = 0
-        self._lanes = {slow: _Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
+        self._lanes = {slow: Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
 
     def follow(self, log: EventLog, audio: ReadAudio) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""
@@ -110,16 +110,7 @@ class FinalsOfSession:
 
     def finish(self, then: Callable[[], object]) -> None:
         """Call `then`, once, when all finals that were told are corrected, or given up."""
-        once = threading.Lock()
-
-        def end() -> None:
-            if once.acquire(blocking=False):
-                timer.cancel()
-                then()
-
-        timer = threading.Timer(self._corrections.deadline_s, end)
-        timer.daemon = True
-        timer.start()
+        end = once(then, self._corrections.deadline_s)
         behind = (lambda: self._put(end, slow=True)) if self._corrections.slow else end
         self._put(behind, slow=False)
 
@@ -180,6 +171,21 @@ class FinalsOfSession:
             self._corrections.n_told[name] += 1
 
 
+def once(then: Callable[[], object], within_s: float) -> Callable[[], None]:
+    """Return what calls `then` when it is called first; that happens after so many seconds in any case."""
+    called = threading.Lock()
+
+    def call() -> None:
+        if called.acquire(blocking=False):
+            timer.cancel()
+            then()
+
+    timer = threading.Timer(min(within_s, threading.TIMEOUT_MAX), call)
+    timer.daemon = True
+    timer.start()
+    return call
+
+
 def edits(before: str, after: str) -> tuple[Edit, ...]:
     """Return the places where one text reads otherwise than another, by whole words."""
     old, new = _pieces(before), _pieces(after)
@@ -193,28 +199,30 @@ def edits(before: str, after: str) -> tuple[Edit, ...]:
 
 
 def _pieces(text: str) -> list[str]:
-    """Cut a text at its spaces, which stay with the word behind them; scripts without spaces at each character."""
-    words = text.split(" ")
-    pieces = [words[0], *(f" {word}" for word in words[1:])]
-    return [part for piece in pieces for part in ([piece] if piece.isascii() else _characters(piece))]
+    """Cut a text at its spaces, which stay with the word behind them; one that has none, at each character."""
+    first, *others = text.split(" ")
+    return [first, *(f" {word}" for word in others)] if others or text.isascii() else list(text)
 
 
-def _characters(piece: str) -> list[str]:
-    return [piece] if any(c.isascii() and c.isalpha() for c in piece) else list(piece)
+class Lane:
+    """Work done one after another, in a thread that begins with the first."""
 
-
-class _Lane:
-    """Work done one after another, in a thread."""
-
-    def __init__(self, name: str) -> None:
-        self._waiting: queue.Queue[Callable[[], object]] = queue.Queue(MAX_WAITING)
-        threading.Thread(target=self._run, name=name, daemon=True).start()
+    def __init__(self, name: str, most: int = MAX_WAITING) -> None:
+        self._waiting: queue.Queue[Callable[[], object]] = queue.Queue(most)
+        self._thread: threading.Thread | None = None
+        self._name = name
+        self._lock = threading.Lock()
 
     def put(self, work: Callable[[], object]) -> bool:
+        """Do work behind what waits; return whether there is room for it."""
         try:
             self._waiting.put_nowait(work)
         except queue.Full:
             return False
+        with self._lock:
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
         return True
 
     def _run(self) -> None:

@@ -4,14 +4,19 @@ Everything here is off unless the settings ask for it, and no caption waits for 
 """
 
 from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun, RingBuffer
 from streamer.correct.corrector import Corrector
 from streamer.correct.pipeline import Corrections
+from streamer.correct.spelling import Glossary, Spelling
+from streamer.correct.usual import usual_words
 from streamer.events import Event
 from streamer.live.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
+from streamer.live.translation import TranslatedSession, Translations
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
@@ -30,46 +35,76 @@ class Enrichment:
             self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings))
         needed = correctors or self.speakers is not None
         self.corrections = Corrections(correctors, deadline_s=settings.correction.deadline_s) if needed else None
+        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
+        # Any client may ask for translations.
+        self.translations = Translations(settings, model, engine.is_free_for)
 
     @property
     def failing(self) -> str:
         """Why something of it does not work, in a line; empty where all does."""
         failing = dict(self.corrections.failing) if self.corrections is not None else {}
+        if self.translations.failing:
+            failing["translation"] = self.translations.failing
         if self.speakers is not None and self.speakers.failing:
             failing["speakers"] = self.speakers.failing
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
-    def open(self, log: EventLog, ring: RingBuffer, heard: Callable[[], int]) -> "EnrichedSession":
-        """Add to the events of a session, from the first on. `heard` returns how far speech was looked for in it."""
-        return EnrichedSession(self, log, ring, heard)
+    def reload(self) -> None:
+        """Read again what may have changed. Raises ConfigError, and goes on as before."""
+        if self.glossary is not None:
+            self.glossary.reload()
+
+    def open(
+        self,
+        log: EventLog,
+        ring: RingBuffer,
+        language: str,
+        heard: Callable[[], int],
+        translation_s: Callable[[], float] = lambda: 0.0,
+    ) -> "EnrichedSession":
+        """Add to the events of a session in a language, or `auto`, from the first on.
+
+        heard : returns up to which sample speech was looked for
+        translation_s : returns the seconds that the translation of a final may take; 0 where none is wanted
+        """
+        return EnrichedSession(self, log, ring, language, heard, translation_s)
 
 
 class EnrichedSession:
     """What is added to one session."""
 
-    def __init__(self, enrichment: Enrichment, log: EventLog, ring: RingBuffer, heard: Callable[[], int]) -> None:
+    def __init__(
+        self,
+        enrichment: Enrichment,
+        log: EventLog,
+        ring: RingBuffer,
+        language: str,
+        heard: Callable[[], int],
+        translation_s: Callable[[], float],
+    ) -> None:
         self._ring = ring
+        self._spelling = Spelling(enrichment.glossary, language) if enrichment.glossary is not None else None
         corrections = enrichment.corrections
         self._finals = corrections.follow(log, self._read) if corrections is not None else None
         self._speakers: SpeakersOfSession | None = None
         if enrichment.speakers is not None and self._finals is not None:
-            own = SpeakersOfSession(enrichment.speakers, log, ring, heard, self._finals.relabel)
-            self._finals.label = lambda word: label_word(word, own.hearing)
-            self._speakers = own
+            self._speakers = SpeakersOfSession(enrichment.speakers, log, ring, heard, self._finals.relabel)
+            hearing = self._speakers.hearing
+            self._finals.label = lambda word: label_word(word, hearing)
+        self._translated = TranslatedSession(enrichment.translations, log, self._read, translation_s)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
-        return event if self._speakers is None else self._speakers.label(event)
+        for part in (self._spelling, self._speakers):
+            event = event if part is None else part.label(event)
+        return event
 
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when there is nothing left to add."""
-        finals = self._finals
-        if finals is None:
-            then()
-        elif self._speakers is None:
-            finals.finish(then)
-        else:
-            self._speakers.finish(lambda: finals.finish(then))
+        for part in (self._translated, self._finals, self._speakers):
+            if part is not None:
+                then = partial(part.finish, then)
+        then()
 
     def _read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:
@@ -78,5 +113,32 @@ class EnrichedSession:
             return None
 
 
+def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
+    """Return the glossary that the settings name; None where they name none. Raises ConfigError."""
+    path = settings.correction.glossary
+    return Glossary(Path(path), usual_words(model.tokenizer.encode)) if path else None
+
+
 def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
-    return []
+    wanted = settings.correction
+    glossary = open_glossary(settings, model)
+    correctors: list[Corrector] = []
+    if wanted.to:
+        from streamer.correct.language_model import LanguageModel
+
+        correctors.append(
+            LanguageModel(
+                wanted.to,
+                model=wanted.to_model,
+                api_key=wanted.api_key,
+                deadline_s=wanted.deadline_s,
+                terms=[] if glossary is None else glossary.texts,
+            )
+        )
+    if glossary is not None:
+        correctors.append(glossary)
+    if wanted.figures:
+        from streamer.correct.figures import Figures
+
+        correctors.append(Figures())
+    return correctors

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -56,10 +57,25 @@ def open_session(
         max_delay_s=settings.stream.max_delay_s,
         reserved=reserved,
         name=log.session,
-        on_event=lambda event: log.append(label(event if enriched is None else enriched.label(event))),
+        label=lambda event: label(event if enriched is None else enriched.label(event)),
+        on_event=log.append,
         on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
     )
-    enriched = enrichment.open(log, runner.ring, lambda: runner.position) if enrichment is not None else None
+    weakly = weakref.ref(runner)  # which refers to what is added: a session that is over goes at once
+
+    def heard() -> int:
+        served = weakly()
+        return served.position if served is not None else 0
+
+    def translation_s() -> float:
+        served = weakly()
+        if served is None or not served.settings.translated:
+            return 0.0
+        return math.inf if served.recorded else settings.correction.deadline_s
+
+    enriched = (
+        enrichment.open(log, runner.ring, chosen.language, heard, translation_s) if enrichment is not None else None
+    )
     log.append(ready_event(model, chosen.language))
     return runner
 
@@ -96,7 +112,8 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
         compression_ratio_threshold=_or(settings.decoding.compression_ratio_threshold, math.inf),
         language=model.choose_language(language, task),
-        task=task,
+        task="transcribe" if task == "both" else task,
+        translated=task == "both",
     )
     return _with_options(chosen, settings, model, options)
 

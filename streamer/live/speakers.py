@@ -4,6 +4,7 @@ import logging
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -71,8 +72,20 @@ class SpeakersOfSessions:
         self.failing = ""
         # Set where there may be something to do.
         self.wake = threading.Event()
-        self.sessions: list[SpeakersOfSession] = []
+        # Those that there may be something to do for; a session that is given up goes at once.
+        self._sessions: list[weakref.ref[SpeakersOfSession]] = []
+        # Those whose end waits for their labels.
+        self._ending: set[SpeakersOfSession] = set()
         threading.Thread(target=self._run, name="speakers", daemon=True).start()
+
+    def add(self, session: "SpeakersOfSession") -> None:
+        """Hear who speaks in a session as long as it is there."""
+        self._sessions.append(weakref.ref(session))
+
+    def end(self, session: "SpeakersOfSession") -> None:
+        """Keep a session until its labels are told."""
+        self._ending.add(session)
+        self.wake.set()
 
     def vector_of(self, samples: Float32Array) -> Float32Array | None:
         """Return the vector of what is said; None where that is nothing, or cannot be told."""
@@ -88,10 +101,22 @@ class SpeakersOfSessions:
 
     def _run(self) -> None:
         while True:
-            self.wake.wait(_POLL_S if any(session.hearing.is_open for session in self.sessions) else None)
+            self.wake.wait(_POLL_S if any(self._each(lambda session: session.hearing.is_open)) else None)
             self.wake.clear()
-            while sum(self._step(session) for session in tuple(self.sessions)):  # a window each in turn
+            while any(self._each(self._step)):  # a window each in turn
                 pass
+            for session in [session for session in tuple(self._ending) if session.over]:
+                self._ending.discard(session)
+
+    def _each(self, do: Callable[["SpeakersOfSession"], bool]) -> list[bool]:
+        done = []
+        for known in tuple(self._sessions):
+            session = known()
+            if session is None or session.over:
+                self._sessions.remove(known)
+            else:
+                done.append(do(session))
+        return done
 
     def _step(self, session: "SpeakersOfSession") -> bool:
         went_on = False
@@ -100,8 +125,6 @@ class SpeakersOfSessions:
         except Exception:
             logger.exception("who speaks in a session cannot be told")
             session.end()
-        if session.over:
-            self.sessions.remove(session)
         return went_on
 
 
@@ -131,11 +154,12 @@ class SpeakersOfSession:
         # Where finals end whose labels may still change, in seconds, by their numbers; oldest first.
         self._recent: dict[int, float] = {}
         self._n_settled = 0
-        # What is called at the end, and until when it is put off; None before the end.
+        # What is called at the end, and until when it is put off; None before the end, and when it was called.
         self._then: Callable[[], object] | None = None
         self._until_s = math.inf
+        self._lock = threading.Lock()
         log.subscribe(self._take)
-        speakers.sessions.append(self)
+        speakers.add(self)
 
     def label(self, event: Event) -> Event:
         """Return a final with who says each word, from what is known by now. It waits for nothing."""
@@ -150,30 +174,35 @@ class SpeakersOfSession:
         self.hearing.end(self._ring.head)
         self._until_s = time.monotonic() + _END_S
         self._then = then
-        self._speakers.wake.set()
+        if self.over:  # it has failed
+            self.end()
+        else:
+            self._speakers.end(self)
 
     def step(self) -> bool:
         """Do a little work; return whether there may be more."""
-        late = time.monotonic() > self._until_s
+        late, has_ended = time.monotonic() > self._until_s, self._then is not None
         window = None if late else self.hearing.next_window(min(self._heard(), self._ring.head))
         if window is not None:
             samples = self._read(window)
             self.hearing.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
         for same in self.hearing.take_merged():
             self._log.append(Speakers(same=same))
-        over = window is None and self._then is not None
+        over = window is None and has_ended
         if over or self._n_settled != self.hearing.n_settled:
             self._n_settled = self.hearing.n_settled
             self._relabel_recent()
-        if window is None:
+        if over:
             self.end()
         return window is not None
 
     def end(self) -> None:
-        """Say that nothing more comes, where the session has ended."""
-        if self._then is not None:
-            self.over = True
-            self._then()
+        """Hear no more; where the session has ended, say that nothing more comes."""
+        self.over = True
+        with self._lock:
+            then, self._then = self._then, None
+        if then is not None:
+            then()
 
     def _relabel_recent(self) -> None:
         recent = tuple(self._recent.items())

@@ -45,6 +45,9 @@ _ERROR_CODES = {
 
 _CHANNEL = [0, 1]  # the first, of one
 
+# Numbers of speakers, from 0 in the order in which they spoke first; None where nobody asked for them.
+Speakers = dict[str, int] | None
+
 _SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
 
 
@@ -80,6 +83,8 @@ class Query(msgspec.Struct, frozen=True, kw_only=True):
     # Seconds between the words of a recording that end an utterance.
     utt_split: Annotated[float, msgspec.Meta(ge=0, le=1e6)] = 0.8
     paragraphs: bool = False
+    # Whether words say who speaks, where the session knows.
+    diarize: bool = False
 
     @property
     def punctuated(self) -> bool:
@@ -158,6 +163,7 @@ class Live(dialogue.Dialogue):
         # When the client was heard last.
         self._heard_from_s = 0.0
         self._model = ""
+        self._speakers: Speakers = {} if query.diarize else None
         # Where the newest final ends, in seconds.
         self._final_until = 0.0
         # Start and end (None: not yet) of each stretch of speech that is not final.
@@ -353,7 +359,7 @@ class Live(dialogue.Dialogue):
                 "is_final": final,
                 "speech_final": speech_final,
                 "from_finalize": from_finalize,
-                "channel": {"alternatives": [_alternative(words, self._query.punctuated, start)]},
+                "channel": {"alternatives": [_alternative(words, self._query.punctuated, start, self._speakers)]},
                 "metadata": {"request_id": self._request_id, **_model(self._model)},
             }
         )
@@ -365,7 +371,8 @@ def write_answer(
     """Return the JSON that answers a recording."""
     used = _model(model)
     words = [word for segment in segments for word in segment.final.words]
-    best = _alternative(words, query.punctuated)
+    speakers: Speakers = {} if query.diarize else None
+    best = _alternative(words, query.punctuated, speakers=speakers)
     utterances = _split(words, lambda word, following: following.start - word.end >= query.utt_split)
     if query.paragraphs:
         best["paragraphs"] = _paragraphs(utterances, query.punctuated)
@@ -375,7 +382,12 @@ def write_answer(
     results: dict[str, Any] = {"channels": [channel]}
     if query.utterances:
         results["utterances"] = [
-            {**_span(part), **_alternative(part, query.punctuated), "channel": 0, "id": str(uuid.uuid4())}
+            {
+                **_span(part),
+                **_alternative(part, query.punctuated, speakers=speakers),
+                "channel": 0,
+                "id": str(uuid.uuid4()),
+            }
             for part in utterances
         ]
     metadata = {
@@ -391,7 +403,9 @@ def write_answer(
     return {"metadata": metadata, "results": results}
 
 
-def _alternative(words: Sequence[Word], punctuated: bool, from_s: float = 0.0) -> dict[str, Any]:
+def _alternative(
+    words: Sequence[Word], punctuated: bool, from_s: float = 0.0, speakers: Speakers = None
+) -> dict[str, Any]:
     """Return transcript, confidence and words; none of them begins before `from_s`."""
     written: list[dict[str, Any]] = []
     transcript = ""
@@ -403,6 +417,8 @@ def _alternative(words: Sequence[Word], punctuated: bool, from_s: float = 0.0) -
             written.append({"word": letters or word.word.strip(), **times, "confidence": round(word.probability, 4)})
             if punctuated:
                 written[-1]["punctuated_word"] = word.word.strip()
+            if speakers is not None and word.speaker:
+                written[-1]["speaker"] = speakers.setdefault(word.speaker, len(speakers))
         elif punctuated:  # a dash that stands alone, or the like, is no word
             written[-1]["punctuated_word"] += word.word.rstrip()
     confidence = round(sum(word.probability for word in words) / len(words), 4) if words else 0.0

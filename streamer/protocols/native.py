@@ -9,7 +9,7 @@ import msgspec
 from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE, PcmFormat
 from streamer.errors import ProtocolError
 
-StreamTask = Literal["transcribe", "translate"]
+StreamTask = Literal["transcribe", "translate", "both"]
 Command = Literal["flush", "pause", "resume", "clear"]
 Kind = Literal["start", "set", "finish"] | Command
 
@@ -55,7 +55,7 @@ class SessionOptions:
     # Languages that `auto` may find, at most as many as Whisper knows; empty: all.
     languages: Annotated[tuple[Annotated[str, _LANGUAGE_FOUND], ...], _list_of(_LANGUAGE_FOUND, 100)] | None = None
 
-    # Whether to write what is said or its English translation.
+    # Whether to write what is said, its English translation, or the one with the other beside it.
     task: Annotated[StreamTask, _one_of(StreamTask)] | None = None
 
     # Text shown to the model before the first window, as if it had been said.

@@ -18,8 +18,9 @@ import msgspec
 import platformdirs
 
 from streamer.errors import ConfigError, HistoryError, ProtocolError, UnknownEventError
-from streamer.events import Event, Final, Gap, Ready, from_json
+from streamer.events import Event, Final, Gap, Ready, Revision, Speakers, from_json
 from streamer.outside import one_line, printable
+from streamer.sinks.subtitles.revised import SpeakerNames, revised
 
 AUTO = "auto"  # the setting that puts the file into the user's data directory
 
@@ -38,7 +39,7 @@ KEEP_NEWEST = 1000  # events of a running session that retention never deletes
 _SESSION = """
 SELECT n, id, own, source, model, language, ready, started, ended, dropped_seq, dropped_s,
     (SELECT count(*) FROM events WHERE session = n),
-    coalesce((SELECT end_s FROM events WHERE session = n ORDER BY seq DESC LIMIT 1), 0)
+    coalesce((SELECT end_s FROM events WHERE session = n AND end_s IS NOT NULL ORDER BY seq DESC LIMIT 1), 0)
 FROM sessions
 """
 _HITS = """
@@ -55,6 +56,12 @@ SELECT events.id, seq, coalesce(end_s, 0), session FROM events JOIN sessions ON 
 WHERE (at < :before OR :too_large) AND (ended IS NOT NULL OR :kept = 0 OR seq <
     coalesce((SELECT seq FROM events AS newest WHERE session = n ORDER BY seq DESC LIMIT 1 OFFSET :kept - 1), 0))
 ORDER BY at LIMIT :most
+"""
+
+# What changes finals, by the beginning of its JSON.
+_CHANGES = """
+SELECT seq, event FROM events
+WHERE session = ? AND (event GLOB '{"type":"revision",*' OR event GLOB '{"type":"speakers",*')
 """
 
 # Sessions of which nothing is left.
@@ -236,6 +243,36 @@ class HistoryFile:
         while events := self.events(session.number, after):
             yield events
             after = events[-1].seq
+
+    def newest(self, session: KeptSession) -> Iterator[list[Event]]:
+        """Yield the same as `transcript`, but each final as it reads by now, and no event that has changed one."""
+        names = SpeakerNames()
+        # Number of the newest revision of each final.
+        numbers: dict[int, int] = {}
+        with self._connected() as connection:
+            for seq, text in connection.execute(f"{_CHANGES} ORDER BY seq", (session.number,)):
+                match self._event(text, seq):
+                    case Revision(of=of):
+                        numbers[of] = seq
+                    case Speakers() as speakers:
+                        names.learn(speakers)
+        for events in self.transcript(session):
+            revisions = self._revisions(session, [numbers[event.seq] for event in events if event.seq in numbers])
+            yield [
+                names.named(revised(event, revisions.get(event.seq))) if isinstance(event, Final) else event
+                for event in events
+                if not isinstance(event, Revision | Speakers)
+            ]
+
+    def _revisions(self, session: KeptSession, numbers: Sequence[int]) -> dict[int, Revision]:
+        """Return revisions of a session by the numbers of their finals."""
+        if not numbers:
+            return {}
+        where = f"AND seq IN ({','.join(map(str, numbers))})"
+        with self._connected() as connection:
+            rows = connection.execute(_CHANGES + where, (session.number,)).fetchall()
+        events = (self._event(text, seq) for seq, text in rows)
+        return {event.of: event for event in events if isinstance(event, Revision)}
 
     def search(
         self,
@@ -443,6 +480,12 @@ def insert_event(connection: sqlite3.Connection, event: Event, at: float) -> Non
     )
     if isinstance(event, Final) and event.text.strip() and cursor.rowcount == 1:
         connection.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (cursor.lastrowid, _spaced(event.text)))
+    elif isinstance(event, Revision):  # who searches finds what is shown
+        connection.execute(
+            "INSERT OR REPLACE INTO texts (rowid, text)"
+            " SELECT events.id, ? FROM events JOIN sessions ON n = session WHERE sessions.id = ? AND seq = ?",
+            (_spaced(event.text), event.session, event.of),
+        )
 
 
 def end_session(connection: sqlite3.Connection, id: str, at: float) -> None:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from streamer.errors import ConfigError, HistoryError
-from streamer.events import Event, Final, Gap
+from streamer.events import Final, Gap
 from streamer.server.history_file import HistoryFile, KeptSession, utc
 from streamer.server.http import HEADERS, respond_error, respond_json
 from streamer.sinks.subtitles import open_writer
@@ -173,7 +173,8 @@ def _written(history: HistoryFile, session: KeptSession, format: str) -> Iterato
         stream.truncate()
         return text
 
-    for events in history.transcript(session):
+    # JSON Lines have each event as it came, what changed finals included.
+    for events in history.transcript(session) if format == "jsonl" else history.newest(session):
         for event in events:
             writer.handle(event)
         yield written()
@@ -182,33 +183,24 @@ def _written(history: HistoryFile, session: KeptSession, format: str) -> Iterato
 
 
 def _json(history: HistoryFile, session: KeptSession) -> Iterator[str]:
-    """Yield what `JsonWriter` would write, without holding all of it: the file is read once for each list in it."""
-
-    def each(kind: type[Event]) -> Iterator[Event]:
-        return (event for events in history.transcript(session) for event in events if isinstance(event, kind))
-
-    def list_of(kind: type[Event]) -> Iterator[str]:
-        for i, event in enumerate(each(kind)):
-            yield (",\n" if i else "\n") + msgspec.json.encode(without_envelope(event)).decode("utf-8")
-
+    """Yield what `JsonWriter` would write, without holding more of it than the text."""
+    texts: list[str] = []
+    gaps: list[dict[str, object]] = []
     language = ""
-    yield '{"text": "'
-    space = ""
-    for final in each(Final):
-        assert isinstance(final, Final)
-        language = language or final.language
-        if text := file_line(final.text):
-            yield msgspec.json.encode(space + text).decode("utf-8")[1:-1]
-            space = " "
-    yield f'", "language": {_quoted(language)}, "model": {_quoted(session.model)}, "segments": ['
-    yield from list_of(Final)
-    yield '], "gaps": ['
-    yield from list_of(Gap)
-    yield "]}\n"
+    yield _encoded({"model": session.model})[:-1] + ', "segments": ['
+    for events in history.newest(session):
+        for event in events:
+            if isinstance(event, Final):
+                yield (",\n" if texts else "\n") + _encoded(without_envelope(event))
+                texts.append(file_line(event.text))
+                language = language or event.language
+            elif isinstance(event, Gap):
+                gaps.append(without_envelope(event))
+    yield "], " + _encoded({"gaps": gaps, "language": language, "text": " ".join(filter(None, texts))})[1:] + "\n"
 
 
-def _quoted(text: str) -> str:
-    return msgspec.json.encode(text).decode("utf-8")
+def _encoded(value: object) -> str:
+    return msgspec.json.encode(value).decode("utf-8")
 
 
 def _in_chunks(pieces: Iterator[str]) -> Iterator[str]:

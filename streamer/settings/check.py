@@ -7,6 +7,7 @@ import dataclasses
 from pathlib import Path
 
 from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.correct.glossary import read_terms
 from streamer.errors import ConfigError
 from streamer.settings.apply import clip_seconds, decode_options, initial_prompt, temperatures, text_tokens
 from streamer.settings.table import DecodingSettings, Settings
@@ -54,6 +55,8 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     if decoding.grammar:
         Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
     check_hotwords(decoding.hotwords)
+    if settings.correction.glossary:
+        read_terms(Path(settings.correction.glossary))
     clip_seconds(decoding.clip_timestamps)
     if decoding.hallucination_silence_threshold is not None and not decoding.word_timestamps:
         raise ConfigError(
@@ -87,7 +90,7 @@ def check_options_of_model(decoding: DecodingSettings, model: WhisperModel) -> N
     Raises ConfigError.
     """
     tokenizer, n_text_ctx = model.tokenizer, model.dims.n_text_ctx
-    tokenizer.choose_language(decoding.language, "translate" if decoding.task == "both" else decoding.task)
+    model.choose_language(decoding.language, decoding.task)
     check_decode_options(decode_options(decoding, model), model)
     room = n_text_ctx // 2 - max(decoding.sample_len or 0, START_TOKENS + 1)
     if decoding.prefix and room <= 0:
@@ -147,8 +150,6 @@ def _check_search(decoding: DecodingSettings, *, streaming: bool) -> None:
     if decoding.patience is not None and beam_size is None:
         raise ConfigError(f"patience is {decoding.patience:g} without beam_size: set beam_size as well")
     if streaming:
-        if decoding.task == "both":
-            raise ConfigError("task is both, and live captions have one: expected transcribe or translate")
         return
     if temperatures(decoding) == (0.0,) and best_of is not None:
         if beam_size is not None:

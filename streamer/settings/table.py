@@ -255,11 +255,12 @@ class DecodingSettings:
     )
     task: str = _openai(
         "transcribe",
-        "transcribe; translate, into English; both (files only), each in its turn",
+        "transcribe; translate, into English; both, the one with the other beside it",
         choices=("transcribe", "translate", "both"),
         metavar="T",
         live=True,
-        more="`both` makes two texts of each window, which is encoded once",
+        more="Of a file `both` makes two texts; live the translation follows each sentence"
+        " ([correction.md](correction.md#translation))",
         use="captions in the original and in English",
     )
     beam_size: int | None = _openai(
@@ -738,7 +739,7 @@ class CorrectionSettings:
     )
     figures: bool = setting(False, "write numbers, dates and sums of money as figures where they are unambiguous")
     deadline_s: float = setting(
-        10.0, "time after a final beyond which its correction is given up", unit="s", low=0.5, high=600.0
+        10.0, "time after a final beyond which its correction or translation is given up", unit="s", low=0.5, high=600.0
     )
 
 

@@ -9,17 +9,23 @@ import io
 from pathlib import Path
 
 from streamer.errors import ConfigError
-from streamer.events import Event, Final
+from streamer.events import Event, Final, Revision, Speakers, Translation
 from streamer.sinks.subtitles import SubtitleOptions, open_writer
 
 FORMATS = {".srt": "srt", ".vtt": "vtt", ".txt": "text", ".jsonl": "jsonl"}
+
+# Finals that wait for their revisions; the file has them all the same, as they read so far.
+N_WAITING = 20
 
 # A file of so many characters is kept and another one begun, since each final writes all of it: days of subtitles.
 MAX_CHARS = 4 << 20
 
 
 class GrowingFile:
-    """A file of finals. What lies in its place is kept as `captions-1.srt`, or with the next number that is free."""
+    """A file of finals as they read by now.
+
+    What lies in its place is kept as `captions-1.srt`, or with the next number that is free.
+    """
 
     def __init__(self, path: Path, options: SubtitleOptions) -> None:
         """Begin the file. Raises ConfigError where it cannot be written, or its ending is that of no format."""
@@ -27,8 +33,11 @@ class GrowingFile:
             raise ConfigError(f"--to {path} is no file that grows: expected one that ends with {', '.join(FORMATS)}")
         self._options = options
 
-        # The final that the writer was given last.
+        # The event that the writer was given last.
         self._taken: Event | None = None
+
+        # Characters of the file.
+        self._n_chars = 0
 
         try:
             self._path = path.resolve()  # a link stays one
@@ -42,11 +51,11 @@ class GrowingFile:
             raise ConfigError(f"--to {path} cannot be written ({error.strerror}): name another place") from None
 
     def handle(self, event: Event) -> None:
-        """Add a final. Raises OSError where the file cannot be replaced now; the final may be handed over again."""
-        if not isinstance(event, Final):
+        """Add a final. Raises OSError where the file cannot be replaced now; the event may be handed over again."""
+        if not isinstance(event, Final | Revision | Speakers | Translation):
             return
         if event is not self._taken:
-            if self._stream.tell() > MAX_CHARS:
+            if self._n_chars > MAX_CHARS and isinstance(event, Final):
                 self._keep()
                 self._begin()
             self._writer.handle(event)
@@ -58,11 +67,13 @@ class GrowingFile:
 
     def _begin(self) -> None:
         self._stream = io.StringIO()
-        self._writer = open_writer(FORMATS[self._path.suffix.lower()], self._stream, self._options)
+        format = FORMATS[self._path.suffix.lower()]
+        self._writer = open_writer(format, self._stream, self._options, n_waiting=N_WAITING)
 
     def _replace(self) -> None:
         writer, stream = copy.deepcopy((self._writer, self._stream))
         writer.close()
+        self._n_chars = stream.tell()
         replace(self._path, stream.getvalue())
 
     def _keep(self) -> None:

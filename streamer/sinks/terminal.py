@@ -6,15 +6,20 @@ from rich.console import Console, ConsoleOptions, Group, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from streamer.events import End, Error, Event, Final, Gap, Partial
+from streamer.events import End, Error, Event, Final, Gap, Partial, Revision, Speakers, Translation
 from streamer.outside import one_line, printable
+from streamer.sinks.subtitles.revised import revised, speaker_of, turns
 
 MAX_LIVE_LINES = 6  # what is being said stays a few lines, however long the sentence
 UNSTABLE_STYLE = "dim"
+LATER_STYLE = "cyan"  # of what is learnt later
+MAX_REMEMBERED = 50  # finals, for their revisions
 
 
 class TerminalSink:
     """Finals scroll up as plain lines; what is being said stands below them and is redrawn as it changes.
+
+    A final that reads better later is written once more, behind `~`, and so is what else is learnt.
 
     Where the console is not a terminal, only the finals are written, one a line and flushed at once, so that the
     output can be piped.
@@ -36,6 +41,9 @@ class TerminalSink:
                 redirect_stderr=sys.stderr.isatty(),
             )
 
+        # The newest finals, as they were written last, by session and number.
+        self._finals: dict[tuple[str, int], Final] = {}
+
         # Whether the region is on screen; it is from the first event to close().
         self._started = False
 
@@ -53,7 +61,18 @@ class TerminalSink:
             case Partial():
                 self._live.update(_Tail(_caption(event)), refresh=True)
             case Final():
+                self._finals[event.session, event.seq] = event
+                if len(self._finals) > MAX_REMEMBERED:
+                    del self._finals[next(iter(self._finals))]
                 self._settle(Text(_line(event)))
+            case Revision() if (final := self._finals.get((event.session, event.of))) is not None:
+                newer = self._finals[event.session, event.of] = revised(final, event)
+                if (line := _line(newer)) != _line(final):
+                    self._console.print(Text(f"~ {line}", LATER_STYLE))
+            case Speakers(same=(label, other)):
+                self._console.print(Text(f"~ {one_line(label)} is {one_line(other)}", LATER_STYLE))
+            case Translation():
+                self._console.print(Text(one_line(event.text), f"{LATER_STYLE} italic"))
             case Gap():
                 self._settle(
                     Text(f"[{event.start:.1f} s to {event.end:.1f} s not heard: {one_line(event.reason)}]", "yellow")
@@ -80,8 +99,8 @@ class TerminalSink:
 
 
 def _line(final: Final) -> str:
-    text = one_line(final.text)
-    return f"{one_line(final.speaker)}: {text}" if final.speaker and text else text
+    spoken = ((one_line(speaker_of(turn) or final.speaker), one_line(turn.text)) for turn in turns(final))
+    return "\n".join(f"{speaker}: {text}" if speaker and text else text for speaker, text in spoken)
 
 
 def _caption(partial: Partial) -> Text:

@@ -1,4 +1,4 @@
-"""Finals posted as JSON, signed.
+"""Finals, and what is learnt of them, posted as JSON, signed.
 
 Source: Standard Webhooks 1.0 (standardwebhooks.com) for the headers and the signature; draft-ietf-httpapi-idempotency-
 key-header for `Idempotency-Key`.
@@ -11,14 +11,14 @@ import hmac
 import time
 
 from streamer.errors import ConfigError
-from streamer.events import Event, Final
+from streamer.events import Event, Final, Revision, Speakers, Translation
 from streamer.sinks.post import PostingSink
 
 SECRET_PREFIX = "whsec_"  # of a key in base64  # noqa: S105
 
 
 class Webhook(PostingSink):
-    """A sink that posts each final with words. A post that is tried again has the same id."""
+    """A sink that posts each final with words, and each event about one. A post that is tried again has the same id."""
 
     def __init__(self, url: str, secret: str = "") -> None:
         """Prepare; empty `secret`: unsigned. Raises ConfigError where address or secret is broken."""
@@ -26,8 +26,10 @@ class Webhook(PostingSink):
         self._key = _key(secret)
 
     def handle(self, event: Event) -> None:
-        """Post a final. Raises PeerError."""
-        if not isinstance(event, Final) or not event.text.strip():
+        """Post an event. Raises PeerError."""
+        if not isinstance(event, Final | Revision | Speakers | Translation):
+            return
+        if isinstance(event, Final) and not event.text.strip():
             return
         body = event.to_json().encode("utf-8")
         name, timestamp = f"{event.session}-{event.seq}", str(int(time.time()))

@@ -1,5 +1,6 @@
 """Speakers from speaker vectors, as they come. Pure: times are arguments, and no audio is seen here."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -71,7 +72,7 @@ class Speaker:
         if n < _MIN_WINDOWS:
             return 1.0
         squared = (float(self.total @ self.total) / n - 1.0) / (n - 1)  # the mean similarity of two windows
-        return min(max(squared, _LEAST**2) ** 0.5 / _CLEAR, 1.0)
+        return min(math.sqrt(max(squared, _LEAST**2)) / _CLEAR, 1.0)
 
 
 class Clusters:
@@ -80,10 +81,10 @@ class Clusters:
     def __init__(self, known: Mapping[str, Float32Array], settings: ClusterSettings | None = None) -> None:
         """Begin with people who are known by name, from their vectors, each of length 1."""
         self._settings = settings or ClusterSettings()
-        self.speakers = [
-            Speaker(name, _ENROLLED_WINDOWS * vector, _ENROLLED_WINDOWS, enrolled=True)
-            for name, vector in known.items()
-        ]
+        n = _ENROLLED_WINDOWS
+        self.speakers = [Speaker(name, n * vector, n, enrolled=True) for name, vector in known.items()]
+        # Their vectors, shape (n_speakers, n_values); None where they have changed.
+        self._voices: Float32Array | None = None
         # Newest windows, in order; those from `_open` on are of the region that goes on.
         self.windows: list[Window] = []
         self._open = 0
@@ -96,26 +97,28 @@ class Clusters:
         """Take the next window of the open region, of which `speech_s` seconds are speech."""
         settings = self._settings
         self.windows.append(window)
-        similar = self.similarities([window])[0]
+        (similar,) = self.similarities([window])
         if any(s >= settings.new_below * speaker.clarity for s, speaker in zip(similar, self.speakers, strict=True)):
-            self._assign(window)
+            self._assign(window, similar)
         elif speech_s >= settings.min_speech_s:
             first, self._unconfirmed = self._unconfirmed, window
             if first is not None and float(first.vector @ window.vector) >= settings.sure_above:
                 self._n_new += 1
-                speaker = Speaker(f"S{self._n_new}", np.zeros_like(window.vector))
-                self.speakers.append(speaker)
-                self._count(first, speaker)
-                self._count(window, speaker)
+                self.speakers.append(Speaker(f"S{self._n_new}", np.zeros_like(window.vector)))
+                self._count(first, self.speakers[-1])
+                self._count(window, self.speakers[-1])
                 self._unconfirmed = None
 
     def end_region(self) -> list[tuple[str, str]]:
         """The open region is over: assign its windows again. Returns labels that are one person, (gone, kept)."""
-        for window in self.windows[self._open :]:
-            self._assign(window)
-        merged = self._merge()
-        if self.windows:
-            oldest_s = self.windows[-1].end_s - self._settings.keep_s
+        windows = self.windows[self._open :]
+        for window, similar in zip(windows, self.similarities(windows), strict=True):
+            self._assign(window, similar)
+        merged = []
+        while (pair := self._same()) is not None:
+            merged.append(self._merge(*pair))
+        if windows:
+            oldest_s = windows[-1].end_s - self._settings.keep_s
             self.windows = [window for window in self.windows if window.end_s > oldest_s]
         self._open = len(self.windows)
         return merged
@@ -124,12 +127,12 @@ class Clusters:
         """Return how similar windows are to the speakers, in their order: shape (n_windows, n_speakers)."""
         if not windows or not self.speakers:
             return np.zeros((len(windows), len(self.speakers)), dtype=np.float32)
-        voices = np.stack([speaker.voice for speaker in self.speakers])
-        return np.stack([window.vector for window in windows]) @ voices.T
+        if self._voices is None:
+            self._voices = np.stack([speaker.voice for speaker in self.speakers])
+        return np.stack([window.vector for window in windows]) @ self._voices.T
 
-    def _assign(self, window: Window) -> None:
+    def _assign(self, window: Window, similar: Float32Array) -> None:
         """Make a window part of the voice that it is surely of, and of no other."""
-        similar = self.similarities([window])[0]
         if not len(similar):
             return
         nearest = int(np.argmax(similar))
@@ -138,10 +141,10 @@ class Clusters:
         sure = best >= self._settings.sure_above * speaker.clarity and best - others >= self._settings.margin
         self._count(window, speaker if sure else None)
 
-    @staticmethod
-    def _count(window: Window, speaker: Speaker | None) -> None:
+    def _count(self, window: Window, speaker: Speaker | None) -> None:
         if window.speaker is speaker:
             return
+        self._voices = None
         if window.speaker is not None:
             window.speaker.total = window.speaker.total - window.vector
             window.speaker.n_windows -= 1
@@ -150,23 +153,24 @@ class Clusters:
             speaker.n_windows += 1
         window.speaker = speaker
 
-    def _merge(self) -> list[tuple[str, str]]:
-        merged = []
-        while (pair := self._same()) is not None:
-            kept, gone = pair
-            kept.total = kept.total + gone.total
-            kept.n_windows += gone.n_windows
-            for window in self.windows:
-                if window.speaker is gone:
-                    window.speaker = kept
-            self.speakers.remove(gone)
-            merged.append((gone.label, kept.label))
-        return merged
-
     def _same(self) -> tuple[Speaker, Speaker] | None:
-        """Return two speakers who are one, the earlier first. Who was enrolled comes before all others, and stays."""
-        for number, later in enumerate(self.speakers):
-            for earlier in self.speakers[:number]:
-                if not later.enrolled and float(earlier.voice @ later.voice) > self._settings.merge_above:
-                    return earlier, later
-        return None
+        """Return the two speakers who are most surely one, the earlier first. Who is enrolled stays."""
+        if len(self.speakers) < 2:
+            return None
+        voices = np.stack([speaker.voice for speaker in self.speakers])
+        n_enrolled = sum(speaker.enrolled for speaker in self.speakers)
+        alike = np.triu(voices @ voices.T, k=1)
+        alike[:, :n_enrolled] = 0.0
+        earlier, later = np.unravel_index(int(np.argmax(alike)), alike.shape)
+        same = alike[earlier, later] > self._settings.merge_above
+        return (self.speakers[earlier], self.speakers[later]) if same else None
+
+    def _merge(self, kept: Speaker, gone: Speaker) -> tuple[str, str]:
+        kept.total = kept.total + gone.total
+        kept.n_windows += gone.n_windows
+        for window in self.windows:
+            if window.speaker is gone:
+                window.speaker = kept
+        self.speakers.remove(gone)
+        self._voices = None
+        return gone.label, kept.label

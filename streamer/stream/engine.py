@@ -95,6 +95,10 @@ class Engine(Generic[Encoded]):
         """Whether some session's window is due, or at work."""
         return self._busy.n_busy > 0 or self._schedule.waits or self.n_waiting > 0
 
+    def is_free_for(self, duration_s: float) -> bool:
+        """Say whether no window is due or at work, nor will be for so long, unless speech begins."""
+        return not self.busy and all(runner.quiet_s >= duration_s for runner in self._runners())
+
     @property
     def failing(self) -> str:
         """What has failed in some session and is being tried again, in a few words; empty while all is well."""

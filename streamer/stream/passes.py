@@ -207,6 +207,15 @@ class Passes:
             return False  # speech goes on in a moment, or it is a pause
         return end - max(stretch.issued_end, stretch.start) >= self._interval
 
+    @property
+    def until_due(self) -> int | None:
+        """Samples of audio that have to come before a window can be due; None while nobody speaks."""
+        stretch, silence = self.current, self.heard - self.last_speech
+        if stretch is None or not stretch.open or silence >= PAUSE_SAMPLES:
+            return None
+        rest = self._interval - (self.heard - max(stretch.issued_end, stretch.start))
+        return max(0, min(rest, PAUSE_SAMPLES - silence))
+
     def next_window(self, first_word: int, now_s: float) -> Window | None:
         """Return the audio to transcribe next, None where nothing is due.
 

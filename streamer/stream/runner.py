@@ -125,15 +125,16 @@ class SessionRunner:
         reserved: bool = False,
         name: str = "",
         new_detector: Callable[[], SpeechDetector] = SpeechDetector,
+        label: Callable[[Event], Event] = lambda event: event,
         on_event: Callable[[Event], object],
         on_finished: Callable[[], object] = lambda: None,
     ) -> None:
         """Make a session for audio of a kind, of which the buffer holds `capacity_samples`.
 
         Live audio that has waited for `max_delay_s` when its turn comes is given up. A `reserved` session counts as
-        speaking when it is asked whether there is room for another. `name` is what the log calls it by. `on_event` and
-        `on_finished` are called under the session's lock, from the engine's threads: they hand on what they get, and
-        return.
+        speaking when it is asked whether there is room for another. `name` is what the log calls it by. `label` returns
+        an event as it is to be published; it sees the words of a text also where nobody wants them. It, `on_event` and
+        `on_finished` are called under the session's lock, from the engine's threads: they return at once.
         """
         self.logger = logging.LoggerAdapter(logger, {"session": name})
         self.ring = RingBuffer(capacity_samples)
@@ -143,6 +144,7 @@ class SessionRunner:
         # Whether what comes is not heard, as somebody has asked last.
         self.paused = False
         self._max_delay_s = max_delay_s
+        self._label = label
         self._on_event = on_event
         self._on_finished = on_finished
         # What tells the time, and what is to be called when there may be something to do; set by `start`.
@@ -178,6 +180,8 @@ class SessionRunner:
         # Since when the next window is due, and by when it should be encoded; None and infinity while none is.
         self._due_since_s: float | None = None
         self.deadline_s = math.inf
+        # For how long none will be, as audio comes at the pace of speech.
+        self.quiet_s = math.inf
         # Second of the audio up to which partials have shown words.
         self._shown_s = 0.0
         # Whether nothing is published any more: the session is finished, or was given up or removed.
@@ -504,6 +508,8 @@ class SessionRunner:
         self.ring.release(min(self.position, self._session.needed_from))
         waits = self._outage.waits(now_s)
         self.trying = waits or self._session.waiting_from is not None
+        until_due = self._session.until_due
+        self.quiet_s = math.inf if until_due is None else until_due / SAMPLE_RATE
         if waits or not self._session.next_window_due():
             self._due_since_s, self.deadline_s = None, math.inf
         else:
@@ -570,9 +576,10 @@ class SessionRunner:
                 self._stats.gap_s[event.reason] += event.end - event.start
             if isinstance(event, Partial | Final) and event.words:
                 self._note_delay(event)
-            if isinstance(event, Partial | Final) and not self.settings.words:
-                event = msgspec.structs.replace(event, words=())
             try:
+                event = self._label(event)
+                if isinstance(event, Partial | Final) and not self.settings.words:
+                    event = msgspec.structs.replace(event, words=())
                 self._on_event(event)
             except Exception:
                 self.logger.exception("a session's listener failed")

@@ -246,6 +246,11 @@ class Session:
         """Say whether `next_window` would return one."""
         return self._passes.due()
 
+    @property
+    def until_due(self) -> int | None:
+        """Samples of audio that have to come before a window can be due; None while nobody speaks."""
+        return self._passes.until_due
+
     def next_window(self, now_s: float) -> Window | None:
         """Return the audio to transcribe next, or None where nothing is due."""
         return self._passes.next_window(self._transcript.first_word, now_s)

@@ -49,6 +49,9 @@ class SessionSettings:
     task: str
     languages: tuple[str, ...] = ()
 
+    # Whether finals are translated into English besides (see `live.translation`).
+    translated: bool = False
+
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodeOptions | None = None
 

@@ -57,8 +57,8 @@ class WhisperModel:
     tokenizer: Tokenizer
     generation: GenerationConfig
     restart: Callable[[InferenceError], Runtime]
-    # Makes a runtime of the same compiled graphs, for windows of 30 s.
-    again: Callable[[Runtime], Runtime]
+    # Makes a runtime of the same compiled graphs, for windows of these lengths in seconds.
+    again: Callable[[Runtime, Sequence[int]], Runtime]
     # Called before each call of a graph; see `call_before`.
     before: Callable[[], None] = at_once
     # Whether it is being started again after a device failed, which may take minutes.
@@ -83,10 +83,12 @@ class WhisperModel:
 
         Raises ConfigError where the model does not know the language, or cannot translate.
         """
-        language = self.tokenizer.choose_language(wanted, task)
+        if task == "both" and self.tokenizer.known_languages == ["en"]:
+            raise ConfigError(f"task is both, and {self.name} hears English only: choose a multilingual model")
+        language = self.tokenizer.choose_language(wanted, "translate" if task == "both" else task)
         dims = self.dims
         # large-v3-turbo, distil-whisper. A warning: what they were fine-tuned for since, no file says.
-        if task == "translate" and dims.n_text_layer < dims.n_audio_layer // 2:
+        if task != "transcribe" and dims.n_text_layer < dims.n_audio_layer // 2:
             _warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
         return language
 
@@ -122,7 +124,7 @@ class WhisperModel:
         self.before = before
         self.runtime.call_before(before)
 
-    def twin(self) -> "WhisperModel":
+    def twin(self, windows_s: Sequence[int] = WHOLE_WINDOW) -> "WhisperModel":
         """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not."""
         seen = self.runtime
 
@@ -131,10 +133,10 @@ class WhisperModel:
             self.revive(seen, error)
             with self._lock:
                 seen = self.runtime
-                return self.again(seen)
+                return self.again(seen, windows_s)
 
         with self._lock:
-            runtime = self.again(seen)
+            runtime = self.again(seen, windows_s)
         return WhisperModel(self.name, self.origin, runtime, self.tokenizer, self.generation, restart, self.again)
 
 
@@ -181,9 +183,9 @@ class _Starter:
             source.name, source.origin, runtime, source.tokenizer, source.generation, self.restart, self.again
         )
 
-    def again(self, runtime: Runtime) -> Runtime:
-        """Return another runtime of the present graphs, for windows of 30 s."""
-        return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=WHOLE_WINDOW)
+    def again(self, runtime: Runtime, windows_s: Sequence[int]) -> Runtime:
+        """Return another runtime of the present graphs, for windows of these lengths."""
+        return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=windows_s)
 
     def restart(self, error: InferenceError) -> Runtime:
         """Return a new runtime after a device failed. Raises InferenceError where no device is left."""

@@ -13,7 +13,7 @@ from websockets.asyncio.server import ServerConnection, serve, unix_serve
 from streamer.client.captions import captions
 from streamer.client.connection import DaemonAddress, parse_address
 from streamer.errors import PeerError, UsageError
-from streamer.events import End, Event, Final, Ready
+from streamer.events import Edit, End, Event, Final, Ready, Revision, Speakers, Translation, Word
 from streamer.server.tls import Tls, renew_self_signed
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
@@ -421,3 +421,15 @@ async def test_an_answer_without_end_is_given_up() -> None:
         async with answering(answer) as address:
             with pytest.raises(PeerError):
                 await received(address)
+
+
+async def test_what_is_learnt_later_comes_as_events_of_its_own() -> None:
+    word = Word(word=" Text", start=2.0, end=2.5, probability=0.9, stable=True, speaker="S3")
+    learnt: list[Event] = [
+        Revision(of=2, by="glossary", text="Text", words=(word,), edits=(Edit(start=0, end=6, text="Text"),)),
+        Speakers(same=("S3", "S1")),
+        Translation(of=2, text="Text zwei", language="de"),
+    ]
+    events = [ready(), final(2), *(event.stamped(seq, "s") for seq, event in enumerate(learnt, 3)), end(6)]
+    async with daemon(sending(*events)) as (address, _):
+        assert (await received(address))[0] == events

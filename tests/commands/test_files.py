@@ -40,10 +40,10 @@ def test_a_name_that_is_nothing_is_left_to_the_reader() -> None:
 
 
 def planned(
-    *names: str, format: str | None = None, output: str | None = None, folder: Path | None = None
+    *names: str, format: str | None = None, output: str | None = None, folder: Path | None = None, task: str = ""
 ) -> list[tuple[str, str]]:
     """Return format and file of each text."""
-    plan = plan_texts([Path(name) for name in names], format, output, folder)
+    plan = plan_texts([Path(name) for name in names], format, output, folder, task=task)
     return [(text.format, str(text.target or "").replace("\\", "/")) for texts in plan.values() for text in texts]
 
 
@@ -71,6 +71,17 @@ def test_all_is_what_openai_whisper_writes(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     names = ["talk.txt", "talk.vtt", "talk.srt", "talk.tsv", "talk.json"]
     assert [target for _, target in planned("talk.mp4", format="all")] == names
+
+
+def test_a_translation_beside_the_transcript_has_a_file_of_its_own(tmp_path: Path) -> None:
+    assert planned("talk.mp4", output="podcast.srt", task="both") == [("srt", "podcast.srt"), ("srt", "podcast.en.srt")]
+    # These tell the two apart by themselves; on a terminal they take turns.
+    assert planned("talk.mp4", output="podcast.jsonl", task="both") == [("jsonl", "podcast.jsonl")]
+    assert planned("talk.mp4", task="both") == [("text", "")]
+    with pytest.raises(UsageError, match="translation as srt on standard output would be one broken file"):
+        planned("talk.mp4", format="srt", task="both")
+    with pytest.raises(UsageError, match="would both be"):
+        planned("talk.mp4", "talk.en.mp4", folder=tmp_path, format="srt", task="both")
 
 
 def test_recordings_of_one_name_have_a_text_each(tmp_path: Path) -> None:

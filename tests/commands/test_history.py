@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from streamer.cli import main
-from streamer.events import Gap
+from streamer.events import Gap, Revision, Translation
 from streamer.server.history import History
 from streamer.server.history_file import HistoryFile
 from streamer.stream.eventlog import EventLog
 from tests.server.support import final, ready
+from tests.sinks.finals import labelled
 
 
 @pytest.fixture
@@ -151,3 +152,26 @@ def test_a_history_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.
     assert streamer(path, "list") == 2
     assert "there is no history at" in capsys.readouterr().err
     assert not path.exists()
+
+
+def test_what_was_said_first_is_shown_on_request(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with contextlib.closing(History(path)) as history:
+        log = EventLog("new5", 100, keep=history.keeper(source="mic"))
+        log.append(ready())
+        said = log.append(final(1, "from Shavon"))
+        newer = labelled(final(1, "from Siobhan"), "S1", "S2")
+        log.append(Revision(of=said.seq, by="glossary", text=newer.text, words=newer.words, edits=()))
+        log.append(Translation(of=said.seq, text="von Siobhan", language="de"))
+        log.close()
+    newest = ["00:00:00  S1: from", "00:00:00  S2: Siobhan", "          [de] von Siobhan"]
+    for args, lines in (
+        (["show", "last"], newest),
+        (["show", "last", "--original"], ["00:00:00  from Shavon", newest[2]]),
+    ):
+        assert streamer(path, *args) == 0
+        assert capsys.readouterr().out.splitlines()[1:] == lines
+    for flags, text in (([], "S1: from\nS2: Siobhan\n"), (["--original"], "from Shavon\n")):
+        assert streamer(path, "export", "last", *flags) == 0
+        assert capsys.readouterr().out == text
+    assert streamer(path, "export", "last", "--format", "jsonl") == 0
+    assert [json.loads(line)["type"] for line in capsys.readouterr().out.splitlines()][2] == "revision"

@@ -97,11 +97,11 @@ def revisions(events: Sequence[Event]) -> list[tuple[int, str, str]]:
 
 
 def test_a_final_that_reads_better_is_told_before_the_end_and_names_what_changed() -> None:
-    events = corrected([Replacing({"shivon": "Siobhan"})], "good morning shivon", "nothing here")
+    events = corrected([Replacing({"shivon": "Siobhan"})], "nothing here", "good morning shivon")
     assert [event.type for event in events] == ["final", "final", "revision", "end"]
     assert isinstance(events[2], Revision)
     assert events[2].edits == (Edit(start=12, end=19, text=" Siobhan"),)
-    assert revisions(events) == [(1, "glossary", "good morning Siobhan")]
+    assert revisions(events) == [(2, "glossary", "good morning Siobhan")]
 
 
 def test_slow_correctors_follow_and_what_they_find_goes_through_the_quick_ones() -> None:

@@ -5,6 +5,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from streamer.errors import BusyError, ConfigError, StoppingError
@@ -151,6 +152,17 @@ def test_results_have_what_the_sdk_requires_and_words_in_both_spellings() -> Non
         {"word": "ann", "start": 0.85, "end": 1.1, "confidence": 0.5, "punctuated_word": "Ann."},
     ]
     assert best["words"][0]["word"] == "it's"
+
+
+def test_words_say_who_speaks_where_it_was_asked_and_is_known() -> None:
+    said = final("One two three.", 0.1, 0.9)
+    labels = ("Ann", None, "S1")
+    spoken = tuple(msgspec.structs.replace(w, speaker=s) for w, s in zip(said.words, labels, strict=True))
+    for asked, numbers in (("true", [0, None, 1]), ("false", [None] * 3)):
+        talk = Talk(diarize=asked)
+        talk.send(SECOND)
+        (result,) = talk.on(*speech(0.1, 0.9), msgspec.structs.replace(said, words=spoken))
+        assert [word.get("speaker") for word in result["channel"]["alternatives"][0]["words"]] == numbers
 
 
 def test_finals_follow_one_another_and_interim_results_begin_where_the_last_ended() -> None:

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from streamer.errors import ConfigError, HistoryError
-from streamer.events import Event, Final
+from streamer.events import Event, Final, Revision, Speakers, Translation
 from streamer.server import history_file as module
 from streamer.server.history import History
 from streamer.server.history_file import HistoryFile, KeptSession, utc
 from streamer.stream.eventlog import EventLog
 from tests.server.support import final, ready
+from tests.sinks.finals import labelled
 
 # What people may type into a field to search with.
 HOSTILE = [
@@ -293,3 +294,28 @@ def used_bytes(file: HistoryFile) -> int:
 
 def wal(file: HistoryFile) -> Path:
     return file.path.with_name(file.path.name + "-wal")
+
+
+def test_texts_are_read_and_found_as_they_read_by_now(history: History, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE_EVENTS", 2)
+    log = EventLog("s", 100, keep=history.keeper(source="mic"))
+    log.append(ready())
+    first = log.append(labelled(final(1, "with Shavon"), "S1", "S2"))
+    second = log.append(final(2, "", start=4.0))
+    for event, text in ((first, "with Chevron"), (first, "with Siobhan"), (second, "Ah."), (ready(), "no final")):
+        words = labelled(final(1, text), "S1", "S2").words
+        log.append(Revision(of=event.seq, by="glossary", text=text, words=words, edits=()))
+    log.append(Translation(of=first.seq, text="mit Siobhan", language="de"))
+    log.append(Speakers(same=("S2", "S1")))
+    file = history.file
+    (session,) = file.sessions(1)
+    assert session.end_s == 4.0
+    found = [event for events in file.newest(session) for event in events]
+    assert [getattr(event, "text", "") for event in found] == ["", "with Siobhan", "Ah.", "mit Siobhan"]
+    assert [word.speaker for word in found[1].words] == ["S1", "S1"]  # type: ignore[attr-defined]
+    assert [event.type for events in file.transcript(session) for event in events][3:7] == ["revision"] * 4
+    assert [(hit.seq, hit.snippet) for hit in file.search("siobhan", 9)] == [(first.seq, "with [Siobhan]")]
+    assert file.search("shavon", 9) == file.search("chevron", 9) == []
+    assert [hit.seq for hit in file.search("ah", 9)] == [second.seq]
+    assert sum(file.delete(session)) == 8
+    assert file.search("siobhan", 9) == []

@@ -3,6 +3,7 @@
 import itertools
 import json
 
+from streamer.events import Revision
 from tests.browser import Page, browse
 from tests.server.support import Running, as_json, final, partial, serving
 
@@ -52,7 +53,7 @@ async def alphas(page: Page) -> list[list[int]]:
 
 async def test_with_the_styles_of_obs_all_but_the_words_is_transparent_and_other_pages_take_none() -> None:
     async with serving() as running, browse(width=400, height=200) as page:
-        await opened(running, page, f"{running.url}overlay?background=00000080&size=30")
+        await opened(running, page, f"{running.url}overlay?background=00000080&size=30&fade=0")
         await page.evaluate(OBS_STYLES)
         running.log.append(final(1, "good morning"))
         await page.wait_for(lines_are("good morning"))
@@ -60,6 +61,13 @@ async def test_with_the_styles_of_obs_all_but_the_words_is_transparent_and_other
         rows = await alphas(page)
         assert {alpha for row in rows[:100] for alpha in row} == {0}
         assert {0, 128, 255} <= {alpha for row in rows[100:] for alpha in row}  # around, behind and in the words
+        # What reads better later changes in its place.
+        said = running.log.append(final(2, "from shavon"))
+        running.log.append(partial(3, "and more", 3))
+        await page.wait_for(lines_are("good morning from", "shavon and"))
+        for text in ("from Chevron", "from Siobhan O'Hara"):
+            running.log.append(Revision(of=said.seq, by="glossary", text=text, words=(), edits=()))
+        await page.wait_for(lines_are("good morning from", "Siobhan O'Hara and"))
         assert page.problems == []
         for path in ("", "settings"):
             await page.goto(running.url + path)

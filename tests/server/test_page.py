@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 
+from streamer.correct.pipeline import edits
 from streamer.errors import AudioFileError, BusyError
-from streamer.events import Error, Gap, Speech
+from streamer.events import Error, Final, Gap, Revision, Speakers, Speech, Translation
 from streamer.server import front
 from streamer.server.history import History
 from streamer.server.tokens import TokenFile, new_token
@@ -22,6 +23,7 @@ from tests.cutting import cutting
 from tests.protocols.recorded import segment
 from tests.server.support import final, opened_log, partial, ready, serving, within
 from tests.server.test_rest import NotedRecordings
+from tests.sinks.finals import labelled
 
 LIVE = "['live', 'speech'].includes(document.querySelector('#status').dataset.state)"
 FINALS = "[...document.querySelectorAll('#finals .text')].map(p => p.textContent)"
@@ -103,6 +105,48 @@ async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
         assert await page.text("#finals .who") == "Speaker 1"
 
 
+async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_first() -> None:
+    lines = "[...document.querySelectorAll('#finals p')].map((p) => p.innerText)"
+    async with serving() as running, browse(running.url) as page:
+
+        def revise(of: Final, text: str, *speakers: str) -> None:
+            words = labelled(final(1, text), *speakers).words
+            running.log.append(Revision(of=of.seq, by="x", text=text, words=words, edits=edits(of.text, text)))
+
+        await page.evaluate(
+            "window.heard = []; new MutationObserver((found) => found.forEach(({ addedNodes }) =>"
+            " heard.push(...[...addedNodes].map((p) => p.textContent))))"
+            ".observe(document.querySelector('#spoken'), { childList: true })"
+        )
+        first, second = (running.log.append(final(n, text)) for n, text in ((1, "from shavon"), (2, "the next")))
+        await page.wait_for("heard.join() === 'from shavon,the next'")
+        revise(first, "from Siobhan")
+        await page.wait_for("heard[2] === 'Corrected: from Siobhan'")
+        assert await page.evaluate(lines) == ["from Siobhan", "the next"]
+        assert await page.text(".changed") == "Siobhan"
+        await page.evaluate("document.querySelector('.revised').focus()")
+        for kind in ("keyDown", "keyUp"):
+            await page.command("Input.dispatchKeyEvent", type=kind, key="Enter", windowsVirtualKeyCode=13, text="\r")
+        assert await page.evaluate("document.querySelector('.revised').ariaExpanded") == "true"
+        assert await page.evaluate("document.querySelector('.first').checkVisibility()")
+        assert await page.text(".first") == "from shavon"
+
+        # Only who speaks is news: it is shown, what is open stays so, and nothing is read again.
+        revise(first, "from Siobhan", "S1", "S3")
+        revise(second, "the next", "S1", "S1")
+        await page.wait_for(f"{lines}.at(-1).startsWith('S1')")
+        running.log.append(Speakers(same=("S3", "S1")))
+        running.log.append(Translation(of=second.seq, text="der nächste", language="de"))
+        await page.wait_for("document.querySelector('.translation')?.lang === 'de'")
+        assert await page.evaluate(lines) == ["S1\nfrom Siobhan\nfrom shavon", "the next\nder nächste"]
+        assert await page.evaluate("document.activeElement.ariaExpanded") == "true"
+        revise(running.log.append(final(3, "and shavon")), "and Siobhan")
+        await page.wait_for("heard.at(-1).endsWith('and Siobhan')")
+        assert len(await page.evaluate("heard")) in (4, 5)  # it is read once, but where the page was slow
+        assert await saved(page) == "S1: from Siobhan\nthe next\nand Siobhan\n"
+        assert page.problems == []
+
+
 async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: Path) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     inside = "[...document.querySelectorAll('#finals p')].filter((p) => p.getBoundingClientRect().top >= {}).length"
@@ -112,15 +156,21 @@ async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: 
         async with serving(log, history_file=history.file) as running, browse(running.url) as page:
             running.health["notice"] = "nano.en knows few words"
             await page.wait_for(LIVE)
+            said = log.append(labelled(final(0, "they said shavon"), "S1", "S1", "S2"))
+            words = labelled(final(0, "they said Siobhan"), "S1", "S1", "S2").words
+            new = edits(said.text, "they said Siobhan")
+            log.append(Revision(of=said.seq, by="glossary", text="they said Siobhan", words=words, edits=new))
+            log.append(Translation(of=said.seq, text="sie sagten Siobhan", language="de"))
             for n in range(1, 10):
-                said = final(n, "we have a long word, Donaudampfschifffahrtsgesellschaft")
-                doubted = tuple(msgspec.structs.replace(word, probability=0.3) for word in said.words)
-                log.append(msgspec.structs.replace(said, words=doubted, speaker=str(n % 6)))
+                long = final(n, "we have a long word, Donaudampfschifffahrtsgesellschaft")
+                doubted = tuple(msgspec.structs.replace(word, probability=0.3) for word in long.words)
+                log.append(msgspec.structs.replace(long, words=doubted, speaker=str(n % 6)))
             log.append(Error(code="x", message="the microphone is gone: plug it in again", fatal=False))
             log.append(partial(11, "and so", 3))
             await page.wait_for("document.querySelector('#unstable').textContent === ' so'")
             for name in ("times", "doubts"):
                 await page.click(f"#display [name={name}]")
+            await page.click(".revised")
             await page.click("#find")
             grounds = set()
             for scheme in ("light", "dark"):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.events import Error, Event, Final, Ready, Speech
+from streamer.events import Error, Event, Final, Ready, Revision, Speech
 from streamer.server import history_file
 from streamer.server.history import History
 from streamer.server.replay import earlier_events
@@ -34,6 +34,10 @@ def say(log: EventLog, *texts: str) -> None:
         log.append(final(log.last_seq, text, start=float(log.last_seq)))
 
 
+def revise(log: EventLog, of: int, text: str) -> None:
+    log.append(Revision(of=of, by="glossary", text=text, words=(), edits=()))
+
+
 def brief(events: list[Event]) -> list[str]:
     return [f"{event.session}:{getattr(event, 'text', event.type)}" for event in events]
 
@@ -47,15 +51,17 @@ async def test_the_rest_of_a_session_and_all_later_ones_come_first(history: Hist
     say(begun(history, "a"), "one", "two")  # killed: it has no end
     b = begun(history, "b")
     say(b, "three")
+    revise(b, 3, "Three")
     b.close()
     say(begun(history, "client", own=False), "not for all")
     feed = begun(history, "c")
     say(feed, "four")
-    rest = ["b:ready", "b:three"]
+    rest = ["b:ready", "b:three", "b:Three"]
     assert await earlier(history, feed, "a", 0) == ["a:ready", "a:one", "a:two", *rest]
     assert await earlier(history, feed, "a", 3) == ["a:two", *rest]
     assert await earlier(history, feed, "a", 5) == rest
     assert await earlier(history, feed, "a", 99) == rest
+    assert await earlier(history, feed, "b", 3) == ["b:Three"]
     assert await earlier(history, feed, "b", 4) == []
     for unknown in ("client", "never", "c"):
         assert await earlier(history, feed, unknown, 0) == []

@@ -1,13 +1,17 @@
 """static/transcript.js and static/formats.js in a real browser: events in, entries and files out."""
 
 import json
+import re
 from typing import Any
 
 import msgspec
 
-from streamer.events import Event, Final, Word
+from streamer.correct.pipeline import edits
+from streamer.events import Event, Final, Revision, Speakers, Translation, Word
 from tests.browser import browse
 from tests.server.support import final, partial, ready, serving
+from tests.server.test_protocol_document import blocks
+from tests.sinks.finals import labelled
 
 # In the page: takes events, and returns the transcript as data and in each format.
 TAKE = """
@@ -78,3 +82,50 @@ async def test_a_transcript_is_kept_and_written() -> None:
         found = await take(ready(), evil)
         assert found["txt"] == "Speaker 1: <b>1 --> 2 & so on\n"
         assert "\n<v Speaker 1>&lt;b&gt;1 --&gt; 2 &amp; so on\n\n" in found["vtt"]
+
+        # Who speaks is a run of words; labels that are one person become one run, and names come where they change.
+        talk = labelled(spoken("hi there you too fine", 0.0), "S1", "S1", "S3", None, "S2")
+        events = (ready(), talk, labelled(spoken("go on", 9.0), "S1"), spoken("who is it", 20.0))
+        found = await take(*events)
+        assert found["txt"] == "S1: hi there\nS3: you too\nS2: fine\nS1: go on\nwho is it\n"
+        assert re.findall("<v .*", found["vtt"]) == ["<v S1>hi there", "<v S3>you too", "<v S2>fine", "<v S1>go on"]
+        merged = (Speakers(same=("S3", "S2")), Speakers(same=("S2", "S1")), labelled(spoken("yes", 30.0), "S3"))
+        found = await take(*events, *merged)
+        assert found["txt"] == "S1: hi there you too fine\ngo on\nwho is it\nS1: yes\n"
+        assert "S2" not in found["srt"] + found["vtt"]
+
+        # The newest revision holds, with its words; what was written first stays known.
+        first, second = "we met 👋 shavon there", "we met 👋 Siobhán there"
+        words = labelled(spoken(second, 2.0), *["S1"] * 3, "S2").words
+        newer = Revision(of=2, by="glossary", text=second, words=words, edits=edits(first, second))
+        plain = Revision(of=2, by="speakers", text=first, words=words, edits=())
+        gone = Revision(of=77, by="glossary", text="nothing", words=(), edits=())
+        translation = Translation(of=2, text="wir trafen Siobhán", language="de")
+        found = await take(ready(), spoken(first, 2.0), plain, gone, newer, translation, final(2, "ok", 9.0))
+        entry = found["saved"][0]
+        assert (entry["text"], entry["first"]) == (second, first)
+        assert [second.encode("utf-16-le")[2 * a : 2 * b].decode("utf-16-le") for a, b in entry["changes"]] == [
+            "Siobhán"
+        ]
+        assert entry["translation"] == {"text": "wir trafen Siobhán", "language": "de"}
+        assert found["txt"] == "S1: we met 👋\nS2: Siobhán there\nok\n"
+        found = await take(ready(), spoken(first, 2.0), newer, msgspec.structs.replace(newer, text=first, edits=()))
+        assert (found["saved"][0]["first"], found["saved"][0]["changes"]) == (None, [])
+        assert (await take(*(ready(), spoken(first, 2.0), newer), sessions="aab"))["saved"][0]["text"] == first
+
+        # The example of the document makes the same of them.
+        (example,) = blocks("js")
+        told = (
+            ready(),
+            talk,
+            *merged,
+            Revision(of=2, by="glossary", text="Hi", words=talk.words, edits=()),
+            translation,
+        )
+        listed = ",".join(event.stamped(seq, "a").to_json() for seq, event in enumerate(told, 1))
+        final_now = await page.evaluate(
+            f"(() => {{ {example}; [{listed}].forEach(take);"
+            " const { text, words, translation } = finals.get(2);"
+            " return [text, translation, ...words.map(nameOf)]; })()"
+        )
+        assert final_now == ["Hi", "wir trafen Siobhán", "S1", "S1", "S1", None, "S1"]

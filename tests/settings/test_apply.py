@@ -128,8 +128,9 @@ def test_what_goes_together_is_let_through(options: dict[str, Any]) -> None:
     check_options(settings(**options), streaming=False)
 
 
-def test_live_captions_have_one_task_and_no_fallback() -> None:
-    assert "task is both" in refusal(streaming=True, task="both", model="tiny")
+def test_live_captions_are_translated_beside_and_have_no_fallback() -> None:
+    assert "tiny.en hears English only" in refusal(streaming=True, task="both", model="tiny.en")
+    check_options(settings(task="both", model="tiny"), streaming=True)
     # For files, in the same configuration.
     check_options(settings(best_of=5, temperature_increment_on_fallback="none"), streaming=True)
 

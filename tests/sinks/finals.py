@@ -1,8 +1,11 @@
 """Finals for the tests of the sinks, and what a writer makes of them."""
 
 import io
+import itertools
 from collections.abc import Sequence
 from typing import Any
+
+import msgspec
 
 from streamer.events import Event, Final, Word
 from streamer.sinks.subtitles import SubtitleOptions, open_writer
@@ -23,14 +26,27 @@ def final(*words: tuple[str, float, float], text: str | None = None, segment: in
     )
 
 
+def labelled(event: Final, *speakers: str | None) -> Final:
+    """Return a final whose words are said by these speakers, the rest by nobody known."""
+    named = itertools.zip_longest(event.words, speakers[: len(event.words)])
+    words = tuple(msgspec.structs.replace(word, speaker=speaker) for word, speaker in named)
+    return msgspec.structs.replace(event, words=words)
+
+
 def spaced(text: str, start: float = 0.0, step: float = 0.25) -> list[tuple[str, float, float]]:
     return [(f" {word}", start + i * step, start + (i + 1) * step) for i, word in enumerate(text.split())]
 
 
-def written(format: str, events: Sequence[Event], **options: Any) -> str:  # noqa: ANN401 - whatever there is
+def written(
+    format: str,
+    events: Sequence[Event],
+    *,
+    n_waiting: int = 0,
+    **options: Any,  # noqa: ANN401 - whatever there is
+) -> str:
     """Write events with these SubtitleOptions."""
     stream = io.StringIO()
-    writer = open_writer(format, stream, SubtitleOptions(**options))
+    writer = open_writer(format, stream, SubtitleOptions(**options), n_waiting=n_waiting)
     for event in events:
         writer.handle(event)
     writer.close()

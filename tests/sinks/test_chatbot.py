@@ -11,7 +11,8 @@ import pytest
 
 from streamer.errors import ConfigError, PeerError
 from streamer.events import Event, Final, Partial, Speech
-from streamer.sinks.chatbot import MAX_REPLY_CHARS, Chatbot, Conversation
+from streamer.sinks.chatbot import Chatbot, Conversation
+from streamer.sinks.completions import MAX_REPLY_CHARS
 from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying
 
 

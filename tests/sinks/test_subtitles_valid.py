@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from streamer.events import Final
-from tests.sinks.finals import final, written
+from tests.sinks.finals import final, labelled, written
 
 VTT_TIME = r"(?:(\d{2,}):)?([0-5]\d):([0-5]\d)\.(\d{3})"
 LRC_TIME = r"(\d{2,}):([0-5]\d)\.(\d{2})"
@@ -44,9 +44,9 @@ def cue_text(text: str, start: int, end: int) -> str:
         assert ">" not in plain
         assert not re.search("&(?!(?:amp|lt|gt);)", plain)
         said += plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-        if tag in ("c", "u"):
-            opened.append(tag)
-        elif tag in ("/c", "/u"):
+        if tag in ("c", "u") or tag.startswith("v "):
+            opened.append(tag[0])
+        elif tag in ("/c", "/u", "/v"):
             assert opened.pop() == tag[1]
         elif not plain:
             found = re.fullmatch(VTT_TIME, tag)
@@ -110,6 +110,7 @@ times = st.one_of(st.floats(0, 100), st.sampled_from([-1.0, 0.0, 1.0, 3600.0, 1e
 finals = st.lists(
     st.tuples(st.lists(st.tuples(texts, times, times), max_size=8), st.one_of(st.none(), texts)), max_size=4
 )
+speakers = st.lists(st.sampled_from([None, None, "S1", "S2", " <v>&\n-->\x1b"]), max_size=8)
 options = st.fixed_dictionaries(
     {
         "max_line_width": st.sampled_from([None, 0, 1, 20]),
@@ -131,13 +132,17 @@ options = st.fixed_dictionaries(
         ("srt", "highlight_words"),
     ],
 )
-@given(finals, options)
+@given(finals, speakers, options)
 @settings(max_examples=100, deadline=None)
-@example([([("-", 0.0, 1.0), ("->", 1.0, 2.0), ("-->", 2.0, 2.0)], None)], {"max_line_width": 0})
+@example([([("-", 0.0, 1.0), ("->", 1.0, 2.0), ("-->", 2.0, 2.0)], None)], [], {"max_line_width": 0})
 def test_any_finals_become_a_valid_file(
-    format: str, mark: str, drawn: list[tuple[list[tuple[str, float, float]], str | None]], options: dict[str, Any]
+    format: str,
+    mark: str,
+    drawn: list[tuple[list[tuple[str, float, float]], str | None]],
+    speakers: list[str | None],
+    options: dict[str, Any],
 ) -> None:
-    events: list[Final] = [final(*words, text=text) for words, text in drawn]
+    events: list[Final] = [labelled(final(*words, text=text), *speakers) for words, text in drawn]
     file = written(format, events, **options, **({mark: True} if mark else {}))
     said = READERS[format](file)
     if not mark and format == "vtt":

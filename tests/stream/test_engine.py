@@ -481,12 +481,14 @@ def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
 
 def test_an_engine_is_busy_while_a_window_is_at_work(setting: Setting) -> None:
     assert not setting.engine.busy
+    assert setting.engine.is_free_for(1e9)
     setting.decoder.before = setting.barrier
     listener = setting.listener()
     setting.engine.add(listener.live)
     listener.write(14.0)
     setting.barrier.wait()
     assert setting.engine.busy
+    assert not setting.engine.is_free_for(0.0)
     setting.barrier.let_go.set()
     listener.live.end()
     assert listener.finished.wait(PATIENCE_S)

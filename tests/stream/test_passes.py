@@ -57,6 +57,25 @@ def test_the_next_is_due_after_the_pace_or_what_the_last_cost_and_at_once_in_a_p
     assert not passes.due()
 
 
+def test_before_the_next_is_due_there_is_time_that_is_known() -> None:
+    passes = passes_of((1.0, None))
+    assert passes.until_due == 0
+    begin = window_of(passes).end
+    # A pause may come before the pace is over, and then a window is due at once.
+    assert passes.until_due == PAUSE_SAMPLES
+    passes.advance(begin + PACE - 200, begin + PACE - 100)
+    assert passes.until_due == 200
+    passes.cost = 4 * PACE
+    passes.advance(begin + 300, begin + 100)
+    assert passes.until_due == PAUSE_SAMPLES - 200
+    # Nobody knows when speech goes on.
+    passes.advance(begin + 100 + PAUSE_SAMPLES, begin + 100)
+    assert passes.until_due is None
+    passes.end(passes.heard)
+    assert passes.until_due is None
+    assert passes_of().until_due is None
+
+
 def test_the_more_a_pass_costs_the_more_is_heard_before_the_next() -> None:
     passes = passes_of((1.0, None))
     begin = window_of(passes).end

@@ -3,7 +3,7 @@
 import { keepToken, takeToken } from "./address.js";
 import { ask, listen, stream } from "./client.js";
 import { copy } from "./clipboard.js";
-import { FORMATS, asText, speakerName, time } from "./formats.js";
+import { FORMATS, asText, linesOf, time } from "./formats.js";
 import { transcribe } from "./recordings.js";
 import { listSessions } from "./sessions.js";
 import { Transcript } from "./transcript.js";
@@ -22,7 +22,7 @@ let token = takeToken(); // what the daemon asks its clients for; empty where no
 const main = $("captions");
 let transcript = new Transcript(); // what is on the page
 const view = new View(transcript);
-const unspoken = []; // finals that a screen reader is about to speak
+const unspoken = []; // entries that a screen reader is about to speak
 let aside = null; // [state, text] of what is shown in place of live captions: a file, an earlier session
 let job = null; // the file that is being transcribed
 let listener = null; // to the daemon's captions
@@ -38,7 +38,9 @@ function show(event) {
   if (shown.ready) showReady(shown.ready);
   shown.added.forEach((entry) => view.add(entry));
   // Files come faster than anybody speaks.
-  if (!aside) shown.added.filter(({ kind }) => kind === "final").forEach(speak);
+  if (!aside) shown.added.filter(({ kind }) => kind === "final").forEach((entry) => speak(entry));
+  if (!aside && shown.corrected) speak(shown.corrected, true);
+  shown.changed.forEach((entry) => view.change(entry));
   if (shown.live) view.showLive();
   if (event.type === "speech") showState();
   if (event.type === "gap" && event.reason === "paused" && !microphone) command(); // somebody else may have done it
@@ -51,13 +53,20 @@ function showReady(event) {
   $("details").title = Object.entries(event.device).map(([stage, device]) => `${stage}: ${device}`).join(", ");
 }
 
-// Let a screen reader speak a final: it speaks nothing else, and of many that come at once (a replay) the newest.
-function speak(entry) {
-  if (!unspoken.length) setTimeout(() => $("spoken").replaceChildren(...unspoken.splice(0).slice(-MAX_SPOKEN)), SPEAK_MS);
+// Let a screen reader speak a final: it speaks nothing else, and of many that come at once (a replay) the newest. One that is
+// corrected meanwhile is spoken once; later it is spoken again.
+function speak(entry, corrected = false) {
+  if (unspoken.some((other) => other.entry === entry)) return;
+  if (!unspoken.length) setTimeout(() => $("spoken").replaceChildren(...unspoken.splice(0).slice(-MAX_SPOKEN).map(spoken)), SPEAK_MS);
+  unspoken.push({ entry, corrected });
+}
+
+function spoken({ entry, corrected }) {
   const text = document.createElement("p");
-  text.textContent = entry.turn && entry.speaker ? `${speakerName(entry.speaker)}: ${entry.text}` : entry.text;
+  const words = linesOf(entry).map(({ line }) => line).join(" ");
+  text.textContent = corrected ? `Corrected: ${words}` : words;
   setLanguage(text, entry.language);
-  unspoken.push(text);
+  return text;
 }
 
 function showState(state, text) {

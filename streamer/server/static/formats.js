@@ -29,12 +29,17 @@ export function cuesOf({ start, end, text, words, base = 0 }) {
 // `times`: whether each line begins with when it was said.
 export function asText(entries, { times = false } = {}) {
   return entries
-    .map((entry) => {
-      const text = entry.text.replace(/\s+/g, " ");
-      const said = entry.turn && entry.speaker ? `${speakerName(entry.speaker)}: ${text}` : text;
-      return (times ? `${time(entry.start)}  ` : "") + (entry.kind === "final" ? said : `[${text}]`) + "\n";
-    })
+    .flatMap((entry) => linesOf(entry).map(({ start, line }) => `${times ? `${time(start)}  ` : ""}${line.replace(/\s+/g, " ")}\n`))
     .join("");
+}
+
+// The lines of an entry, one for each who speaks, with the name where somebody else spoke before.
+export function linesOf({ kind, text, start, runs }) {
+  if (kind !== "final") return [{ start, line: `[${text}]` }];
+  return runs.map((run) => ({
+    start: run.start,
+    line: (run.turn && run.speaker ? `${speakerName(run.speaker)}: ` : "") + text.slice(run.from, run.to),
+  }));
 }
 
 export function asSrt(entries) {
@@ -53,7 +58,7 @@ export function asVtt(entries) {
 
 function cuesIn(entries) {
   const cues = entries.flatMap((entry) =>
-    (entry.cues ?? []).map((cue) => ({ ...cue, lines: inLines(cue.text), speaker: entry.speaker && speakerName(entry.speaker) })),
+    (entry.cues ?? []).map((cue) => ({ ...cue, lines: inLines(cue.text), speaker: cue.speaker && speakerName(cue.speaker) })),
   );
   return cues.map((cue, i) => ({ ...cue, end: Math.max(cue.end, Math.min(cue.start + LEAST_S, cues[i + 1]?.start ?? Infinity)) }));
 }

@@ -2,6 +2,7 @@
 // settled stays where it is. Events in, lines out; no DOM, no network.
 
 const MAX_LINES = 24; // kept; more than are seen at once
+const MAX_FINALS = 50; // that can be revised
 
 // A word with the space before it. Scripts without spaces break behind each character, but not before a sign.
 const SPACELESS = "\\p{sc=Han}\\p{sc=Hira}\\p{sc=Kana}\\p{sc=Thai}\\p{sc=Lao}\\p{sc=Khmr}\\p{sc=Mymr}";
@@ -13,7 +14,8 @@ export class Rolling {
   #unsettled; // whether words are shown that may change
   #segment = null; // the newest, with its session
   #told = 0; // characters of its text that stand in the lines
-  #lines = []; // of units that have settled, the oldest first; each {unit, open: false}
+  #lines = []; // of units that have settled, the oldest first; each {unit, open: false, segment, first}
+  #finals = new Map(); // segments of the newest finals, by session and number
   #open = []; // units behind these, which may change
   #gone = 0; // lines that are not kept any more
   rows = 0; // lines since the screen was empty; they never roll back
@@ -33,7 +35,10 @@ export class Rolling {
       // `stable` counts code points, strings UTF-16 units.
       const stable = event.type === "final" ? event.text : Array.from(event.text).slice(0, event.stable).join("");
       settled = this.#settle(event.text, stable.length);
-    } else if (event.type === "ready" || event.reason === "cleared") this.#open = []; // no final comes of them
+      if (event.type === "final") this.#finals.set(`${event.session} ${event.seq}`, segment);
+      if (this.#finals.size > MAX_FINALS) this.#finals.delete(this.#finals.keys().next().value);
+    } else if (event.type === "revision") settled = this.#revise(this.#finals.get(`${event.session} ${event.of}`), event.text);
+    else if (event.type === "ready" || event.reason === "cleared") this.#open = []; // no final comes of them
     return settled || this.#open.join("") !== open;
   }
 
@@ -58,34 +63,52 @@ export class Rolling {
 
   // Lay the same words out again: lines have another width, or words another font.
   again() {
-    const units = this.#lines.flat();
-    this.#lines = [];
     this.#gone = this.rows = 0;
-    for (const { unit } of units) this.#place(this.#lines, unit, false);
+    this.#lay(this.#lines.flat());
+  }
+
+  #lay(units) {
+    this.#lines = [];
+    for (const unit of units) this.#place(this.#lines, unit.unit, false, unit);
+    while (this.#lines.length > MAX_LINES) this.#gone += this.#lines.splice(0, 1).length;
+  }
+
+  // Put a segment's newer text in its place, where all of it is there still.
+  #revise(segment, text) {
+    const units = this.#lines.flat();
+    const from = units.findIndex((unit) => unit.first && unit.segment === segment);
+    if (from < 0) return false;
+    const behind = units.findIndex((unit, i) => i > from && unit.segment !== segment);
+    const to = behind < 0 ? units.length : behind;
+    const words = spaceBefore(text.match(UNIT) ?? []);
+    if (units.slice(from, to).map(({ unit }) => unit).join("") === words.join("")) return false;
+    this.#lay([...units.slice(0, from), ...words.map((unit, i) => ({ unit, segment, first: i === 0 })), ...units.slice(to)]);
+    return true;
   }
 
   // Add the whole units of a text's first `length` characters; a part of a word would have to move with the rest of it.
   #settle(text, length) {
     const units = text.slice(this.#told).match(UNIT) ?? [];
-    const first = this.#told === 0;
+    const begins = this.#told === 0;
     let n = 0;
     while (n < units.length && this.#told + units[n].length <= length) this.#told += units[n++].length;
-    if (first && units.length) units[0] = ` ${units[0].trimStart()}`;
-    for (const unit of units.slice(0, n)) this.#place(this.#lines, unit, false);
+    if (begins) spaceBefore(units);
+    units.slice(0, n).forEach((unit, i) => this.#place(this.#lines, unit, false, { segment: this.#segment, first: begins && i === 0 }));
     while (this.#lines.length > MAX_LINES) this.#gone += this.#lines.splice(0, 1).length;
     this.#open = this.#unsettled ? units.slice(n) : [];
     return n > 0;
   }
 
-  #place(lines, unit, open) {
+  // `segment`, `first`: whose unit it is, and whether it is the first of it.
+  #place(lines, unit, open, { segment, first } = {}) {
     const last = lines.at(-1);
     if (last && (SIGNS.test(unit) || this.#fits(written(last) + unit))) {
-      last.push({ unit, open });
+      last.push({ unit, open, segment, first });
       return;
     }
     for (let rest = unit; rest; ) {
       const piece = this.#beginning(rest);
-      lines.push([{ unit: piece, open }]);
+      lines.push([{ unit: piece, open, segment, first: first && rest === unit }]);
       rest = rest.slice(piece.length);
     }
   }
@@ -102,6 +125,12 @@ export class Rolling {
     }
     return points.slice(0, low).join("");
   }
+}
+
+// The first word of a segment has a space before it, too.
+function spaceBefore(units) {
+  if (units.length) units[0] = ` ${units[0].trimStart()}`;
+  return units;
 }
 
 function written(line) {

@@ -19,7 +19,7 @@ export class Transcript {
   #resent; // whether audio without a final is sent again to a new session, as `stream` does
   #base = 0; // where the present session begins, in seconds of the transcript
   #end = 0; // of the last entry
-  #speaker = ""; // of the last final
+  #names = new Map(); // what speakers of the present session are called by now
 
   constructor({ resent = false } = {}) {
     this.#resent = resent;
@@ -33,9 +33,10 @@ export class Transcript {
     this.error = ""; // what ended the session, where something did
   }
 
-  // Take one event in. Returns what is to be shown: {added: entries, live: bool, ready: event|null}.
+  // Take one event in. Returns what is to be shown: {added: entries, changed: entries, corrected: entry|null, live: bool,
+  // ready: event|null}. Of `changed`, `corrected` is the one that has other words.
   take(event) {
-    const shown = { added: [], live: false, ready: null };
+    const shown = { added: [], changed: [], corrected: null, live: false, ready: null };
     const restarted = this.session !== null && event.session !== this.session;
     if (event.session !== this.session) {
       if (restarted && !this.#resent) {
@@ -44,6 +45,7 @@ export class Transcript {
         this.#base = this.#end;
       }
       this.session = event.session;
+      this.#names.clear();
       this.partial = null;
       this.speaking = false;
       this.ended = false;
@@ -68,6 +70,19 @@ export class Transcript {
         this.language = event.language || this.language;
         if (event.text.trim()) shown.added.push(this.#keep("final", event.text.trim(), event));
         break;
+      case "revision":
+        this.#revise(event, shown);
+        break;
+      case "speakers":
+        shown.changed = this.#rename(...event.same);
+        break;
+      case "translation": {
+        const entry = this.entries[this.#find(event.of)];
+        if (!entry) break;
+        entry.translation = { text: event.text.trim(), language: event.language };
+        shown.changed = [entry];
+        break;
+      }
       case "gap":
         if (event.reason === "cleared") {
           this.partial = null; // no final comes of it
@@ -103,24 +118,122 @@ export class Transcript {
   #keep(kind, text, event) {
     const entry = this.#entry(kind, text, event);
     this.#end = Math.max(this.#end, entry.end);
-    if (kind === "final") this.#speaker = entry.speaker;
     this.nEntries += 1;
     this.entries.push(entry);
+    this.#tellTurns(this.entries.length - 1);
     if (this.entries.length > MAX_ENTRIES) this.entries.shift();
     return entry;
   }
 
-  // kind: "final", "gap", "error" or "break" (between sessions). `turn`: whether somebody else spoke before.
+  // kind: "final", "gap", "error" or "break" (between sessions). Of finals, `first` is what was written first, where that
+  // reads otherwise, and `changes` the places of `text` that are new.
   #entry(kind, text, event = {}) {
     const { start = this.#end - this.#base, end = start, speaker = "", words = [], task, seq } = event;
     const language = (task === "translate" ? "en" : event.language) || this.language;
-    const entry = { number: this.nEntries, kind, text, start: this.#base + start, end: this.#base + end, seq, language, speaker };
+    const entry = { number: this.nEntries, kind, text, start: this.#base + start, end: this.#base + end, session: this.session, seq, language };
     if (kind !== "final") return entry;
-    return { ...entry, turn: speaker !== this.#speaker, doubts: doubtsOf(text, words), cues: cuesOf({ ...entry, words, base: this.#base }) };
+    Object.assign(entry, { speaker, first: null, changes: [], translation: null });
+    return Object.assign(entry, this.#reading(entry, text, words));
+  }
+
+  // What becomes of an entry by its words. The words themselves would take too much memory.
+  #reading({ start, end, speaker }, text, words) {
+    const named = words.map((word) => ({ ...word, speaker: this.#names.get(word.speaker) ?? word.speaker }));
+    const runs = runsOf(text, named, { speaker, start, base: this.#base });
+    const cues = runs.flatMap((run) =>
+      cuesOf({ start, end, text, words: run.words, base: this.#base }).map((cue) => ({ ...cue, speaker: run.speaker })),
+    );
+    runs.forEach((run) => delete run.words);
+    return { text, doubts: doubtsOf(text, words), runs, cues };
+  }
+
+  #find(seq) {
+    return this.entries.findLastIndex((entry) => entry.kind === "final" && entry.seq === seq && entry.session === this.session);
+  }
+
+  #revise({ of, text, words, edits }, shown) {
+    const index = this.#find(of);
+    const entry = this.entries[index];
+    if (!entry || !text.trim()) return;
+    const before = entry.text;
+    const first = entry.first ?? before;
+    Object.assign(entry, this.#reading(entry, text.trim(), words));
+    entry.first = entry.text === first ? null : first;
+    entry.changes = entry.first === null ? [] : changesOf(entry.text, edits);
+    shown.changed = [...new Set([entry, ...this.#tellTurns(index)])];
+    if (entry.text !== before) shown.corrected = entry;
+  }
+
+  // A label is another's: whoever was called so is called otherwise from now on, here and in what was said.
+  #rename(label, other) {
+    const name = this.#names.get(other) ?? other;
+    for (const [known, now] of this.#names) if (now === label) this.#names.set(known, name);
+    this.#names.set(label, name);
+    const changed = new Set();
+    for (const entry of this.entries) {
+      if (entry.session !== this.session || !entry.runs?.some(({ speaker }) => speaker === label)) continue;
+      for (const part of [...entry.runs, ...entry.cues]) if (part.speaker === label) part.speaker = name;
+      entry.runs = joined(entry.runs);
+      changed.add(entry);
+    }
+    return [...new Set([...changed, ...this.#tellTurns(0)])];
+  }
+
+  // Note in each run whether somebody else spoke before, from an entry on. Returns the entries where that changed.
+  #tellTurns(index) {
+    let speaker = this.entries.findLast(({ kind }, i) => i < index && kind === "final")?.runs.at(-1).speaker ?? "";
+    return this.entries.slice(index).filter(({ runs = [] }) => {
+      let changed = false;
+      for (const run of runs) {
+        const turn = run.speaker !== speaker;
+        changed ||= turn !== run.turn;
+        Object.assign(run, { turn });
+        speaker = run.speaker;
+      }
+      return changed;
+    });
   }
 }
 
-// Where a text is doubtful: [from, to, level], in its UTF-16 units. The words themselves would take too much memory.
+// What each speaker says of a text: {speaker, from, to, start, words}, its place in UTF-16 units. Words of which nobody knows
+// who says them belong to those before. Where no word has a speaker, `speaker` says all of it.
+function runsOf(text, words, { speaker, start, base }) {
+  const spoken = words.map(({ word }) => word).join("");
+  let label = words.find((word) => word.speaker)?.speaker;
+  if (!label || spoken.trim() !== text) return [{ speaker, from: 0, to: text.length, start, words }];
+  let at = spoken.trimStart().length - spoken.length;
+  return joined(words.map((word) => {
+    const from = at + word.word.length - word.word.trimStart().length;
+    at += word.word.length;
+    label = word.speaker ?? label;
+    return { speaker: label, from: Math.max(0, from), to: Math.min(at, text.length), start: base + word.start, words: [word] };
+  }));
+}
+
+function joined(runs) {
+  const found = [];
+  for (const run of runs) {
+    const last = found.at(-1);
+    if (last?.speaker !== run.speaker) found.push(run);
+    else Object.assign(last, { to: run.to }, last.words && { words: [...last.words, ...run.words] });
+  }
+  return found;
+}
+
+// Where a revised text is new: [from, to], in its UTF-16 units. `edits` count code points of the text before.
+function changesOf(text, edits) {
+  const points = Array.from(text);
+  const units = (point) => points.slice(0, point).join("").length;
+  let shift = 0;
+  return edits.map(({ start, end, text: put }) => {
+    const from = start + shift;
+    const to = from + Array.from(put).length;
+    shift += to - from - (end - start);
+    return [units(from + put.length - put.trimStart().length), units(to)];
+  });
+}
+
+// Where a text is doubtful: [from, to, level], in its UTF-16 units.
 function doubtsOf(text, words) {
   const spoken = words.map(({ word }) => word).join("");
   let from = spoken.trimStart().length - spoken.length;

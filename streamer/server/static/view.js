@@ -73,6 +73,18 @@ export class View {
     if (!$("search").hidden) this.#search();
   }
 
+  // Show an entry as it is now, where it is on the page.
+  change(entry) {
+    const before = this.#finals.children[entry.number - this.#first];
+    if (entry.number < this.#first || !before) return;
+    const after = this.#paragraph(entry);
+    after.classList.toggle("current", before.classList.contains("current"));
+    const focused = before.contains(document.activeElement);
+    before.replaceWith(after);
+    if (focused) after.querySelector("button")?.focus();
+    if (!$("search").hidden) this.#search();
+  }
+
   showLive() {
     const { partial, language } = this.#transcript;
     $("live").hidden = partial === null;
@@ -126,22 +138,57 @@ export class View {
       return paragraph;
     }
     paragraph.append(element("time", "when", time(entry.start)));
-    if (entry.speaker) {
-      if (!this.#speakers.includes(entry.speaker)) this.#speakers.push(entry.speaker);
-      paragraph.dataset.speaker = this.#speakers.indexOf(entry.speaker) % N_COLOURS;
-      if (entry.turn) paragraph.append(element("span", "who", speakerName(entry.speaker)));
-    }
-    const text = element("span", "text");
-    setLanguage(text, entry.language);
-    let at = 0;
     // Only where they are shown: some screen readers stop at each of them.
-    for (const [from, to, level] of document.documentElement.dataset.doubts ? entry.doubts : []) {
-      text.append(entry.text.slice(at, from), element("span", `doubt${level}`, entry.text.slice(from, to)));
-      at = to;
-    }
-    text.append(entry.text.slice(at));
-    paragraph.append(text);
+    const doubts = document.documentElement.dataset.doubts ? entry.doubts : [];
+    const marks = [...doubts.map(([from, to, level]) => [from, to, `doubt${level}`]), ...entry.changes.map((place) => [...place, "changed"])];
+    paragraph.append(...entry.runs.map((run) => this.#run(entry, run, marks)));
+    if (entry.translation) paragraph.append(foreign("translation", entry.translation));
+    if (entry.first !== null) this.#addFirst(paragraph, entry);
     return paragraph;
+  }
+
+  // What one speaker says of an entry.
+  #run({ text: whole, language }, { speaker, turn, from, to }, marks) {
+    const run = element("span", "run");
+    if (speaker) {
+      if (!this.#speakers.includes(speaker)) this.#speakers.push(speaker);
+      run.dataset.speaker = this.#speakers.indexOf(speaker) % N_COLOURS;
+      if (turn) run.append(element("span", "who", speakerName(speaker)));
+    }
+    const text = foreign("text", { text: "", language });
+    const cuts = marks.flatMap(([first, last]) => [first, last]).filter((cut) => cut > from && cut < to);
+    const places = [...new Set([from, ...cuts, to])].sort((a, b) => a - b);
+    for (const [i, end] of places.slice(1).entries()) {
+      const classes = marks.filter(([first, last]) => first <= places[i] && last >= end).map(([, , name]) => name);
+      const part = whole.slice(places[i], end);
+      text.append(classes.length ? element("span", classes.join(" "), part) : part);
+    }
+    run.append(text);
+    return run;
+  }
+
+  // What was written first, on request.
+  #addFirst(paragraph, entry) {
+    const first = foreign("first", { text: entry.first, language: entry.language });
+    const button = element("button", "revised");
+    first.id = `first-${entry.number}`;
+    button.type = "button";
+    button.title = "What was written first";
+    button.append($("pencil").content.cloneNode(true));
+    button.setAttribute("aria-label", "Corrected: show what was written first");
+    button.setAttribute("aria-controls", first.id);
+    const open = (opened) => {
+      first.hidden = !opened;
+      button.setAttribute("aria-expanded", String(opened));
+      entry.opened = opened;
+    };
+    button.addEventListener("click", () => {
+      open(!entry.opened);
+      this.follow();
+    });
+    open(Boolean(entry.opened));
+    [...paragraph.querySelectorAll(".text")].at(-1).append(button);
+    paragraph.append(first);
   }
 
   // --- the search ---
@@ -191,6 +238,12 @@ function element(name, className, text = "") {
   const made = document.createElement(name);
   made.className = className;
   made.textContent = text;
+  return made;
+}
+
+function foreign(className, { text, language }) {
+  const made = element("span", className, text);
+  setLanguage(made, language);
   return made;
 }
 

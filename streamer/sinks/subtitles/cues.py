@@ -90,6 +90,9 @@ class CueWord:
     start_ms: int
     end_ms: int
 
+    # Who says it; None where nobody knows.
+    speaker: str | None = None
+
 
 @dataclass(frozen=True, slots=True)
 class Cue:

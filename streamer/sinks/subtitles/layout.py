@@ -153,7 +153,7 @@ def _divided(word: Word, line_chars: int) -> list[CueWord]:
         texts[0] = texts[0].removeprefix(" ")
     step_s = (word.end - word.start) / len(texts)
     return [
-        CueWord(text, milliseconds(word.start + i * step_s), milliseconds(word.start + (i + 1) * step_s))
+        CueWord(text, milliseconds(word.start + i * step_s), milliseconds(word.start + (i + 1) * step_s), word.speaker)
         for i, text in enumerate(texts)
     ]
 
@@ -256,7 +256,7 @@ class WhisperLayout:
                 elif self._cue:
                     self._n_lines += 1
                     text = "\n" + text
-            self._cue.append(CueWord(text, milliseconds(word.start), milliseconds(word.end)))
+            self._cue.append(CueWord(text, milliseconds(word.start), milliseconds(word.end), word.speaker))
         if not self._flows:
             yield from self.close()
 

@@ -8,13 +8,15 @@ Whatever times a model or another machine tells, a cue begins after the one befo
 whatever text, it cannot end its cue, begin another, or become a tag.
 """
 
+import itertools
 import re
+from collections.abc import Sequence
 from typing import TextIO
 
 import msgspec
 
 from streamer.events import Final
-from streamer.sinks.subtitles.cues import Cue, CueWord, SubtitleOptions, has_words
+from streamer.sinks.subtitles.cues import Cue, CueWord, SubtitleOptions, file_line, has_words
 from streamer.sinks.subtitles.layout import BroadcastLayout, CueTimes, WhisperLayout
 from streamer.sinks.subtitles.transcripts import Writer
 
@@ -79,10 +81,10 @@ class CueWriter(_LayoutWriter):
         self._last_ms = start_ms
         for i, (word, text) in enumerate(zip(cue.words, texts, strict=True)):
             if word.start_ms > self._last_ms:
-                self._place(self._last_ms, word.start_ms, "".join(texts))
+                self._place(self._last_ms, word.start_ms, self._joined(cue, texts))
             place = text[: len(text) - len(text.lstrip())]
             underlined = f"{place}<u>{text[len(place) :]}</u>"
-            self._place(word.start_ms, word.end_ms, "".join([*texts[:i], underlined, *texts[i + 1 :]]))
+            self._place(word.start_ms, word.end_ms, self._joined(cue, [*texts[:i], underlined, *texts[i + 1 :]]))
 
     def _place(self, start_ms: int, end_ms: int, text: str) -> None:
         start_ms = max(start_ms, self._last_ms)
@@ -90,7 +92,10 @@ class CueWriter(_LayoutWriter):
         self._show(start_ms, self._last_ms, text)
 
     def _text(self, cue: Cue, start_ms: int, end_ms: int) -> str:
-        return "".join(self._escaped(word.text) for word in cue.words)
+        return self._joined(cue, [self._escaped(word.text) for word in cue.words])
+
+    def _joined(self, cue: Cue, texts: Sequence[str]) -> str:
+        return "".join(texts)
 
     def _escaped(self, text: str) -> str:
         raise NotImplementedError
@@ -119,7 +124,9 @@ class SrtWriter(CueWriter):
 
 
 class VttWriter(CueWriter):
-    """WebVTT."""
+    """WebVTT. Who speaks is said by voice spans."""
+
+    names_speakers = False
 
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         super().__init__(stream, options)
@@ -128,7 +135,7 @@ class VttWriter(CueWriter):
     def _text(self, cue: Cue, start_ms: int, end_ms: int) -> str:
         if not (self._options.karaoke and cue.timed):
             return super()._text(cue, start_ms, end_ms)
-        text = ""
+        texts = []
         tagged_ms = start_ms
         for i, word in enumerate(cue.words):
             escaped = self._escaped(word.text)
@@ -136,10 +143,18 @@ class VttWriter(CueWriter):
             if i > 0 and tagged_ms < word.start_ms < end_ms:
                 tagged_ms = word.start_ms
                 line_break = "\n" if escaped.startswith("\n") else ""
-                text += f"{line_break}<{self._time(tagged_ms)}><c>{escaped.removeprefix(line_break)}</c>"
-            else:
-                text += escaped
-        return text
+                escaped = f"{line_break}<{self._time(tagged_ms)}><c>{escaped.removeprefix(line_break)}</c>"
+            texts.append(escaped)
+        return self._joined(cue, texts)
+
+    def _joined(self, cue: Cue, texts: Sequence[str]) -> str:
+        joined = ""
+        for speaker, group in itertools.groupby(zip(cue.words, texts, strict=True), key=lambda pair: pair[0].speaker):
+            text = "".join(part for _, part in group)
+            line_break = "\n" if text.startswith("\n") else ""
+            name = self._escaped(file_line(speaker or ""))
+            joined += f"{line_break}<v {name}>{text.removeprefix(line_break)}</v>" if name else text
+        return joined
 
     def _escaped(self, text: str) -> str:
         return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -7,6 +7,7 @@ import msgspec
 
 from streamer.events import Event, Final, Gap, Ready, Word
 from streamer.sinks.subtitles.cues import SubtitleOptions, evenly, file_line, has_words, milliseconds
+from streamer.sinks.subtitles.revised import speaker_of, turns
 
 # DEL and C1 controls, which terminals obey, and line breaks that JSON does not escape.
 _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
@@ -15,21 +16,38 @@ _CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
 class Writer:
     """What the writers share: a stream that is flushed after each event, so that a pipe sees it at once."""
 
+    # Whether a speaker's name stands before what is said, where somebody else spoke before.
+    names_speakers = True
+
     def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
         self._stream = stream
         self._options = options
 
+        # Who spoke last; empty where nobody knows.
+        self._speaker = ""
+
     def handle(self, event: Event) -> None:
         if isinstance(event, Final):
             for final in _divided(event, self._options):
-                if file_line(final.text):
-                    self._final(final)
+                for turn in turns(final):
+                    if file_line(final.text) and file_line(turn.text):
+                        self._final(self._named(turn) if self.names_speakers else turn)
 
     def close(self) -> None:
         self._stream.flush()
 
     def _final(self, final: Final) -> None:
         raise NotImplementedError
+
+    def _named(self, turn: Final) -> Final:
+        before, self._speaker = self._speaker, speaker_of(turn)
+        if self._speaker == before:
+            return turn
+        name = f"{file_line(self._speaker) or '?'}: "
+        words = turn.words
+        if words:
+            words = (msgspec.structs.replace(words[0], word=f" {name}{words[0].word.lstrip()}"), *words[1:])
+        return msgspec.structs.replace(turn, text=name + turn.text, words=words)
 
     def _write(self, text: str) -> None:
         self._stream.write(text)

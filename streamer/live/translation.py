@@ -1,0 +1,182 @@
+"""Finals translated into English beside the transcript, in the time that captions leave.
+
+What is translated is a passage: finals up to the end of a sentence, or of speech. Its audio is encoded by itself, in
+buffers of its own, so that windows of captions wait for one call of a graph at most.
+"""
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.audio.mel import log_mel
+from streamer.correct.pipeline import Lane, ReadAudio, once
+from streamer.errors import BusyError, StreamerError
+from streamer.events import Event, Final, Gap, Speech, Translation
+from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.live.recordings import LOOK_S
+from streamer.outside import printable
+from streamer.settings.apply import is_conditioned
+from streamer.settings.table import Settings
+from streamer.stream.eventlog import EventLog
+from streamer.stream.runner import RETRY_S
+from streamer.stream.window import Request
+from streamer.stream.words import SENTENCE_ENDS
+from streamer.whisper.model import WhisperModel
+
+logger = logging.getLogger(__name__)
+
+# What Whisper translates into.
+ENGLISH = "en"
+
+# Passages of all sessions that wait, each with its audio; beyond that they are given up.
+MAX_WAITING = 50
+
+# A call for a recording, which nobody hears live, waits for captions no longer than this.
+RECORDED_PATIENCE_S = 0.1
+
+# Of the translation before, what the model sees.
+PROMPT_CHARACTERS = 200
+
+LATE = "captions leave no time for it: what is late is left out"
+
+
+class Translations:
+    """Translates for all sessions, one passage after another. Nothing takes memory before the first."""
+
+    def __init__(self, settings: Settings, model: WhisperModel, is_free_for: Callable[[float], bool]) -> None:
+        """Translate in the time that captions leave: `is_free_for` says whether they need none for so many seconds."""
+        # Why the newest passage was not translated, and whether the log was told of such a thing.
+        self.failing = ""
+        self._told = False
+        # What passages go through, in a thread.
+        self.lane = Lane("translate", MAX_WAITING)
+        # Grammar, words and prompt are of the language that is spoken.
+        self._decoding = dataclasses.replace(settings.decoding, grammar="", hotwords=(), initial_prompt="")
+        self._conditioned = is_conditioned(settings.decoding, model)
+        self._model = model
+        self._is_free_for = is_free_for
+        # The thread's own: deadline of the passage that is at work; calls that were made for it, and when the last
+        # began; what a call of encoder, cross-KV and decoder took last; what encodes and decodes.
+        self._until_s = math.inf
+        self._n_calls = 0
+        self._called_s = 0.0
+        self._took_s = [0.0, 0.0, 0.0]
+        self._twin: tuple[WhisperEncoder, WhisperDecoder] | None = None
+
+    def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
+        """Return what is said in English, empty where that cannot be told. Called by the thread.
+
+        samples : shape (n,), 30 s at most
+        before : the translation before
+        until_s : deadline by the monotonic clock; infinity for a recording
+        """
+        self._until_s, self._n_calls = until_s, 0
+        request = Request(
+            prefix=(),
+            prompt=before if self._conditioned else "",
+            language=language,
+            task="translate",
+            n_samples=len(samples),
+            retry_s=RETRY_S,
+        )
+        try:
+            if self._twin is None:
+                model = self._model.twin(self._model.runtime.windows_s)
+                model.call_before(self._give_way)
+                self._twin = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
+            encoder, decoder = self._twin
+            encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
+            hypothesis = decoder.decode(encoded, request)
+        except StreamerError as error:
+            self.fail(str(error))
+            return ""
+        self.failing = ""
+        return "" if hypothesis.failed else "".join(word.text for word in hypothesis.words).strip()
+
+    def fail(self, why: str) -> None:
+        """Note, and tell once, that a passage is left out."""
+        self.failing = why
+        if not self._told:  # it may come and go with each sentence
+            logger.warning("not everything is translated: %s", printable(why))
+        self._told = True
+
+    def _give_way(self) -> None:
+        """Wait until captions leave time for a call of a graph; called before each."""
+        now_s = time.monotonic()
+        if self._n_calls:
+            self._took_s[min(self._n_calls, 3) - 1] = now_s - self._called_s
+        patient_until_s = now_s + RECORDED_PATIENCE_S if self._until_s == math.inf else math.inf
+        while not self._is_free_for(self._took_s[min(self._n_calls, 2)]) and now_s < patient_until_s:
+            if now_s >= self._until_s:
+                self._took_s = [took_s / 2 for took_s in self._took_s]  # or one slow call would be the last
+                raise BusyError(LATE)
+            time.sleep(LOOK_S)
+            now_s = time.monotonic()
+        self._n_calls, self._called_s = self._n_calls + 1, now_s
+
+
+class TranslatedSession:
+    """The finals of one session on their way to `translation` events."""
+
+    def __init__(
+        self, translations: Translations, log: EventLog, audio: ReadAudio, patience_s: Callable[[], float]
+    ) -> None:
+        """Follow a session; `patience_s` says for how long a translation is waited for, 0 where none is wanted."""
+        self._translations = translations
+        self._log = log
+        self._audio = audio
+        self._patience_s = patience_s
+        # Finals of the passage that is open, and where speech ended of which no final has come.
+        self._open: list[Final] = []
+        self._ends_s: list[float] = []
+        # Until when what was handed on is waited for.
+        self._until_s = -math.inf
+        # The thread's own: what was translated last.
+        self._said = ""
+        log.subscribe(self._take)
+
+    def finish(self, then: Callable[[], object]) -> None:
+        """Call `then`, once, when all that was told is translated, or given up."""
+        self._close()
+        left_s = self._until_s - time.monotonic()
+        end = once(then, left_s) if left_s > 0 else then
+        if left_s <= 0 or not self._translations.lane.put(end):
+            end()
+
+    def _take(self, event: Event) -> None:
+        if isinstance(event, Speech) and event.state == "end":
+            self._ends_s.append(event.time)
+        elif isinstance(event, Gap):
+            self._close()
+        elif isinstance(event, Final):
+            first = (self._open or [event])[0]
+            if event.language != first.language or event.end - first.start > CHUNK_LENGTH_S:
+                self._close()
+            if event.text and event.language != ENGLISH and self._patience_s():
+                self._open.append(event)
+            if event.text.endswith(SENTENCE_ENDS) or any(end_s <= event.end for end_s in self._ends_s):
+                self._close()
+            self._ends_s = [end_s for end_s in self._ends_s if end_s > event.end]
+
+    def _close(self) -> None:
+        """The passage that is open is complete: hand it on."""
+        finals, self._open = self._open, []
+        patience_s = self._patience_s()
+        if not finals or not patience_s:
+            return
+        self._until_s = until_s = time.monotonic() + patience_s
+        samples = self._audio(finals[0].start, min(finals[-1].end, finals[0].start + CHUNK_LENGTH_S))
+        if samples is None or not self._translations.lane.put(lambda: self._translate(finals[-1], samples, until_s)):
+            self._translations.fail(LATE)
+
+    def _translate(self, final: Final, samples: Float32Array, until_s: float) -> None:
+        if self._log.closed:
+            return
+        text = self._translations.translate(samples, final.language, self._said, until_s)
+        self._said = text[-PROMPT_CHARACTERS:]
+        if text:
+            self._log.append(Translation(of=final.seq, text=text, language=ENGLISH))
