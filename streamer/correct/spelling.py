@@ -86,12 +86,15 @@ class Spelling:
             each._replace(first=each.first + self._n_stable, end=each.end + self._n_stable)
             for each in index.replacements(words[self._n_stable :])
         ]
-        # A term of which a part is not settled yet does not settle.
+        # A term of which a part is not settled, or not heard, yet does not settle.
         n_stable = min([n_stable, *(each.first for each in new if each.end > n_stable)])
+        if isinstance(event, Partial):
+            begun = (i for i in range(self._n_stable, n_stable) if index.begins(words[i:]))
+            n_stable = next(begun, n_stable)
         old = [_written_on(each, last, words) for each, last in self._replaced]
         self._replaced += [(each, words[each.end - 1].word) for each in new if each.end <= n_stable]
         self._n_stable = n_stable
-        if not (old or new):
+        if not (old or new) and all(word.stable == (i < n_stable) for i, word in enumerate(words)):
             return event
         marked = [msgspec.structs.replace(word, stable=i < n_stable) for i, word in enumerate(words)]
         spelled = rewritten(marked, [*old, *new])

@@ -94,6 +94,8 @@ class TermIndex:
                     for sound in _sounds(letters):
                         near[sound[:1]].append((letters, sound, term))
         self._exact.pop("", None)
+        # How spellings of several words begin.
+        self._begun = {key[: gap.start()] for key in self._exact for gap in re.finditer(" ", key)}
         self._longest = max([MAX_NEAR_WORDS, *map(_n_words, self._exact)])
         # By the first sound: the others do not come near.
         self._near = {first: tuple(zip(*found, strict=True)) for first, found in near.items()}
@@ -118,6 +120,13 @@ class TermIndex:
             if all(end <= other.first or first >= other.end for other in taken):
                 taken.append(Replacement(first, end, _pieces(meant, words[first:end])))
         return sorted(each for each in taken if "".join(each.pieces) != _spelled(words[each.first : each.end]))
+
+    def begins(self, words: Sequence[Word]) -> bool:
+        """Return whether words are the beginning of a spelling, of which more may follow."""
+        if not self._begun or len(words) >= self._longest:
+            return False
+        _, core, after = _core(_spelled(words))
+        return not after and core.casefold() in self._begun
 
     def _find(self, text: str) -> _Meant | None:
         """Return the term that a text may mean; None where there is none."""

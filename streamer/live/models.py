@@ -9,9 +9,8 @@ from pathlib import Path
 import psutil
 
 from streamer.errors import BusyError, UnknownModelError
-from streamer.protocols.openai_models import OPENAI_MODELS
 from streamer.protocols.recordings import ModelInfo
-from streamer.protocols.text import note_model
+from streamer.protocols.text import OPENAI_MODELS, note_model
 from streamer.settings.table import ModelSettings
 from streamer.whisper.hub import cache
 from streamer.whisper.locate import find_model

@@ -114,11 +114,18 @@ def test_a_term_is_replaced_before_it_settles_and_not_while_a_part_of_it_may_cha
     assert shown.text == "we use Kubernetes,and now"
 
 
+def test_what_may_be_the_beginning_of_a_term_settles_with_the_next_word(glossary: Glossary) -> None:
+    spelling = Spelling(glossary, "en")
+    assert spelling.spelled(partial(spaced("in the bloody"), 3)).stable == len("in the")
+    assert spelling.spelled(partial(spaced("in the bloody end"), 3)).stable == len("in the bloody")
+    assert spelling.spelled(final(spaced("in the bloody end, bloody hell"))).text == "in the bloody end, ****** ****"
+
+
 def test_a_term_of_which_a_part_had_settled_comes_as_a_correction(glossary: Glossary) -> None:
     spelling = Spelling(glossary, "en")
-    spelling.spelled(partial(spaced("near port"), 2))
-    event = spelling.spelled(final(spaced("near port draven hold.")))
-    assert event.text == "near port draven hold."
+    spelling.spelled(partial(spaced("near pord"), 2))
+    event = spelling.spelled(final(spaced("near pord draven hold.")))
+    assert event.text == "near pord draven hold."
     corrected = glossary.correct(Heard(event, event.words, (), lambda: None), 1.0)
     assert text_of(corrected) == "near Port Dravenholt."
     assert [(word.start, word.end) for word in corrected[1:]] == [(1.0, 1.853), (1.853, 3.9)]

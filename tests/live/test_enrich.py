@@ -40,7 +40,7 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     events: list[Event] = []
     log.subscribe(events.append)
     session = enrichment.open(log, RingBuffer(16_000), "en")
-    text = "damn quarbex at port"
+    text = "damn quarbex at pord"
     log.append(session.label(Partial(segment=1, start=0.0, end=9.0, text=text, stable=len(text), words=words(text, 4))))
     text += " draven hold"
     final = Final(
@@ -53,8 +53,8 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     assert over.wait(WAIT_S)
     told = [(event.type, event.text) for event in events if isinstance(event, Partial | Final | Revision)]
     assert told == [
-        ("partial", "**** Quorbix at port"),
-        ("final", "**** Quorbix at port draven hold"),
+        ("partial", "**** Quorbix at pord"),
+        ("final", "**** Quorbix at pord draven hold"),
         ("revision", "**** Quorbix at Port Dravenholt"),
     ]
     revision = events[-1]

@@ -1,7 +1,9 @@
 """Who speaks, in the events of a session: with stand-in vectors, and what there is without a model."""
 
+import gc
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -167,6 +169,15 @@ def test_a_model_that_fails_is_told_and_captions_go_on() -> None:
     session.end()
     assert session.thread.failing == ""
     assert set(newest(session.events)) == {"S1"}
+
+
+def test_a_session_that_is_given_up_is_forgotten() -> None:
+    session = Session()
+    session.tell(Speech(state="start", time=0.0))
+    known = weakref.ref(session.speakers)
+    del session
+    gc.collect()
+    assert known() is None
 
 
 def test_without_a_model_a_daemon_does_not_start_and_says_how_to_fetch_it(

@@ -22,12 +22,12 @@ def final(text: str, segment: int = 0) -> Final:
 
 
 async def pieces(conversation: Conversation, text: str) -> list[str]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         return [piece async for piece in conversation.reply(text)]
 
 
 async def collect(conversation: Conversation, came: list[str]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         async for piece in conversation.reply("hello"):
             came.append(piece)
 
@@ -59,7 +59,7 @@ async def test_a_piece_is_yielded_before_the_next_is_sent() -> None:
     async def script(reply: Reply) -> None:
         await reply.start()
         await reply.say("one")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await first_came.wait()
         await reply.say("two")
         await reply.end()
@@ -310,7 +310,7 @@ class Transcript:
         )
 
     async def run(self) -> None:
-        async with self.conversation, asyncio.timeout(20):
+        async with self.conversation, asyncio.timeout(90):
             await self.bot.run()
 
 
@@ -427,6 +427,6 @@ async def test_an_endpoint_that_was_never_there_ends_it() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.005)

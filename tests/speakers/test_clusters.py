@@ -1,8 +1,9 @@
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.speakers.clusters import Clusters, ClusterSettings, Window
+from streamer.speakers.clusters import Clusters, ClusterSettings, Speaker, Window
 from tests.speakers.voices import heard, voice, window
 
 
@@ -80,3 +81,13 @@ def test_old_windows_are_forgotten_and_the_speakers_are_not() -> None:
     clusters.end_region()
     assert [each.start_s for each in clusters.windows] == [100.0]
     assert clusters.windows[0].speaker is clusters.speakers[0]
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.7, 0.9, 1.2, 3.0])
+def test_how_clearly_a_voice_is_heard_is_told_by_how_alike_its_windows_are(noise: float) -> None:
+    # Windows of one person are similar to what they have in common by the cosine of the angle that the noise makes.
+    expected = min(max(1 / np.sqrt(1 + noise**2), 0.5) / 0.85, 1.0)
+    for n in (4, 10, 100):
+        total = np.sum([heard({1: 1.0}, noise, seed) for seed in range(n)], axis=0)
+        assert Speaker("S1", total, n).clarity == pytest.approx(expected, abs=0.08)
+    assert Speaker("S1", heard({1: 1.0}, noise), 1).clarity == 1.0

@@ -11,6 +11,7 @@ Nothing in it is trusted. The graphs' files are held against the sizes in `strea
 `changed_files`, since that reads all of them.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -286,8 +287,8 @@ def save(
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         for parent in made:
-            # Whatever somebody else has put there meanwhile stays.
-            _remove_empty(parent)
+            with contextlib.suppress(OSError):  # whatever somebody else has put there meanwhile stays
+                parent.rmdir()
         if isinstance(error, OSError):
             raise StreamerError(
                 f"{target} cannot be written ({error.strerror or error}): make room, or choose another place"
@@ -344,13 +345,6 @@ def _put_in_place(partial: Path, target: Path) -> None:
         raise
     if replaced:
         shutil.rmtree(old, ignore_errors=True)
-
-
-def _remove_empty(directory: Path) -> None:
-    try:
-        directory.rmdir()
-    except OSError:
-        logger.debug("%s stays", directory)
 
 
 def _check_ports(model: ov.Model, stage: str, saved: SavedModel, xml: Path) -> None:

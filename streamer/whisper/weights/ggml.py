@@ -7,7 +7,6 @@ Source: what whisper.cpp writes, from openai-whisper's and Hugging Face's files 
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -78,9 +77,10 @@ def matches(path: Path) -> bool:
 def load(path: Path) -> Checkpoint:
     """Load a checkpoint; quantized tensors become float32.
 
-    Raises ModelError where the file is missing, truncated, of a type that cannot be read, or not whisper.cpp's.
+    Raises ModelError where the file is truncated, of a type that cannot be read, or not whisper.cpp's; OSError.
     """
-    with _open(path) as file:
+    with path.open("rb") as opened:
+        file = _File(path, opened)
         dims, version = _read_header(file)
         vocabulary = tuple(_read_words(file, dims))
         tensors = _read_tensors(file, dims, version)
@@ -131,17 +131,6 @@ class _File:
         begin = self._file.tell()
         self._file.seek(n_bytes, os.SEEK_CUR)
         return begin
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[_File]:
-    if not path.is_file():
-        raise ModelError(f"{path} is missing: expected a ggml-*.bin of whisper.cpp; fetch it again")
-    try:
-        with path.open("rb") as file:
-            yield _File(path, file)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
 
 
 def _truncated(path: Path, what: str) -> ModelError:
