@@ -59,7 +59,7 @@ class Enrichment:
         log: EventLog,
         ring: RingBuffer,
         language: str,
-        heard: Callable[[], int],
+        heard: Callable[[], int] = lambda: 0,
         translation_s: Callable[[], float] = lambda: 0.0,
     ) -> "EnrichedSession":
         """Add to the events of a session in a language, or `auto`, from the first on.
