@@ -11,7 +11,7 @@ import logging
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from streamer.arrays import Float32Array
@@ -26,6 +26,9 @@ logger = logging.getLogger(__name__)
 
 # Texts of earlier finals that a corrector sees.
 N_BEFORE = 5
+
+# Finals of a session whose words are kept: labels of the newest may change.
+N_KEPT = 64
 
 # Finals of all sessions that wait; beyond that they are given up.
 MAX_WAITING = 200
@@ -51,7 +54,7 @@ class Corrections:
         # Why a corrector does not work, by its name; those that work are not there.
         self.failing: dict[str, str] = {}
         # Revisions that were told, by what found them; finals that were given up, for the metrics page.
-        self.n_told: dict[str, int] = {corrector.name: 0 for corrector in correctors}
+        self.n_told = Counter({corrector.name: 0 for corrector in correctors})
         self.n_late = 0
         self._lanes = {slow: Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
 
@@ -105,12 +108,13 @@ class FinalsOfSession:
         self._log = log
         self._audio = audio
         self._settings = settings
-        # Texts of the newest finals, by their numbers, as they were corrected last.
-        self._texts: dict[int, str] = {}
-        # Words of finals that were told last, by their numbers, while slow correctors are at them.
-        self._told: dict[int, tuple[Word, ...]] = {}
-        self._newest: deque[int] = deque(maxlen=N_BEFORE + 1)
+        # Says who says a word of a revision, where that is asked.
+        self.label: Callable[[Word], Word] = lambda word: word
+        # The newest finals by their numbers, oldest first, and their words as they were told last.
+        self._told: dict[int, tuple[Final, tuple[Word, ...]]] = {}
         self._lock = threading.Lock()
+        # Held while a revision is told, so that none is older than one before it. No listener takes it.
+        self._telling = threading.Lock()
         log.subscribe(self._take)
 
     def finish(self, then: Callable[[], object]) -> None:
@@ -128,10 +132,10 @@ class FinalsOfSession:
             return
         until_s = time.monotonic() + self._corrections.deadline_s
         with self._lock:
-            before = tuple(self._texts[number] for number in self._newest)[-N_BEFORE:]
-            self._newest.append(event.seq)
-            self._texts[event.seq] = event.text
-            self._texts = {number: self._texts[number] for number in self._newest}
+            before = tuple(text_of(words) for _, words in tuple(self._told.values())[-N_BEFORE:])
+            self._told[event.seq] = event, event.words
+            if len(self._told) > N_KEPT:
+                del self._told[next(iter(self._told))]
         heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end), self._settings())
         self._put(lambda: self._correct_quickly(heard, until_s), slow=False)
 
@@ -151,13 +155,27 @@ class FinalsOfSession:
             words, _ = corrections.correct(corrections.quick, dataclasses.replace(heard, words=words), until_s)
             self._tell(heard, told, words, by)
 
+    def relabel(self, number: int) -> None:
+        """Tell a final once more, as it reads by now, where somebody else says a word than was told."""
+        with self._telling:
+            with self._lock:
+                told = self._told.get(number)
+            if told is not None:
+                self._revise(told[0], told[1], "speakers")
+
     def _tell(self, heard: Heard, told: tuple[Word, ...], words: tuple[Word, ...], by: str) -> None:
-        if _said(words) == _said(told) or self._log.closed:
-            return
-        final, text = heard.final, text_of(words)
+        if _said(words) != _said(told):
+            with self._telling:
+                self._revise(heard.final, words, by)
+
+    def _revise(self, final: Final, words: tuple[Word, ...], by: str) -> None:
+        words = tuple(self.label(word) for word in words)
         with self._lock:
-            if final.seq in self._texts:
-                self._texts[final.seq] = text
+            if self._log.closed or (final.seq in self._told and _said(self._told[final.seq][1]) == _said(words)):
+                return
+            if final.seq in self._told:
+                self._told[final.seq] = final, words
+        text = text_of(words)
         self._log.append(Revision(of=final.seq, by=by, text=text, words=words, edits=edits(final.text, text)))
         for name in by.split(","):
             self._corrections.n_told[name] += 1

@@ -2,6 +2,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from streamer.correct.corrector import Heard
 from streamer.correct.pipeline import Corrections, edits
 from streamer.errors import StreamerError
@@ -66,6 +68,28 @@ def corrected(correctors: Sequence[Replacing], *texts: str, deadline_s: float = 
     finals.finish(end)
     assert over.wait(WAIT_S)
     return events
+
+
+def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what_was_corrected() -> None:
+    log = EventLog("abc", 100)
+    events: list[Event] = []
+    log.subscribe(events.append)
+    finals = Corrections([Replacing({"shivon": "Siobhan"})], deadline_s=WAIT_S).follow(log, lambda start, end: None)
+    corrected = threading.Event()
+    log.subscribe(lambda event: corrected.set() if isinstance(event, Revision) else None)
+    log.append(final("good morning shivon"))
+    assert corrected.wait(WAIT_S)
+    finals.relabel(1)
+    assert revisions(events) == [(1, "glossary", "good morning Siobhan")]
+    finals.label = lambda word: msgspec.structs.replace(word, speaker="S1" if word.start < 1 else "S2")
+    finals.relabel(1)
+    finals.relabel(1)
+    finals.relabel(7)
+    assert revisions(events)[1:] == [(1, "speakers", "good morning Siobhan")]
+    told = events[-1]
+    assert isinstance(told, Revision)
+    assert [word.speaker for word in told.words] == ["S1", "S2", "S2"]
+    assert told.edits == (Edit(start=12, end=19, text=" Siobhan"),)
 
 
 def revisions(events: Sequence[Event]) -> list[tuple[int, str, str]]:
