@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import gc
+import importlib
 import logging
 import os
 import signal
@@ -29,9 +30,12 @@ if sys.platform == "linux" and "PYTEST_XDIST_WORKER" in os.environ:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(cores)]})
 
-# Before torch is imported, whose OpenMP the speech detector's calls then: with a thread more than one, torch takes twice
-# the processor time for so small models, and the detector sixteen times (see streamer/audio/vad.py).
-os.environ["OMP_THREAD_LIMIT"] = "1"
+# Threads of torch wait for each other longer than steps of so small models take.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# The detector's library is loaded before torch: else it calls torch's OpenMP, which has read no limit (see
+# streamer/audio/vad.py), and takes sixteen times the processor time.
+importlib.import_module("streamer.audio.vad")
 
 # What torch compiles for GPUs with; no test does, and it tells at the end what of it is left.
 sys.modules["triton"] = None  # type: ignore[assignment]
