@@ -14,8 +14,8 @@ from typing import NamedTuple
 import text_to_num
 import yaml
 
-from streamer.correct.corrector import Heard
-from streamer.correct.spans import respelled, spelled, written
+from streamer.correct.corrector import Heard, text_of
+from streamer.correct.spans import CLOSING, OPENING, respelled, written
 from streamer.events import Word
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pt")
@@ -49,7 +49,7 @@ def in_figures(words: Sequence[Word], language: str) -> list[Word]:
     pauses = {n for n in range(1, len(groups)) if groups[n][0].start - groups[n - 1][-1].end > MAX_PAUSE_S}
     result: list[Word] = []
     end = 0
-    for place, figures in figured([spelled(group) for group in groups], language, pauses):
+    for place, figures in figured([text_of(group) for group in groups], language, pauses):
         result += [part for group in groups[end : place.start] for part in group]
         result += respelled([part for group in groups[place.start : place.stop] for part in group], figures.split())
         end = place.stop
@@ -86,9 +86,9 @@ class _Token:
 
     def __init__(self, word: str, after_pause: bool) -> None:
         self.word = word
-        bare = word.lstrip("\"'“‘«¿¡(")
+        bare = word.lstrip(OPENING)
         self.lead = word[: len(word) - len(bare)]
-        self.core = bare.rstrip(".,;:?!…\"'”’»)")
+        self.core = bare.rstrip(CLOSING)
         self.tail = bare[len(self.core) :]
         self.low = self.core.lower()
         self.after_pause = after_pause

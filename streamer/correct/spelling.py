@@ -33,8 +33,6 @@ class Glossary:
     def reload(self) -> None:
         """Read the file again. Raises ConfigError, and what was read before stays."""
         terms = read_terms(self._path)
-        # The terms themselves, for who corrects by other means.
-        self.texts = [term.text for term in terms if term.text]
         try:
             self._indexes = {
                 code: TermIndex([term for term in terms if term.language in ("", code)], code, self._common)
@@ -42,6 +40,8 @@ class Glossary:
             }
         except ValueError as error:
             raise ConfigError(f"{self._path}: {error}") from None
+        # The terms themselves, for who corrects by other means.
+        self.texts = [term.text for term in terms if term.text]
 
     def index(self, language: str) -> TermIndex:
         """Return the terms for a language, or for those that no term names."""
