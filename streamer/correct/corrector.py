@@ -1,8 +1,12 @@
 """What a corrector is, and what it is given."""
 
+import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.events import Final, Word
@@ -32,6 +36,12 @@ class Heard:
     def text(self) -> str:
         return text_of(self.words)
 
+    @property
+    def language(self) -> str:
+        """The language of its text, which a translation does not share with what was said."""
+        translated = self.final.task or (self.settings.task if self.settings is not None else "")
+        return "en" if translated == "translate" else self.final.language
+
 
 class Corrector(Protocol):
     """Finds better words for a final. Called from one thread for all sessions."""
@@ -50,6 +60,16 @@ class Corrector(Protocol):
         Raises StreamerError where it cannot work, which is told once, until it works again; TimeoutError where its time
         is up.
         """
+
+
+def corrected(final: Final, correctors: Sequence[Corrector], task: str) -> Final:
+    """Return a final of a recording, made for a task, as quick correctors leave it before anybody has seen it."""
+    heard = Heard(msgspec.structs.replace(final, task=final.task or task), final.words, (), lambda: None)
+    for corrector in correctors:
+        heard = dataclasses.replace(heard, words=tuple(corrector.correct(heard, math.inf)))
+    if heard.words == final.words:
+        return final
+    return msgspec.structs.replace(final, words=heard.words, text=heard.text)
 
 
 def text_of(words: Sequence[Word]) -> str:

@@ -40,7 +40,7 @@ class Figures:
     slow = False
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        return in_figures(heard.words, heard.final.language)
+        return in_figures(heard.words, heard.language)
 
 
 def in_figures(words: Sequence[Word], language: str) -> list[Word]:

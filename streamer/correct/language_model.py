@@ -110,7 +110,7 @@ class LanguageModel:
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
-        groups, language = written(heard.words), heard.final.language
+        groups, language = written(heard.words), heard.language
         # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
         is_asked = len(groups) >= MIN_WORDS and language in FROZEN and left_s >= self._deadline_s / 2
         if self._failure and (not is_asked or self._clock() < self._again_s):
@@ -149,7 +149,7 @@ class LanguageModel:
     async def _ask(self, heard: Heard, text: str, left_s: float) -> str:
         near = process.extract(text, self._terms(), scorer=fuzz.partial_ratio, limit=MAX_TERMS)
         said = {
-            "language": heard.final.language,
+            "language": heard.language,
             "terms": [term for term, _, _ in near],
             "before": heard.before,
             "text": text,

@@ -48,7 +48,7 @@ class Glossary:
         return self._indexes.get(language, self._indexes[""])
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        return rewritten(heard.words, self.index(heard.final.language).replacements(heard.words))
+        return rewritten(heard.words, self.index(heard.language).replacements(heard.words))
 
 
 class Spelling:

@@ -55,7 +55,7 @@ class ChatEndpoint:
         url : up to and including /v1
         timeout_s : silence after which a reply is given up
         """
-        self._url = _completions_url(url)
+        self._url = completions_url(url)
         if not (api_key.isascii() and api_key.isprintable()):
             raise ConfigError(
                 f"{names.section}.api_key has characters that no key has: expected printable ASCII; copy it again"
@@ -129,7 +129,8 @@ class ChatEndpoint:
         return f"{self.name} answered {status}{f' ({said:.300})' if said else ''}{remedy}"
 
 
-def _completions_url(url: str) -> httpx.URL:
+def completions_url(url: str) -> httpx.URL:
+    """Return where an endpoint is asked. Raises ConfigError where its address cannot be one."""
     try:
         _ = urllib.parse.urlsplit(url).port  # it refuses brackets and port numbers that httpx lets through
         parsed = httpx.URL(url)

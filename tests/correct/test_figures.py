@@ -2,7 +2,7 @@
 
 import pytest
 
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Heard, corrected, text_of
 from streamer.correct.figures import Figures, figured
 from streamer.events import Final, Word
 
@@ -231,3 +231,16 @@ def test_numbers_with_a_pause_between_them_are_not_one() -> None:
 def test_a_final_without_numbers_keeps_its_very_words() -> None:
     said = heard((" nothing", 0.0, 1.0), (" here", 1.0, 2.0))
     assert all(a is b for a, b in zip(Figures().correct(said, 1.0), said.words, strict=True))
+
+
+def test_a_recording_is_told_in_figures_by_the_rules_of_the_language_of_its_text() -> None:
+    words = tuple(
+        Word(word=f" {word}", start=float(n), end=n + 1.0, probability=0.9, stable=True)
+        for n, word in enumerate(("the", "elf", "had", "elf", "friends"))
+    )
+    final = Final(
+        segment=1, start=0.0, end=5.0, text="the elf had elf friends", words=words, language="de", no_speech_prob=0.0,
+        avg_logprob=0.0,
+    )  # fmt: skip
+    assert corrected(final, [Figures()], "transcribe").text == "the 11 had 11 friends"
+    assert corrected(final, [Figures()], "translate") is final
