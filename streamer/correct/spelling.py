@@ -66,11 +66,8 @@ class Spelling:
 
     def label(self, event: Event) -> Event:
         """Return a text with its terms; any other event as it is."""
-        match event:
-            case Partial():
-                return self.spelled(event)
-            case Final(task=""):
-                return self.spelled(event)
+        if isinstance(event, Partial) or (isinstance(event, Final) and not event.task):
+            return self.spelled(event)
         return event
 
     def spelled(self, event: _Text) -> _Text:

@@ -7,7 +7,7 @@ OpenVINO Model Server speak the same.
 import contextlib
 import json
 import urllib.parse
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -231,19 +231,10 @@ async def _body(response: httpx.Response, limit_bytes: int) -> str:
 
 
 def _error_message(value: dict[str, Any]) -> str:
-    return next((one_line(text) for text in _error_texts(value)), one_line(json.dumps(value)))[:300]
-
-
-def _error_texts(value: dict[str, Any]) -> Iterator[str]:
-    """Yield what an error says, wherever servers put it."""
+    """Return what an error says, wherever servers put it."""
     inner = value.get("error")
-    for candidate in (
-        inner.get("message") if isinstance(inner, dict) else inner,
-        value.get("message"),
-        value.get("detail"),
-    ):
-        if isinstance(candidate, str) and candidate:
-            yield candidate
+    texts = (inner.get("message") if isinstance(inner, dict) else inner, value.get("message"), value.get("detail"))
+    return one_line(next((text for text in texts if isinstance(text, str) and text), json.dumps(value)))[:300]
 
 
 def _silence(error: httpx.TimeoutException) -> str:
