@@ -21,7 +21,7 @@ from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opene
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.pull import offer_model
-from streamer.correct.corrector import corrected
+from streamer.correct.corrector import RecordingCorrector
 from streamer.correct.figures import Figures
 from streamer.correct.spelling import Spelling
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
@@ -178,6 +178,7 @@ class _Offline:
         with contextlib.ExitStack() as stack:
             recording = Recording(path, stack, self._track)
             loudness = _hear_channels(path, self._track) if self._settings.decoding.diarize else None
+            corrector = RecordingCorrector(self._correctors, self._settings.decoding.task)
             hearing = self._speakers.hear(recording.read()) if self._speakers is not None else None
             log = EventLog(path.name, self._settings.server.history_events)
             write(log.append(ready_event(self._model, self._settings.decoding.language)))
@@ -192,7 +193,7 @@ class _Offline:
                     final = msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
                 if hearing is not None:
                     final = label_final(final, hearing)
-                write(log.append(corrected(final, self._correctors, self._settings.decoding.task)))
+                write(log.append(corrector.corrected(final)))
             write(log.append(End()))
         if recording.truncated is not None:
             raise recording.truncated

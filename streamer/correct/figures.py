@@ -26,6 +26,9 @@ MAX_PAUSE_S = 0.5
 _LARGE = {"million": 10**6, "billion": 10**9, "trillion": 10**12}
 _MULTIPLIERS = ("hundred", "thousand", *_LARGE)
 
+# Behind these no number goes on.
+_ENDS = (".", ",", ";", ":", "?", "!", "…", '"', "”", ")")
+
 # What may stand between two numbers instead of within one. In English it is within one behind a multiplier.
 _AND = {"en": "and", "de": "und", "nl": "en", "it": "e"}
 
@@ -40,16 +43,22 @@ class Figures:
     slow = False
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        return in_figures(heard.words, heard.language)
+        goes_on = bool(heard.before) and not heard.before[-1].endswith(_ENDS)
+        return in_figures(heard.words, heard.language, goes_on=goes_on)
 
 
-def in_figures(words: Sequence[Word], language: str) -> list[Word]:
-    """Return words with what is surely a number in figures."""
+def in_figures(words: Sequence[Word], language: str, *, goes_on: bool = False) -> list[Word]:
+    """Return words with what is surely a number in figures.
+
+    goes_on : whether they follow others without a mark of punctuation: a number may have begun before
+    """
     groups = written(words)
     pauses = {n for n in range(1, len(groups)) if groups[n][0].start - groups[n - 1][-1].end > MAX_PAUSE_S}
     result: list[Word] = []
     end = 0
     for place, figures in figured([text_of(group) for group in groups], language, pauses):
+        if (goes_on and place.start == 0) or (place.stop == len(groups) and not groups[-1][-1].word.endswith(_ENDS)):
+            continue  # it may have begun before, or go on
         result += [part for group in groups[end : place.start] for part in group]
         result += respelled([part for group in groups[place.start : place.stop] for part in group], figures.split())
         end = place.stop

@@ -18,7 +18,7 @@ from typing import Any, Self
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
-from streamer.correct.corrector import corrected
+from streamer.correct.corrector import RecordingCorrector
 from streamer.correct.spelling import Glossary
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
@@ -157,12 +157,12 @@ class Recordings:
                     self._wait_turn(job)
                     yield block
 
-        correctors = [self._glossary] if self._glossary is not None else []
+        corrector = RecordingCorrector([self._glossary] if self._glossary is not None else [], decoding.task)
         segments = transcribe_segments(model, read, resolved, on_language=found)
         for segment, final in with_finals(segments, decoding, model.tokenizer):
             job.put(
                 RecordedSegment(
-                    final=corrected(final, correctors, decoding.task),
+                    final=corrector.corrected(final),
                     seek=segment.seek,
                     tokens=segment.tokens,
                     temperature=segment.temperature,

@@ -1,8 +1,10 @@
 """What is written as figures, and what stays in words."""
 
+import dataclasses
+
 import pytest
 
-from streamer.correct.corrector import Heard, corrected, text_of
+from streamer.correct.corrector import Heard, RecordingCorrector, text_of
 from streamer.correct.figures import Figures, figured
 from streamer.events import Final, Word
 
@@ -224,7 +226,7 @@ def test_figures_span_the_words_that_they_are_made_of() -> None:
 
 
 def test_numbers_with_a_pause_between_them_are_not_one() -> None:
-    said = heard((" twenty", 0.0, 1.0), (" five", 2.0, 3.0))
+    said = heard((" twenty", 0.0, 1.0), (" five.", 2.0, 3.0))
     assert tuple(Figures().correct(said, 1.0)) == said.words
 
 
@@ -242,5 +244,21 @@ def test_a_recording_is_told_in_figures_by_the_rules_of_the_language_of_its_text
         segment=1, start=0.0, end=5.0, text="the elf had elf friends", words=words, language="de", no_speech_prob=0.0,
         avg_logprob=0.0,
     )  # fmt: skip
-    assert corrected(final, [Figures()], "transcribe").text == "the 11 had 11 friends"
-    assert corrected(final, [Figures()], "translate") is final
+    assert RecordingCorrector([Figures()], "transcribe").corrected(final).text == "the 11 had 11 friends"
+    assert RecordingCorrector([Figures()], "translate").corrected(final) is final
+
+
+def test_a_number_of_a_recording_that_may_have_begun_in_the_final_before_stays_in_words() -> None:
+    correctors = RecordingCorrector([Figures()], "transcribe")
+    texts = ("In nineteen", "fifty-three it was.", "Fifty-three it was.")
+    said = [heard(*((f" {word}", float(n), n + 1.0) for n, word in enumerate(text.split()))).final for text in texts]
+    assert [correctors.corrected(final).text for final in said] == [*texts[:2], "53 it was."]
+
+
+@pytest.mark.parametrize(("before", "text"), [("", "it left in nineteen"), ("it left in nineteen", "fifty-three.")])
+def test_a_number_that_may_go_on_in_another_final_stays_in_words(before: str, text: str) -> None:
+    words = text.split()
+    said = heard(*((f" {word}", float(n), n + 1.0) for n, word in enumerate(words)))
+    assert text_of(Figures().correct(dataclasses.replace(said, before=(before,)), 1.0)) == text
+    whole = dataclasses.replace(said, before=("It was so.",))
+    assert (text_of(Figures().correct(whole, 1.0)) == text) == (text[-1] != ".")
