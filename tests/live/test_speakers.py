@@ -107,8 +107,9 @@ def labels(event: Event) -> list[str | None]:
 
 
 def newest(events: Sequence[Event]) -> list[str | None]:
-    """The labels that hold: of the newest revision, else of the final."""
-    return labels([event for event in events if isinstance(event, Final | Revision)][-1])
+    """The labels of the newest final that hold: of its newest revision, else its own."""
+    last = [event for event in events if isinstance(event, Final)][-1]
+    return labels([last, *(event for event in events if isinstance(event, Revision) and event.of == last.seq)][-1])
 
 
 def test_labels_that_come_too_late_for_the_final_are_told_as_a_revision_before_the_end() -> None:
