@@ -18,7 +18,8 @@ from typing import Any, Self
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
-from streamer.correct.spelling import Glossary, Spelling
+from streamer.correct.corrector import RecordingCorrector
+from streamer.correct.spelling import Glossary
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
@@ -156,12 +157,12 @@ class Recordings:
                     self._wait_turn(job)
                     yield block
 
-        spelling = None if self._glossary is None else Spelling(self._glossary)
+        corrector = RecordingCorrector([self._glossary] if self._glossary is not None else [], decoding.task)
         segments = transcribe_segments(model, read, resolved, on_language=found)
         for segment, final in with_finals(segments, decoding, model.tokenizer):
             job.put(
                 RecordedSegment(
-                    final=final if spelling is None else spelling.spelled(final),
+                    final=corrector.corrected(final),
                     seek=segment.seek,
                     tokens=segment.tokens,
                     temperature=segment.temperature,
