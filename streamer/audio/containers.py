@@ -34,10 +34,7 @@ class ContainerStream:
         return self._pipe.format
 
     def feed(self, data: bytes) -> bytes:
-        """Return what further bytes complete, f32le, channels interleaved. No bytes are the end.
-
-        Raises AudioFileError where they cannot be decoded.
-        """
+        """Return what further bytes complete, f32le, interleaved; no bytes: the end. Raises AudioFileError."""
         pipe = self._pipe
         if not pipe.ended:
             pipe.fed.put(data)

@@ -34,10 +34,7 @@ FIRST_INTERIOR_FRAME = -(-PADDING // HOP_LENGTH)
 
 
 def mel_filters(n_mels: int) -> Float32Array:
-    """Return the filter bank that maps a power spectrum to mel bins, shape (n_mels, 201).
-
-    Slaney's scale from 0 Hz to 8 kHz, each triangle divided by half its width in Hz.
-    """
+    """Return Slaney's filter bank, from power spectrum to mel bins of unit area, shape (n_mels, 201)."""
     nyquist = SAMPLE_RATE / 2
     edges = _mel_to_hz(np.linspace(0.0, float(_hz_to_mel(nyquist)), n_mels + 2))
     frequencies = np.linspace(0.0, nyquist, N_FREQUENCIES)
@@ -49,10 +46,7 @@ def mel_filters(n_mels: int) -> Float32Array:
 
 
 def log_mel(samples: Float32Array, n_mels: int) -> Float32Array:
-    """Return the log-mel spectrogram of the first 30 s of audio, padded with silence: shape (n_mels, 3000).
-
-    `samples` is 16 kHz mono, shape (n,), of any length.
-    """
+    """Return the log-mel spectrogram, (n_mels, 3000), of the first 30 s of 16 kHz mono samples, padded with silence."""
     return LogMelStream(n_mels).window(samples[:N_SAMPLES], 0)
 
 

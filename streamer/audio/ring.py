@@ -88,10 +88,7 @@ class RingBuffer:
             self.on_write()
 
     def read(self, start: int, end: int) -> Float32Array:
-        """Return a copy of the samples from position `start` to `end`, shape (end - start,).
-
-        Raises Overrun where some of them have been overwritten, were it during the copy.
-        """
+        """Return a copy of samples, shape (end - start,). Raises Overrun where some are overwritten, even meanwhile."""
         assert 0 <= start <= end <= self._head, f"samples {start} to {end} asked for, {self._head} written"
         if start < self._oldest:
             raise Overrun(self._oldest)

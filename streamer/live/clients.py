@@ -194,10 +194,7 @@ class ClientStreams:
 
 
 class ClientStream:
-    """One client's audio on its way to text (see `server.interfaces.ClientStream`).
-
-    Made, and used, on the server's loop.
-    """
+    """One client's audio on its way to text (see `server.interfaces.ClientStream`), used on the server's loop."""
 
     def __init__(
         self,

@@ -178,10 +178,7 @@ class Recordings:
 
 
 class Job:
-    """A recording on its way to text; made and iterated on the server's loop.
-
-    See `server.interfaces.Transcription`.
-    """
+    """A recording on its way to text, made and iterated on the server's loop; see `server.interfaces.Transcription`."""
 
     def __init__(self, recordings: Recordings, path: Path, options: RecordingOptions, known: Known) -> None:
         self.path = path

@@ -34,10 +34,7 @@ _HEADER = "WEBVTT\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
 
 
 class Hls:
-    """A playlist and its segments, one each 6 s of audio, also where nobody speaks.
-
-    A segment is published when all that was said in it is final.
-    """
+    """A playlist and its segments, one each 6 s of audio; published when all that was said in it is final."""
 
     def __init__(
         self,

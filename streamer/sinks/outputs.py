@@ -36,10 +36,7 @@ class Outputs:
     """All outputs of the daemon's own input."""
 
     def __init__(self, settings: OutputsSettings, lines: SubtitleOptions | None = None) -> None:
-        """Prepare what the settings name; nothing is sent yet. Raises ConfigError where something cannot be.
-
-        lines : how subtitles are laid out
-        """
+        """Prepare what the settings name, subtitles as `lines` say. Nothing is sent yet. Raises ConfigError."""
         # At which time of the clock the audio began, as each of the newest events has it, and as the most prompt of
         # them does: what a computer slept is left out of the audio, so that it changes.
         self._beginnings: deque[float] = deque(maxlen=CLOCK_EVENTS)

@@ -43,10 +43,7 @@ class Arrivals:
         self._recorded_until = -1
 
     def note(self, head: int, now_s: float, *, held_back: bool = False) -> None:
-        """Note that there are `head` samples at a time; both only grow.
-
-        held_back : whether the sender has to wait for room, so that it cannot be ahead of the clock
-        """
+        """Note that there are `head` samples at a time; both only grow. A `held_back` sender has to wait for room."""
         with self._lock:
             self._note_lead(head, now_s, held_back=held_back)
             if self._steps and now_s - self._steps[-1][0] < STEP_S:

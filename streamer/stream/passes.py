@@ -217,10 +217,7 @@ class Passes:
         return max(0, min(rest, PAUSE_SAMPLES - silence))
 
     def next_window(self, first_word: int, now_s: float) -> Window | None:
-        """Return the audio to transcribe next, None where nothing is due.
-
-        first_word : number of the first settled word that lies in it
-        """
+        """Return the audio to transcribe next, None where none is due; `first_word` is the first settled one in it."""
         if not self.due():
             return None
         self._join_waiting()

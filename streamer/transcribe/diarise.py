@@ -25,13 +25,7 @@ class ChannelLoudness:
         self._n_heard = 0
 
     def add(self, samples: Float32Array, sample_rate: int) -> None:
-        """Hear further audio.
-
-        samples : shape = (n, 2)
-            At the recording's own rate, always the same.
-
-        Raises ConfigError where there are not two channels.
-        """
+        """Hear samples, shape (n, 2), always at the same rate. Raises ConfigError where there are not two channels."""
         n_samples, n_channels = samples.shape
         if n_channels != 2:
             raise ConfigError(

@@ -79,10 +79,7 @@ class Speech:
                 yield piece
 
     def windows(self) -> list[Span]:
-        """Cut all of it into windows of up to 30 s: at a silence where there is one, else where speech is least likely.
-
-        None is shorter than 15 s but the last.
-        """
+        """Cut all of it into windows of 15 to 30 s, but the last: at a silence, else where speech is least likely."""
         cuts = [0]
         while self.n_frames - cuts[-1] > N_FRAMES:
             earliest, latest = cuts[-1] + N_FRAMES // 2, cuts[-1] + N_FRAMES

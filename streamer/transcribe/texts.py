@@ -1,7 +1,4 @@
-"""A text of a recording, as it grows window by window.
-
-Source: openai-whisper's `transcribe.py`.
-"""
+"""A text of a recording, as it grows window by window. Source: openai-whisper's `transcribe.py`."""
 
 import dataclasses
 import math
@@ -211,11 +208,7 @@ class History:
     """What was said so far, as the prompt of the next window."""
 
     def __init__(self, initial: Sequence[int], n_text_ctx: int, *, carried: bool, conditioned: bool) -> None:
-        """Start with those of the initial prompt.
-
-        carried : whether the initial prompt is in each prompt
-        conditioned : whether the text of the window before is in a prompt
-        """
+        """Start with an initial prompt, in each if `carried`; where `conditioned`, the window before is in it, too."""
         self._carried = carried
         self._conditioned = conditioned
         self._n_initial = len(initial)

@@ -68,10 +68,7 @@ class ModelDimensions:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, object], path: Path) -> "ModelDimensions":
-        """Read the dimensions from a Hugging Face `config.json`.
-
-        Raises ModelError where one is missing, not a whole number, or not a Whisper model's.
-        """
+        """Read a Hugging Face `config.json`. Raises ModelError where a size is missing, or not a Whisper model's."""
         return cls._read(config, _HUGGINGFACE_NAMES, path)
 
     @classmethod

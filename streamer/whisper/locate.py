@@ -25,10 +25,7 @@ def find_model(name: str) -> Path | None:
 
 
 def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
-    """Find a model on this machine, else fetch it from the Hub.
-
-    Raises ModelError where there is no such model, PeerError where it cannot be fetched.
-    """
+    """Find a model here, else on the Hub. Raises ModelError where there is none, PeerError without a connection."""
     if found := find_model(name):
         return found
     if _is_on_the_hub(name):

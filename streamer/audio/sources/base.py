@@ -58,10 +58,7 @@ class Source(Protocol):
         """Begin to deliver. Raises StreamerError where there is nothing to deliver from; call it once."""
 
     def stop(self) -> None:
-        """Stop delivering and let go of the device or file; on_end is not called.
-
-        May be called again, and from any thread but the source's own.
-        """
+        """Stop delivering, without on_end, and let go of the device or file. Not for the source's own thread."""
 
 
 class ThreadedSource:

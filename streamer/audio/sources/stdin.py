@@ -33,10 +33,7 @@ class StdinPcm(ThreadedSource):
     """Raw PCM from a pipe; a RIFF/WAVE header at its beginning is recognised and its format taken instead."""
 
     def __init__(self, stream: BinaryIO, format: str, sample_rate: int, channels: int) -> None:
-        """Read `stream` as `format` ("s16le" or "f32le") of `sample_rate` frames a second, `channels` interleaved.
-
-        Raises ProtocolError where one of them is not one we accept.
-        """
+        """Read "s16le" or "f32le" of `sample_rate` frames a second. Raises ProtocolError for what is not accepted."""
         # Whoever writes to a pipe waits until there is room: nothing is lost however slow the consumer.
         super().__init__("standard input", realtime=False, thread_name="stdin")
         self._stream = stream

@@ -213,10 +213,7 @@ class CueTimes:
 
 
 class WhisperLayout:
-    """The same lines and cues as openai-whisper's, for the same segments and options.
-
-    Segments without word times become one cue each, on one line.
-    """
+    """openai-whisper's lines and cues. Segments without word times become one cue each, on one line."""
 
     def __init__(self, options: SubtitleOptions) -> None:
         self._max_line_chars = options.max_line_width or _WHISPER_NO_LIMIT

@@ -39,10 +39,7 @@ class Grammar:
     """A grammar that can be followed."""
 
     def __init__(self, text: str, root: str = "root", where: str = "the grammar") -> None:
-        """Take the rules that `root` begins; `where` names the grammar in messages.
-
-        Raises ConfigError where it is broken, or too large.
-        """
+        """Take the rules that `root` begins; `where` names them in messages. Raises ConfigError for broken ones."""
         self.where = where
         self._lark = to_lark(text, where, root)
         # The first step over single bytes tells whether the whole can be built.

@@ -33,10 +33,7 @@ json.dump([i for i, text in enumerate(texts) if match(text)], sys.stdout)
 
 
 def parse_suppress_tokens(setting: str) -> tuple[int, ...]:
-    """Read a list of token numbers with commas between; -1 stands for those that the model's settings suppress.
-
-    Raises ConfigError where it is something else.
-    """
+    """Read numbers of tokens with commas between; -1: the model's own list. Raises ConfigError for anything else."""
     try:
         tokens = tuple(int(number) for number in setting.split(",")) if setting.strip() else ()
     except ValueError:

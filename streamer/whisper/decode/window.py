@@ -1,7 +1,4 @@
-"""Decoding of one window.
-
-Source: openai-whisper's `decoding.py`; generation settings from the model's own `generation_config.json`.
-"""
+"""Decoding of one window, as openai-whisper's `decoding.py`, with the model's own generation settings."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -217,10 +214,7 @@ def _search(
 def detect_language(
     decoder: TokenDecoder, tokenizer: Tokenizer, among: Sequence[str] = ()
 ) -> tuple[str, Mapping[str, float]]:
-    """Find the language of the window that the decoder holds, with the probability of each.
-
-    among : codes of the only languages that may be; none given: all of the tokenizer's
-    """
+    """Return the language (`among` some) of the window that the decoder holds, and the probability of each."""
     decoder.begin()
     logits, _ = decoder.feed([tokenizer.special.start_of_transcript])
     codes = list(among or tokenizer.languages)

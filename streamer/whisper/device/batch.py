@@ -28,11 +28,7 @@ class BatchDecoder:
     """The decoder's forward pass over the sequences of several windows. One thread at a time may use it."""
 
     def __init__(self, stage: Stage, dims: ModelDimensions, n_windows: int, n_beams: int) -> None:
-        """Take a decoder's graph for any number of windows (B), tokens (T) and slots (P).
-
-        n_windows : most windows at once
-        n_beams : most sequences of each
-        """
+        """Take a decoder's graph for any sizes: at most `n_windows` at once, of `n_beams` sequences each."""
         self.stage = stage
         self.dims = dims
         self.n_beams = n_beams

@@ -151,10 +151,7 @@ def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> li
 
 
 def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str, StagePlan]:
-    """Decide which of the available devices each stage tries.
-
-    Raises ConfigError where a device is not there, or a property is not KEY=VALUE.
-    """
+    """Return which devices each stage tries. Raises ConfigError for one that is not there, or no KEY=VALUE."""
     plans: dict[str, StagePlan] = {}
     for stage in STAGES:
         own = settings.stage_devices.get(stage, "")

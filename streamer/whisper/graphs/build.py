@@ -46,10 +46,7 @@ class ModelGraphs:
     def of(
         cls, checkpoint: Checkpoint, alignment_heads: Heads, precisions: Mapping[str, str] | None = None
     ) -> "ModelGraphs":
-        """Return the graphs that we build from a checkpoint's weights.
-
-        precisions : that the weights of each stage are brought to (see `compress`); None: as the checkpoint has them
-        """
+        """Return the graphs of a checkpoint, with weights in the precision of each stage (see `compress`)."""
         dims, tensors = checkpoint.dims, checkpoint.tensors
         to = dict.fromkeys(STAGES, "f32") | dict(precisions or {})
         return cls(
@@ -283,10 +280,7 @@ class _Builder:
         return reduce(ops.add, attended), shares
 
     def thirds(self, x: ov.Node, length: int) -> list[ov.Node]:
-        """Return three pieces of the second axis, of this length each.
-
-        Not by a split as the attention's: the NPU plugin's CPU path takes the two for one and the same.
-        """
+        """Return thirds of the second axis. Not by `variadic_split`: the NPU plugin's CPU path mixes two of them up."""
         step, axis = self.integers([1]), self.integers([1])
         bounds = [self.integers([i * length]) for i in range(4)]
         return [ops.slice(x, begin, end, step, axis) for begin, end in itertools.pairwise(bounds)]

@@ -111,10 +111,7 @@ class Tokenizer:
         return cls(vocabulary.load(path, n_vocab), multilingual=multilingual, where=str(path))
 
     def as_multilingual(self, multilingual: bool) -> "Tokenizer":
-        """Return the tokenizer for a model that says itself whether it is multilingual.
-
-        Raises ModelError where it says so and there is no token of a language.
-        """
+        """Return it for a model that says if it is multilingual. Raises ModelError without languages."""
         return Tokenizer(self._backend, multilingual=multilingual, where=self.where)
 
     def to_json(self) -> bytes:
@@ -136,10 +133,7 @@ class Tokenizer:
         return chosen
 
     def start_sequence(self, language: str, task: str) -> list[int]:
-        """Return the tokens that start a transcript.
-
-        Raises ConfigError where the model does not know the language, or cannot translate.
-        """
+        """Return the tokens that start a transcript. Raises ConfigError for a language or task that the model lacks."""
         if not self.multilingual:
             if task == "translate":
                 raise ConfigError(

@@ -76,10 +76,7 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path) -> Checkpoint:
-    """Load a checkpoint; quantized tensors become float32.
-
-    Raises ModelError where the file is missing, truncated, of a type that cannot be read, or not whisper.cpp's.
-    """
+    """Load a checkpoint, quantized or not. Raises ModelError where it is missing, truncated, or no such file."""
     with _open(path) as file:
         dims, version = _read_header(file)
         vocabulary = tuple(_read_words(file, dims))

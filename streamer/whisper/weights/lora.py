@@ -54,10 +54,7 @@ def is_alone(directory: Path) -> bool:
 
 
 def base_of(directory: Path) -> str:
-    """Return what an adapter calls the model that it was made for; empty where it does not say.
-
-    Raises ModelError where its config is missing or broken.
-    """
+    """Return which model an adapter says that it was made for, or nothing. Raises ModelError for a broken config."""
     base = read_json(directory / CONFIG, expected=_EXPECTED).get("base_model_name_or_path")
     return one_line(base)[:100] if isinstance(base, str) else ""
 

@@ -44,10 +44,7 @@ def matches(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Checkpoint:
-    """Load a checkpoint; quantized tensors become float32.
-
-    Raises ModelError where a file is missing, truncated, not Whisper's, or does not fit the other.
-    """
+    """Load a checkpoint, quantized or not. Raises ModelError where a file is missing, truncated or not Whisper's."""
     config_path = directory / "config.json"
     config = read_json(config_path)
     if "n_mels" in config:
@@ -109,10 +106,7 @@ def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, .
 
 @dataclass(frozen=True, slots=True)
 class _Sinusoids:
-    """The encoder's positions, shape (n_positions, width): sines of falling frequency, then cosines.
-
-    Source: `sinusoids` of openai-whisper, in float32 as there.
-    """
+    """The encoder's positions, (n_positions, width): sines, then cosines; `sinusoids` of openai-whisper, in float32."""
 
     shape: tuple[int, int]
     half: bool

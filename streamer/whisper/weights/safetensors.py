@@ -19,10 +19,7 @@ _LENGTH_BYTES = 8
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Read which tensors a file has, and where. None of them is read.
-
-    Raises ModelError where the file cannot be read, is truncated, or has a table that does not fit it.
-    """
+    """Read which tensors a file has, and where, but none of them. Raises ModelError where the file is damaged."""
     try:
         with path.open("rb") as file:
             n_bytes = os.fstat(file.fileno()).st_size

@@ -117,10 +117,7 @@ class Archive:
 
 
 def inflate(file: BinaryIO, n_packed: int, n_bytes: int) -> NDArray[np.uint8]:
-    """Return the first `n_bytes` of what is deflated in the next `n_packed` bytes of a file.
-
-    Raises ValueError where it is damaged, or less.
-    """
+    """Return the first `n_bytes` that are deflated in the next `n_packed` of a file. Raises ValueError if damaged."""
     values = np.empty(n_bytes, np.uint8)
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # without a header of its own
     end = 0
