@@ -30,8 +30,7 @@ IDLE_S = 0.5
 # Time from one pass of a session to the next up to which captions still count as live, unless told otherwise.
 MAX_PACE_S = 2.0
 
-# Share of the machine's time above which finals get no second look: it would be somebody else's time. Who is alone has
-# more.
+# Share of the machine's time above which finals get no second look, as it would be somebody else's time.
 MAX_RETRY_LOAD = 0.5
 
 

@@ -43,8 +43,7 @@ class Activity:
 class Load:
     """What sessions need, were each transcribed as rarely as is acceptable."""
 
-    # Share of the time that listening, encoding and decoding take; above 1 captions cannot be had at that pace. 0 while
-    # nothing is known.
+    # Share of the time that all work takes; above 1 captions cannot be had at that pace. 0 while nothing is known.
     ratio: float
 
     # Sessions that speak without a pause for which there is time, at least one; None while nothing is known.
@@ -58,8 +57,7 @@ class Load:
 class Pass:
     """What a pass took, and what it was over."""
 
-    # Seconds since the pass before it in which a thread was at work: two at once count once, as they may share a
-    # processor.
+    # Seconds since the last pass with a thread at work: two at once count once, as they may share a processor.
     busy_s: float
 
     # Seconds that each of the two took.

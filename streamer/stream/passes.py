@@ -50,8 +50,7 @@ class Stretch:
     number: int
     start: int
 
-    # Where the next window begins, on the grid of the spectrogram's frames; where it would, had it not moved on within
-    # the segment.
+    # Where the next window begins, on the spectrogram's grid; where it would, had it not moved on within the segment.
     window_start: int
     segment_window_start: int
     state: State = State.OPEN

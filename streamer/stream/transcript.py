@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
-from streamer.events import Final, Partial, Word, seconds
+from streamer.events import Final, Partial, seconds
 from streamer.stream.agreement import LocalAgreement
 from streamer.stream.settings import SessionSettings
 from streamer.stream.window import Request, Window
@@ -69,8 +69,7 @@ MAX_WINDOW_SAMPLES = N_SAMPLES - 2 * SAMPLE_RATE
 # Words that end within this of the end of such a window stay unsettled.
 FORCED_CUT_MARGIN_SAMPLES = 2 * SAMPLE_RATE
 
-# Settled tokens with which a window is cut however short it is: half of the decoder's context is for a text, and
-# nobody says as much in 30 s.
+# Settled tokens with which a window is cut, however short: half of the decoder's context is for a text.
 MAX_SETTLED_TOKENS = 200
 
 # Text of earlier finals that goes into the prompt, in characters; the decoder trims it to what its context allows.
@@ -363,7 +362,7 @@ class Transcript:
             text="".join(word.text for word in words).lstrip(),
             # Without a space at its end: a final that ends there ends without it.
             stable=len("".join(word.text for word in settled).strip()),
-            words=self._event_words(words, len(settled), window.end),
+            words=event_words(words, len(settled), text.segment_start, window.end),
         )
         if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
             return None
@@ -503,8 +502,7 @@ class Transcript:
         """
         text, trim_after = self._text, self._trim_after
         open_words = text.settled_from(text.n_final)
-        # Stable words that were told belong to this segment. The last settled word stays: the decoder might still
-        # write on at it.
+        # Stable words that were told belong to this segment. The decoder might still write on at the last settled one.
         candidates = range(max(0, text.n_told_stable - text.n_final - 1), len(open_words) - 1)
         if crowded and candidates:
             i = candidates[-1]
@@ -564,7 +562,7 @@ class Transcript:
             start=seconds(text.segment_start),
             end=seconds(end),
             text=said.strip(),
-            words=self._event_words(words, len(words), end),
+            words=event_words(words, len(words), text.segment_start, end),
             language=text.language or text.newest_language or self.language,
             no_speech_prob=round(text.no_speech_prob, 4),
             avg_logprob=round(min(0.0, mean_log_prob(words) if words else text.avg_logprob), 4),
@@ -572,9 +570,6 @@ class Transcript:
         self.segment += 1
         text.partial = None
         return final
-
-    def _event_words(self, words: Sequence[HeardWord], n_stable: int, end: int) -> tuple[Word, ...]:
-        return event_words(words, n_stable, self._text.segment_start, end)
 
     def _count_shown(self, window: Window, n_settled: int, trusted: bool) -> int:
         """Count the unsettled words that are fit to be seen: those that will probably stay.
