@@ -9,7 +9,7 @@ N_BUFFERS = 2
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """A word as Whisper writes it, with its tokens and its place in the window."""
+    """A word as Whisper writes it, with its tokens and its place in the window, or, once `placed`, in the session."""
 
     # Text with its leading space, punctuation and case.
     text: str
