@@ -138,20 +138,17 @@ class Recordings:
         def found(language: str, probabilities: object) -> None:
             job.language = language
 
-        n_times = 0
+        def heard(position_samples: int) -> None:
+            job.duration_s = position_samples / SAMPLE_RATE
 
         def read() -> Iterator[Float32Array]:
-            nonlocal n_times
-            n_times += 1
             # What a truncated file holds counts.
             with contextlib.suppress(TruncatedAudioError):
                 for block in read_audio(job.path):
-                    if n_times == 1:
-                        job.duration_s += len(block) / SAMPLE_RATE
                     self._wait_turn(job)
                     yield block
 
-        segments = transcribe_segments(model, read, resolved, on_language=found)
+        segments = transcribe_segments(model, read, resolved, on_progress=heard, on_language=found)
         for segment, final in with_finals(segments, decoding, model.tokenizer):
             job.put(
                 RecordedSegment(
