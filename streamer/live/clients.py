@@ -28,8 +28,7 @@ from streamer.whisper.model import WhisperModel
 # Bytes of chance in the name of a session: who knows it can go on with the stream, so nobody must be able to guess it.
 SESSION_NAME_BYTES = 24
 
-# A message is decoded in pieces of at most so many bytes and half a second, as there is room for them: at 4 kHz a
-# message of 1 MiB is 8 MB of samples.
+# A message is decoded in pieces of at most so many bytes and half a second: at 4 kHz, 1 MiB becomes 8 MB of samples.
 MAX_DECODE_BYTES = 65_536
 
 # Where all places are taken, who has sent nothing for so long has to leave for a newcomer.
@@ -213,9 +212,9 @@ class ClientStream:
         `on_leave` when the client is gone.
         """
         self._runner = runner
-        self._log = log
+        self.feed = log
         self._pcm = pcm
-        self._options = options
+        self.options = options
         self._choose = choose
         self._on_keep = on_keep
         # None once it was called.
@@ -227,10 +226,10 @@ class ClientStream:
         # Set while nothing waits.
         self._idle = asyncio.Event()
         self._idle.set()
-        # Whether the audio was said to be complete, by the client or by `expire`.
-        self._complete = False
-        # Whether it was by `expire`.
-        self._expired = False
+        # Whether the audio was said to be complete, by the client or by `expire`: nothing more is taken in.
+        self.complete = False
+        # Whether it was by `expire`: the daemon ended it since nothing was sent.
+        self.expired = False
         # When what the client sent last had been passed on, by the loop's clock.
         self._heard_from_s = self._loop.time()
         # Set when `end` was published.
@@ -239,27 +238,9 @@ class ClientStream:
         log.subscribe(self._on_event)
 
     @property
-    def feed(self) -> EventLog:
-        return self._log
-
-    @property
-    def options(self) -> SessionOptions:
-        return self._options
-
-    @property
-    def complete(self) -> bool:
-        """Whether `finish` or `expire` was called: nothing more is taken in."""
-        return self._complete
-
-    @property
-    def expired(self) -> bool:
-        """Whether the daemon ended it since nothing was sent."""
-        return self._expired
-
-    @property
     def idle_s(self) -> float:
         """Seconds for which the client has sent nothing; 0 while it need not, as it waits for us."""
-        return 0.0 if self._complete or self._waiting else self._loop.time() - self._heard_from_s
+        return 0.0 if self.complete or self._waiting else self._loop.time() - self._heard_from_s
 
     async def write(self, data: bytes) -> None:
         if data:
@@ -273,7 +254,7 @@ class ClientStream:
     async def change(self, options: SessionOptions) -> None:
         """Go on with other options from the end of the audio so far. Raises ConfigError where that cannot be."""
         settings = self._choose(options)
-        self._options = options
+        self.options = options
         self._put(lambda: self._runner.change(settings))
         await self._idle.wait()
 
@@ -283,19 +264,19 @@ class ClientStream:
 
     def expire(self, message: str) -> None:
         """Make final what was said, say why no more is taken in, and end the session."""
-        self._expired = True
+        self.expired = True
         self.report(IdleError.code, message, fatal=True)
         self._complete_audio()
 
     def report(self, code: str, message: str, fatal: bool) -> None:
-        self._log.append(Error(code=code, message=message, fatal=fatal))
+        self.feed.append(Error(code=code, message=message, fatal=fatal))
 
     def go_on(self) -> int:
         """Expect whole samples again, and return how many were taken in, at the client's own rate.
 
         What was not decoded yet is forgotten, with all that stands behind it: the client sends it again.
         """
-        if not self._complete:
+        if not self.complete:
             decoded = itertools.takewhile(lambda item: not isinstance(item, memoryview), tuple(self._waiting))
             self._waiting = deque(decoded)
             self._pcm.drop_rest()
@@ -319,13 +300,13 @@ class ClientStream:
         leave()
         # The runner and the log know the stream no more: it is freed now, and not by the next garbage collection.
         self._runner.ring.on_room = None
-        self._log.close()
+        self.feed.close()
 
     def _complete_audio(self) -> None:
-        if not self._complete:
+        if not self.complete:
             self._put(self._flush)
             self._put(self._runner.end)
-            self._complete = True
+            self.complete = True
 
     def _flush(self) -> None:
         """Take the last samples out of the decoder."""
@@ -333,7 +314,7 @@ class ClientStream:
         self._report_problems()
 
     def _put(self, item: memoryview | Callable[[], None]) -> None:
-        if self._complete:
+        if self.complete:
             return
         self._waiting.append(item)
         self._idle.clear()
