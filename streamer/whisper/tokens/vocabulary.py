@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from streamer.errors import ModelError
-from streamer.whisper.files import parse_json, read_json, read_text
+from streamer.whisper.files import parse_json, read_json, read_text, readable
 from streamer.whisper.tokens.special import PUBLISHED, complete, named_in
 
 # Largest file that is read: those of Whisper have up to 4 MB, and as values in memory take up to thirty times as much.
@@ -45,17 +45,13 @@ BYTE_CHARACTERS = list(_CHARACTERS.values())
 
 def find(path: Path) -> Path:
     """Return the tokenizer's file in a directory, or the file itself; raise ModelError where a directory has none."""
-    try:
+    with readable(path, "a tokenizer that you may read"):
         if not path.is_dir():
             return path
         for name in ("tokenizer.json", "vocab.json"):
             if (path / name).is_file():
                 return path / name
         rank_files = sorted(path.glob("*.tiktoken"))
-    except OSError as error:
-        raise ModelError(
-            f"{path!s:.500} cannot be read ({error.strerror}): expected a tokenizer that you may read"
-        ) from None
     if len(rank_files) > 1:
         raise ModelError(
             f"{path} has {rank_files[0].name} and {rank_files[1].name}: expected one tokenizer; say which with"

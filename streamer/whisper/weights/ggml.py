@@ -19,6 +19,7 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.files import readable
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.ggml_blocks import BLOCKS, block_size, dequantize
 from streamer.whisper.weights.openai import openai_name
@@ -134,11 +135,8 @@ class _File:
 def _open(path: Path) -> Iterator[_File]:
     if not path.is_file():
         raise ModelError(f"{path} is missing: expected a ggml-*.bin of whisper.cpp; fetch it again")
-    try:
-        with path.open("rb") as file:
-            yield _File(path, file)
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
+    with readable(path), path.open("rb") as file:
+        yield _File(path, file)
 
 
 def _truncated(path: Path, what: str) -> ModelError:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.errors import ModelError
+from streamer.whisper.files import readable
 
 # That of large-v3 has 130 kB, that of a quantized one 200 kB.
 _MAX_DIRECTORY_BYTES = 4 << 20
@@ -58,14 +59,12 @@ def open_file(path: Path, writer: str) -> Iterator[File]:
     In the block UnfitError, and ValueError and its like for a broken file, say the reason.
     """
     try:
-        with File(path) as file:
+        with readable(path), File(path) as file:
             yield file
     except UnfitError as error:
         raise ModelError(
             f"{path} is not taken ({error}): expected tensors, numbers and texts alone; save it again with {writer}"
         ) from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OverflowError, struct.error) as error:
         reason = " ".join(str(error).split())
         raise ModelError(
