@@ -56,7 +56,8 @@ def load(directory: Path) -> Checkpoint:
     path = _find_weights(directory)
     stored = (npz if path.suffix == ".npz" else safetensors).read_header(path)
     tensors = {
-        name: _find_tensor(stored, _mlx_name(name), shape) for name, shape in expected_shapes(dims, tied=tied).items()
+        name: _find_tensor(stored, openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2."), shape)
+        for name, shape in expected_shapes(dims, tied=tied).items()
     }
     # Older files, and those of others, may have them.
     if tensors[_ENCODER_POSITIONS] is None and dims.n_audio_state >= 4 and dims.n_audio_state % 2 == 0:
@@ -72,10 +73,6 @@ def _find_weights(directory: Path) -> Path:
         if (directory / name).is_file():
             return directory / name
     raise ModelError(f"{directory} has no weights: expected one of {', '.join(_WEIGHTS)}; fetch it again")
-
-
-def _mlx_name(name: str) -> str:
-    return openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2.")
 
 
 def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, ...]) -> Tensor | None:
