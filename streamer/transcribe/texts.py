@@ -9,13 +9,7 @@ from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.settings.apply import ResolvedDecoding
 from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
-from streamer.whisper.decode.fallback import (
-    FallbackOptions,
-    at_temperature,
-    compression_ratio,
-    decode_with_fallback,
-    has_failed,
-)
+from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import TokenDecoder, drawer
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
@@ -82,19 +76,10 @@ class Text:
 
         Returns the segments that have a length and a text, and how many frames to go on by.
         """
-        tokenizer = self._model.tokenizer
-        if decoded is None:
-            decoded = self._decode(encoded, self._decoding.fallback)
-        elif len(self._decoding.fallback.temperatures) > 1:
-            ratio = compression_ratio(tokenizer.decode(decoded.tokens).strip())
-            if has_failed(decoded, ratio, self._decoding.fallback):
-                _, *hotter = self._decoding.fallback.temperatures
-                decoded = self._decode(
-                    encoded, dataclasses.replace(self._decoding.fallback, temperatures=tuple(hotter))
-                )
+        decoded = self._decode(encoded, decoded)
         if self._is_silence(decoded):
             return [], window.length
-        time_begin = tokenizer.special.timestamp_begin
+        time_begin = self._model.tokenizer.special.timestamp_begin
         segments, advance = split_segments(decoded.tokens, time_begin, window.length, alone=self._alone)
         if until is not None:
             segments = [segment for segment in segments if segment.start_samples < until * HOP_LENGTH]
@@ -119,8 +104,8 @@ class Text:
     def _options(self) -> WindowOptions:
         return dataclasses.replace(self._window_options, prompt=self._history.prompt())
 
-    def _decode(self, encoded: EncodedWindow, fallback: FallbackOptions) -> DecodedWindow:
-        options = self._options()
+    def _decode(self, encoded: EncodedWindow, first: DecodedWindow | None) -> DecodedWindow:
+        options, fallback = self._options(), self._decoding.fallback
         return self._model.run(
             lambda runtime: decode_with_fallback(
                 runtime.decoder_of(encoded),
@@ -129,6 +114,7 @@ class Text:
                 options,
                 fallback,
                 draw=self._draw,
+                first=first,
             )
         )
 
