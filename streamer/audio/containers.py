@@ -17,10 +17,7 @@ MAX_DECODED_BYTES = 2**24
 
 
 class ContainerStream:
-    """Decodes what it is fed: any container that FFmpeg can read from its beginning on.
-
-    FFmpeg asks for bytes when it wants some. It does so in a thread of its own, which works only while `feed` waits.
-    """
+    """Decodes any container that FFmpeg reads from its beginning on, in a thread that works while `feed` waits."""
 
     def __init__(self) -> None:
         self._pipe = _Pipe()

@@ -96,10 +96,7 @@ class LogMelFile:
         self._kept_end = self.n_frames
 
     def frames(self, start: int, end: int) -> Float32Array:
-        """Return the frames from `start` to `end`, at most 3000, shape (n_mels, end - start).
-
-        Raises AudioFileError where the recording has become shorter, and what its reading raises.
-        """
+        """Return frames, at most 3000, (n_mels, end - start). Raises AudioFileError where the file has been cut off."""
         assert 0 <= start <= end <= self.n_frames, f"frames {start} to {end} of {self.n_frames}"
         assert end - start <= N_FRAMES, f"{end - start} frames are more than a window of {N_FRAMES}"
         if start < self._kept_start:

@@ -206,11 +206,7 @@ class ClientStream:
         on_keep: Callable[[], None],
         on_leave: Callable[[], None],
     ) -> None:
-        """Serve a session that is at work.
-
-        `choose` turns options into settings, or raises ConfigError; `on_keep` is called when the connection broke,
-        `on_leave` when the client is gone.
-        """
+        """Serve a session. `choose` may raise ConfigError; `on_keep`: the connection broke; `on_leave`: at the end."""
         self._runner = runner
         self.feed = log
         self._pcm = pcm

@@ -1,7 +1,4 @@
-"""Finals as stream captions of OBS Studio, and as the text of one of its sources.
-
-Source: obs-websocket's protocol 5 (rpcVersion 1); libobs, `caption_text_new`, for the longest caption.
-"""
+"""Finals as captions and text of OBS Studio. Source: obs-websocket's protocol 5; libobs, `caption_text_new`."""
 
 import base64
 import contextlib

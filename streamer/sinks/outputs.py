@@ -215,10 +215,7 @@ class Output:
 
 
 def parse_target(text: str) -> tuple[str, str]:
-    """Read what `--to` names as its kind and its argument, such as `hls` and a directory; the argument may be empty.
-
-    Raises ConfigError. No message repeats an argument: it may be an address that is a secret.
-    """
+    """Read the kind and the argument of `--to`. Raises ConfigError, which repeats no argument: it may be a secret."""
     kind, _, argument = text.partition(":")
     if kind in KINDS:
         return kind, argument

@@ -73,10 +73,7 @@ class Pass:
     new_s: float
 
     def cost_s(self, pace_s: float) -> float:
-        """Return what it would have cost, had it come `pace_s` after the one before it.
-
-        Passes that come more rarely hear more at a time, and each token that is new takes a call of the decoder.
-        """
+        """Return what it would have cost `pace_s` after the last: a new token takes a call of the decoder."""
         if not self.n_calls:
             return self.busy_s
         n_more = max(0.0, pace_s - self.new_s) * self.n_tokens / self.window_s

@@ -249,10 +249,7 @@ class Passes:
         return min(self.heard if stretch.open else stretch.end, stretch.window_start + N_SAMPLES)
 
     def _join_waiting(self) -> None:
-        """Let one window take in all the speech that waits and fits: where time is short, each saves a pass.
-
-        What is still being said has a pass of its own, unless that costs so much that the two had better share one.
-        """
+        """Let one window take in all speech that waits and fits; what is still being said, where passes cost much."""
         first = self._stretches[0]
         while len(self._stretches) > 1 and not first.open:
             following = self._stretches[1]

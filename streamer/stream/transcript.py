@@ -459,10 +459,7 @@ class Transcript:
         text.tail_writes_on = text.tail_writes_on and bool(text.tail)
 
     def _find_new(self, window: Window) -> None:
-        """Tell new words of the tail from those that the decoder read again.
-
-        What it read again does not settle. Where it did nothing else up to its end, nothing new was heard there.
-        """
+        """Tell new words of the tail from those that the decoder read again, which do not settle, and at its end go."""
         text = self._text
         # What the settled words were heard by counts from when they settled.
         reach = text.words[-1].attended_samples if text.words and window.first_word < text.n_settled else 0
@@ -576,10 +573,7 @@ class Transcript:
         return final
 
     def _count_shown(self, window: Window, n_settled: int, trusted: bool) -> int:
-        """Count the unsettled words that are fit to be seen: those that will probably stay.
-
-        Words at the very end of the audio are guessed from their beginnings; what is on screen already stays there.
-        """
+        """Count the unsettled words that will probably stay: the last are guessed; what is on screen stays there."""
         text = self._text
         if not self._settings.show_probability:
             return len(text.tail)

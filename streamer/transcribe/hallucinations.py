@@ -1,7 +1,4 @@
-"""Text that was made up over silence: known by words that are too long, too short or unlikely, and passed over.
-
-Source: openai-whisper's `transcribe.py` (`hallucination_silence_threshold`).
-"""
+"""Text made up over silence: words too long, too short or unlikely. Source: openai-whisper's `transcribe.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""Transcription of a whole recording: window after window, each from where the one before was heard to.
-
-Source: openai-whisper's `transcribe.py`. What is heard, and where the next window begins, is as there.
-"""
+"""Transcription of a whole recording, window after window. Source: openai-whisper's `transcribe.py`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 

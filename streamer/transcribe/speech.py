@@ -92,10 +92,7 @@ class Speech:
         return self._moved(frame * HOP_LENGTH, self._span(frame * HOP_LENGTH))
 
     def place(self, segment: Segment) -> None:
-        """Move a segment from the clock of what is put together to the recording's.
-
-        No word lies in two spans: it is in that of its middle, and the segment begins and ends with its words.
-        """
+        """Move a segment to the recording's clock: each word to the span of its middle, its ends to its words'."""
         spans = [self._span((word.start_samples + word.end_samples) // 2) for word in segment.words]
         first = max(self._span(segment.start_samples), spans[0] if spans else 0)
         last = max(first, bisect_left(self._starts, -(-segment.end_samples // HOP_LENGTH)) - 1)

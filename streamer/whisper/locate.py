@@ -9,10 +9,7 @@ from streamer.whisper.shipped import shipped
 
 
 def find_model(name: str) -> Path | None:
-    """Find a model on this machine: by its path, among those that came with the program, or among those downloaded.
-
-    Returns a directory or a checkpoint's file; None where there is none.
-    """
+    """Find a model, a directory or file, by its path, or among those shipped or downloaded; None: there is none."""
     if not name:
         return None  # as a path it would be the working directory
     try:

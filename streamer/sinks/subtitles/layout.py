@@ -1,8 +1,4 @@
-"""Where lines and cues begin, and how long a cue stands.
-
-Source: BBC Subtitle Guidelines, Netflix Timed Text Style Guide; the other layout is that of openai-whisper's
-`SubtitlesWriter`.
-"""
+"""Where lines and cues begin, and how long they stand: by the guides of BBC and Netflix, or as openai-whisper's."""
 
 import dataclasses
 import itertools

@@ -1,9 +1,4 @@
-"""Text that a grammar allows: tokens that do not fit it become unlikely.
-
-llguidance follows the text and finds the tokens that fit; a token may end inside of a character.
-
-Source: whisper.cpp (the penalty).
-"""
+"""Text that a grammar allows, as llguidance follows it: tokens that do not fit become unlikely. Source: whisper.cpp."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -201,10 +201,7 @@ def follow(
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """Return the length of the run that the tokens end with again and again, 0 where there is no loop.
-
-    A loop is `LOOP_REPEATS` rounds in a row, more where they would be fewer than `LOOP_TOKENS` tokens.
-    """
+    """Return the length of the run that the tokens end with LOOP_REPEATS times, in LOOP_TOKENS at least; 0: no loop."""
     for length in range(1, min(LOOP_LONGEST_TOKENS, len(tokens) // LOOP_REPEATS) + 1):
         n_tokens = length * loop_repeats(length)
         # A sequence has a period where it equals itself moved on by it.
@@ -220,11 +217,7 @@ def loop_repeats(length: int) -> int:
 def follow_beams(
     decoder: TokenDecoder, logits: FloatArray, search: Search, *, n_beams: int, patience: float = 1.0
 ) -> list[Found]:
-    """Continue the fed sequence along the likeliest beams; return the texts that were found, none of them ranked.
-
-    logits : shape = (n_vocab,)
-        Those of the last token fed.
-    """
+    """Return the texts along the likeliest beams behind the fed sequence, whose last `logits` these are; unranked."""
     branching = decoder.start_beams()
     limit = min(search.limit, branching.n_free // n_beams)
     n_wanted = round(n_beams * patience)

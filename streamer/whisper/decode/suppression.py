@@ -1,7 +1,4 @@
-"""Which tokens of text never come: those of a list of numbers, and those whose text matches a pattern.
-
-Source: openai-whisper's `decoding.py` (`suppress_tokens`), whisper.cpp (`suppress_regex`).
-"""
+"""Which tokens never come: by number (openai-whisper's `suppress_tokens`), by text (whisper.cpp's `suppress_regex`)."""
 
 import json
 import re

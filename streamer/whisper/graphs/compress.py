@@ -141,10 +141,7 @@ def _quantize_symmetric(
     scales: NDArray[np.float16],
     _: NDArray[np.uint8],
 ) -> None:
-    """Round rows to multiples of their scales; the number of the largest weight is the lowest, which has no opposite.
-
-    So a scale may be negative, and the numbers are used to the last.
-    """
+    """Round rows to multiples of scales, negative ones too, so that the largest weight has the lowest number."""
     lowest = -(1 << bits - 1)
     high, low = rows.max(axis=1, keepdims=True), rows.min(axis=1, keepdims=True)
     widest = np.where(high > -low, high, low) / lowest

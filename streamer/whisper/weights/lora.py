@@ -60,10 +60,7 @@ def base_of(directory: Path) -> str:
 
 
 def merged(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
-    """Return a checkpoint with an adapter in it. Each tensor is changed when it is read.
-
-    Raises ModelError where the adapter is broken, of a kind that is not known, or does not fit the model.
-    """
+    """Return a checkpoint with an adapter in it, added when read. Raises ModelError where the adapter does not fit."""
     tensors = checkpoint.tensors
     shapes = expected_shapes(checkpoint.dims, tied="proj_out.weight" not in frozenset(tensors))
     changes = _read_changes(directory, shapes)
