@@ -11,8 +11,7 @@ log = logging.getLogger(__name__)
 
 ANALYZE_S = 0.25  # of audio, in which its format is found where the header leaves it open
 
-# Most that one piece may decode to: 43 s of stereo at 48 kHz. Who feeds waits for it, and a few bytes can stand for
-# hours of silence.
+# Most that one piece may decode to: 43 s of stereo at 48 kHz. A few bytes can stand for hours of silence.
 MAX_DECODED_BYTES = 2**24
 
 

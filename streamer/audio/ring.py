@@ -40,11 +40,11 @@ class RingBuffer:
         # The audio: position p lies at p % capacity_samples.
         self._samples = np.zeros(capacity_samples, dtype=np.float32)
 
-        # Samples written since the start. Set after the samples are in place.
-        self._head = 0
+        # Samples written since the start: the position after the newest. Set after the samples are in place.
+        self.head = 0
 
-        # Position of the oldest sample that is there. Set before the samples behind it are overwritten.
-        self._oldest = 0
+        # Position of the oldest sample that can be read. Set before the samples behind it are overwritten.
+        self.oldest = 0
 
         # Everything before this position may be overwritten without loss; see release().
         self._released = 0
@@ -56,54 +56,44 @@ class RingBuffer:
         self._wakes = 0
 
     @property
-    def head(self) -> int:
-        """Samples written since the start: the position after the newest sample."""
-        return self._head
-
-    @property
-    def oldest(self) -> int:
-        """Position of the oldest sample that can be read."""
-        return self._oldest
-
-    @property
     def free(self) -> int:
         """Samples that can be written before unreleased audio is overwritten."""
-        return self.capacity_samples - (self._head - max(self._released, self._oldest))
+        return self.capacity_samples - (self.head - max(self._released, self.oldest))
 
     def write(self, samples: Float32Array) -> None:
         """Append samples, shape (n,). Only the thread that writes may call it."""
         n_samples = len(samples)
         if n_samples == 0:
             return
-        end = self._head + n_samples
+        end = self.head + n_samples
         # First said, then overwritten: a reader that copies meanwhile sees it when it looks again.
-        self._oldest = max(self._oldest, end - self.capacity_samples)
+        self.oldest = max(self.oldest, end - self.capacity_samples)
         kept = samples[-self.capacity_samples :]
         start = (end - len(kept)) % self.capacity_samples
         n_first = min(len(kept), self.capacity_samples - start)
         self._samples[start : start + n_first] = kept[:n_first]
         self._samples[: len(kept) - n_first] = kept[n_first:]
-        self._head = end
+        self.head = end
         if self.on_write is not None:
             self.on_write()
 
     def read(self, start: int, end: int) -> Float32Array:
         """Return a copy of samples, shape (end - start,). Raises Overrun where some are overwritten, even meanwhile."""
-        assert 0 <= start <= end <= self._head, f"samples {start} to {end} asked for, {self._head} written"
-        if start < self._oldest:
-            raise Overrun(self._oldest)
+        assert 0 <= start <= end <= self.head, f"samples {start} to {end} asked for, {self.head} written"
+        if start < self.oldest:
+            raise Overrun(self.oldest)
         copy = np.empty(end - start, dtype=np.float32)
         offset = start % self.capacity_samples
         n_first = min(len(copy), self.capacity_samples - offset)
         copy[:n_first] = self._samples[offset : offset + n_first]
         copy[n_first:] = self._samples[: len(copy) - n_first]
-        if start < self._oldest:
-            raise Overrun(self._oldest)
+        if start < self.oldest:
+            raise Overrun(self.oldest)
         return copy
 
     def release(self, position: int) -> None:
         """Say that everything before `position` may be overwritten. It only moves forward, and not beyond the head."""
-        position = min(position, self._head)
+        position = min(position, self.head)
         if position > self._released:
             self._released = position
             with self._changed:

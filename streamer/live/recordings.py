@@ -181,6 +181,7 @@ class Job:
         self.path = path
         self.options = options
         self.known = known
+        self.model = known.shown  # its name
         self.duration_s = 0.0
         self.language = ""
         self.closed = False
@@ -192,11 +193,6 @@ class Job:
         self._begin_s: float | None = None
         self._end_s: float | None = None
         self._waited_s = 0.0
-
-    @property
-    def model(self) -> str:
-        """Name of the model that is used."""
-        return self.known.shown
 
     @property
     def work_s(self) -> float:

@@ -62,8 +62,7 @@ class Hls:
         self._speaking = False
         self._open_s: float | None = None
 
-        # How many segments are published, and the number of the first. It comes from the clock on the wall, so that
-        # numbers go on when the daemon starts again.
+        # Segments published, and the number of the first, from the clock on the wall: they go on after a restart.
         self._n_segments = 0
         self._first = 0
 

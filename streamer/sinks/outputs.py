@@ -93,8 +93,7 @@ class Output:
         # Finals that the sink took, that are lost, and attempts that failed.
         self.n_sent = self.n_dropped = self.n_failures = 0
 
-        # Events that wait, oldest first, without the one that the thread is at; finals lost since the last that was
-        # taken. Guarded by the condition.
+        # Events that wait for the thread, oldest first; finals lost since the last taken. Guarded by the condition.
         self._waiting: deque[Event] = deque()
         self._n_lost = 0
         self._changed = threading.Condition()

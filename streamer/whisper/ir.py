@@ -16,17 +16,10 @@ import openvino as ov
 from streamer.errors import ModelError
 from streamer.whisper.files import readable
 
-# Largest graph that is read: the decoder of a large Whisper has some megabytes, without its weights.
-MAX_XML_BYTES = 64 << 20
-
-# Deepest element of a graph that is read. Without control flow it is 6.
-MAX_DEPTH = 32
-
-# Largest tensor inside of a graph, many times large-v3's.
-MAX_ELEMENTS = 1 << 32
-
-# Longest time that reading may take; some seconds are usual.
-READ_TIMEOUT_S = 300.0
+MAX_XML_BYTES = 64 << 20  # of a graph; the decoder of a large Whisper has some megabytes, without its weights
+MAX_DEPTH = 32  # of an element in a graph; without control flow it is 6
+MAX_ELEMENTS = 1 << 32  # of a tensor inside of a graph; many times large-v3's
+READ_TIMEOUT_S = 300.0  # some seconds are usual
 
 # Reads graphs and says nothing of errors: whoever started it reads them again to tell.
 _PROBE = """

@@ -25,7 +25,9 @@ def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
     """Find a model here, else on the Hub. Raises ModelError where there is none, PeerError without a connection."""
     if found := find_model(name):
         return found
-    if _is_on_the_hub(name):
+    # A path into a directory that is here is a slip, not a repository.
+    is_path = "/" in name and Path(name.split("/")[0]).is_dir()
+    if cache.repository(name) is not None and not is_path:
         return fetch.pull(name, on_progress=on_progress)
     raise ModelError(
         f"there is no model {name!r:.200}: expected a directory, a checkpoint's file, OWNER/REPOSITORY on the Hub, or"
@@ -36,8 +38,3 @@ def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
 def name_of(path: Path, name: str) -> str:
     """Return what a model is called that was found under a name: a path's last part, else the name itself."""
     return path.resolve().name if Path(name).expanduser() == path else name
-
-
-def _is_on_the_hub(name: str) -> bool:
-    """Whether a name can be one of the Hub's. A path into a directory that is here is a slip, not a repository."""
-    return cache.repository(name) is not None and not ("/" in name and Path(name.split("/")[0]).is_dir())

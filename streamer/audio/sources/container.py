@@ -26,8 +26,7 @@ _CODECS = (
     "pcm_alaw"
 )
 
-# Formats whose header says how long each track is, and those where it says how long the longest is. Of others FFmpeg
-# reports an estimate, or what is there.
+# Formats whose header says how long each track is, or the longest. Of others FFmpeg reports an estimate.
 _SAY_EACH = ("flac", "mov", "aiff", "au")
 _SAY_LONGEST = ("matroska", "asf")
 

@@ -23,8 +23,7 @@ from streamer.outside import printable
 
 BLOCK_S = 0.1  # audio read, and delivered, at a time
 
-# A replay that is late by no more catches up, so that its pace is exact. By more: the computer slept, and the rest
-# would come at once, more than any buffer holds.
+# A replay that is late by no more catches up, so that its pace is exact. By more: the computer slept.
 MAX_LATE_S = 5.0
 
 # A file counts as truncated where more than this is missing: encoders of lossy formats round to their own frames.

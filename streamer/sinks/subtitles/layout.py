@@ -27,8 +27,7 @@ _CLAUSE_ENDS = f",;:–—{_WIDE_CLAUSE_ENDS}"
 _CLAUSE_PAUSE_MS = 250
 _LINKING_CHARS = 3  # most words as short as that belong to the next one: articles, prepositions, conjunctions
 
-# In openai-whisper no limit is one of so many characters or words, and a pause is so long, from start to start. As many
-# lines are more than a cue of as many words can have.
+# In openai-whisper no limit is one of so many characters, words or lines, and a pause so long, from start to start.
 _WHISPER_NO_LIMIT = 1000
 _WHISPER_PAUSE_S = 3.0
 

@@ -16,8 +16,7 @@ from streamer.arrays import FloatArray
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.probabilities import log_prob, log_softmax
 
-# A run of tokens that comes this often in a row, and so fills this many tokens, is a loop. People do say "no, no, no,
-# no": a short run has to go on for longer.
+# A run of tokens that comes this often in a row, in this many tokens, is a loop. People do say "no, no, no, no".
 LOOP_REPEATS = 4
 LOOP_TOKENS = 16
 LOOP_LONGEST_TOKENS = 24  # of one run

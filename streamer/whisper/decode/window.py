@@ -42,8 +42,7 @@ class WindowOptions:
     # Text that the window is known to begin with; no part of the result either.
     prefix: tuple[int, ...] = ()
 
-    # Text that the result begins with, as if it had been sampled. Where the sequence has no room for all of it, nothing
-    # follows.
+    # Text that the result begins with, as if it had been sampled. Without room for all of it, nothing follows.
     begins_with: tuple[int, ...] = ()
 
     # What may well follow, such as what was said of this audio before. It changes no result: it saves calls where it is
@@ -100,8 +99,7 @@ class DecodedWindow:
     n_start: int
     looped: bool = False
 
-    # Tokens that were sampled (see `Found`), those that were given before (prompt, start and beginning), and with how
-    # many of the latter the result begins.
+    # Tokens sampled (see `Found`), given before (prompt, start, beginning), and how many of these begin the result.
     n_sampled: int = 0
     n_given: int = 0
     n_begins_with: int = 0

@@ -197,7 +197,7 @@ class WindowDecoder:
         # Of the batch's tensors; the run changes it.
         self.row = row
         self._run = run
-        self._n_text_ctx = batch.dims.n_text_ctx
+        self.capacity = batch.dims.n_text_ctx
         self._most_slots = beam_slots(batch.dims, batch.n_beams)
         self.n_beams = batch.n_beams
         # Tokens of the sequence, each in the slot of its number.
@@ -205,10 +205,6 @@ class WindowDecoder:
         # Of beams: which slots each sees, shape (n_sequences, n), and their tokens behind the sequence.
         self._visible: Float32Array = np.empty((0, 0), dtype=np.float32)
         self._n_behind = 0
-
-    @property
-    def capacity(self) -> int:
-        return self._n_text_ctx
 
     @property
     def beams(self) -> "WindowDecoder | None":

@@ -14,8 +14,7 @@ from streamer.whisper.dims import ModelDimensions
 # What a window goes through, in this order.
 STAGES = ("encoder", "cross_kv", "decoder")
 
-# Tokens of one call of the block decoder: the prompt and a known prefix go through in blocks. On a two-core machine
-# a block of 16 costs 1.3 to 1.7 single steps.
+# Tokens of one call of the block decoder, for prompt and known prefix. On two cores 16 cost 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
 
 # Windows that are decoded at once, at most. The cache has room for so many tokens of each, and for so many more each

@@ -28,13 +28,10 @@ _MAX_ADDED = 16_384
 # Bytes of all tokens of a table together, of which Whisper's have 320 thousand: there may be as many merges.
 _MAX_TABLE_BYTES = 1 << 19
 
-# What the first line of merges.txt begins with.
-_MERGES_HEADER = "#version"
-
+_MERGES_HEADER = "#version"  # how the first line of merges.txt begins
 _EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
 
-# How a vocabulary writes each byte: as the Latin-1 character that it is, or where that cannot be printed, as one of the
-# characters from 256 on.
+# How a vocabulary writes each byte: as its Latin-1 character, or where that cannot be printed, as one from 256 on.
 _ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 _UNPRINTABLE = [byte for byte in range(256) if chr(byte) not in _ALPHABET]
 _CHARACTERS = dict(enumerate(map(chr, range(256)))) | dict(

@@ -45,8 +45,7 @@ class Checkpoint:
 
     dims: ModelDimensions
 
-    # float16 or float32, contiguous. Each look-up may read the file again. `proj_out.weight` is among them where the
-    # logits are not made with the embedding.
+    # float16 or float32, contiguous; each look-up may read the file. `proj_out.weight` is there unless it is tied.
     tensors: Mapping[str, FloatArray]
 
     # Hugging Face's config.json; other formats have none.
