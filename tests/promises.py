@@ -3,7 +3,20 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Translation, Word
+from streamer.events import (
+    End,
+    Error,
+    Event,
+    Final,
+    Flushed,
+    Gap,
+    Partial,
+    Ready,
+    Revision,
+    Speech,
+    Translation,
+    Word,
+)
 
 # Times are rounded to the millisecond, each by itself.
 ROUNDING_S = 0.0015
@@ -52,6 +65,8 @@ class Promises:
                     self._take_gap(event)
                 case Flushed():
                     self._take_flushed(event)
+                case Revision():
+                    self._take_revision(event)
                 case Translation():
                     assert event.of in {final.seq for final in self.finals}, f"{event}: no final has this number"
                     assert event.text, f"{event} says nothing"
@@ -131,6 +146,17 @@ class Promises:
         for start_s, end_s in before[-1:]:
             assert end_s is not None, f"{event}: speech from {start_s} s on goes on"
             assert self.told_until >= end_s - ROUNDING_S, f"{event}: all is told only up to {self.told_until} s"
+
+    def _take_revision(self, event: Revision) -> None:
+        final = next((final for final in self.finals if final.seq == event.of), None)
+        assert final is not None, f"{event}: no final has this number"
+        assert event.by
+        assert "".join(word.word for word in event.words).strip() == event.text, f"the words say otherwise: {event}"
+        assert all(final.start <= word.start <= word.end <= final.end for word in event.words), f"{event}, {final}"
+        text = final.text
+        for edit in reversed(event.edits):
+            text = text[: edit.start] + edit.text + text[edit.end :]
+        assert text.strip() == event.text, f"the edits say otherwise: {event}, {final}"
 
     def _leave_segment(self, end_s: float) -> None:
         self.segment += 1

@@ -23,7 +23,7 @@ from streamer.events import End, Error, Event, Final, Gap, Ready, Speech, Word
 from streamer.sinks.subtitles import FORMATS
 from tests.chat_endpoint import Reply, chat_endpoint, message, saying
 
-TIMEOUT_S = 60  # so that a hang is a failure; nothing here takes a second by itself
+TIMEOUT_S = 90  # so that a hang is a failure; nothing here takes a second by itself
 
 
 @dataclass
@@ -62,12 +62,9 @@ def streamer_command(*args: str, environ: Mapping[str, str] | None = None, cwd: 
 
 
 @contextlib.asynccontextmanager
-async def started(*args: str, environ: Mapping[str, str] | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A command that runs beside the test, which serves it."""
+async def spawned(*args: str, environ: Mapping[str, str] | None = None) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A process that runs beside the test, which serves it."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "streamer",
         *args,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -81,6 +78,13 @@ async def started(*args: str, environ: Mapping[str, str] | None = None) -> Async
         if process.returncode is None:
             process.kill()
         await process.communicate()
+
+
+def started(
+    *args: str, environ: Mapping[str, str] | None = None
+) -> contextlib.AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    """Start a command that runs beside the test."""
+    return spawned(sys.executable, "-m", "streamer", *args, environ=environ)
 
 
 async def outcome(*args: str, environ: Mapping[str, str] | None = None) -> Outcome:
@@ -456,6 +460,18 @@ async def test_an_interrupted_listen_ends_cleanly(number: signal.Signals) -> Non
         assert b"Traceback" not in stderr
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has no signals to send")
+async def test_sigterm_ends_what_a_shell_started_in_the_background() -> None:
+    async with daemon([READY, final(2, " One."), STAY]) as (address, _):
+        # As shells do: what runs beside them ignores Ctrl-C.
+        ignoring = 'trap "" INT; exec "$0" -m streamer listen "$1"'
+        async with spawned("sh", "-c", ignoring, sys.executable, address) as process:
+            assert process.stdout is not None
+            assert await process.stdout.readline() == b"One.\n"
+            process.send_signal(signal.SIGTERM)
+            assert (await process.communicate(), process.returncode) == ((b"", b""), 0)
+
+
 @pytest.mark.skipif(os.name == "nt", reason="names there have no such characters")
 def test_a_name_gives_the_terminal_no_orders(tmp_path: Path) -> None:
     directory = tmp_path / "red\x1b[31m\x07"
@@ -470,17 +486,8 @@ def test_a_name_gives_the_terminal_no_orders(tmp_path: Path) -> None:
 async def test_a_reader_that_has_had_enough_is_no_error() -> None:
     finals = [final(seq, f" Line {seq}.") for seq in range(2, 2000)]
     async with daemon([READY, *finals, End().stamped(5000, "s")]) as (address, _):
-        process = await asyncio.create_subprocess_exec(
-            "sh",
-            "-c",
-            '{ "$0" -m streamer listen "$1"; echo "exit code $?" >&2; } | head -n 1',
-            sys.executable,
-            address,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment(),
-        )
-        async with asyncio.timeout(TIMEOUT_S):
+        reading = '{ "$0" -m streamer listen "$1"; echo "exit code $?" >&2; } | head -n 1'
+        async with spawned("sh", "-c", reading, sys.executable, address) as process:
             assert await process.communicate() == (b"Line 2.\n", b"exit code 0\n")
 
 

@@ -543,35 +543,20 @@ async def test_chat_answers_what_is_said(excerpt: Path) -> None:
 
 # --- recordings -------------------------------------------------------------------------------------------------------
 
-NAMES = ("breathless", "noisy")
-
-
-@pytest.fixture(scope="module")
-def streamed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with the events of each recording."""
-    missing = [name for name in NAMES if not (RECORDINGS / f"{name}.flac").exists()]
-    if missing:
-        pytest.skip(f"no recordings {', '.join(missing)} in {RECORDINGS.name}/ beside the repository")
-    output = tmp_path_factory.mktemp("streamed")
-    files = [RECORDINGS / f"{name}.flac" for name in NAMES]
-    outcome = command("transcribe", "--stream", "--format", "jsonl", "-o", output, *files)
-    assert outcome.exit_code == 0, outcome.stderr
-    outcome = command("transcribe", "-o", output, *files)
-    assert outcome.exit_code == 0, outcome.stderr
-    return output
+# Somebody who does not stop to breathe.
+RECORDING = RECORDINGS / "breathless.flac"
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_streamed_text_is_as_good_as_offline_text(streamed: Path, name: str) -> None:
-    reference = (RECORDINGS / f"{name}.txt").read_text(encoding="utf-8")
-    events = events_of((streamed / f"{name}.jsonl").read_text(encoding="utf-8"))
-    offline = (streamed / f"{name}.txt").read_text(encoding="utf-8")
+@pytest.mark.skipif(not RECORDING.exists(), reason=f"no recordings in {RECORDINGS.name}/ beside the repository")
+def test_streamed_text_is_as_good_as_offline_text_and_keeps_every_promise(
+    run_here: Callable[..., Outcome], tmp_path: Path
+) -> None:
+    for arguments in (("--stream", "--format", "jsonl"), ("--format", "text")):
+        outcome = run_here("transcribe", *arguments, "-o", tmp_path, RECORDING)
+        assert outcome.exit_code == 0, outcome.stderr
+    reference = RECORDING.with_suffix(".txt").read_text(encoding="utf-8")
+    events = events_of((tmp_path / "breathless.jsonl").read_text(encoding="utf-8"))
+    offline = (tmp_path / "breathless.txt").read_text(encoding="utf-8")
     assert wer(reference, transcript(events)) <= wer(reference, offline) + 0.03
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", NAMES)
-def test_recordings_keep_every_promise(streamed: Path, name: str) -> None:
-    duration_s = soundfile.info(RECORDINGS / f"{name}.flac").duration
-    check_promises(events_of((streamed / f"{name}.jsonl").read_text(encoding="utf-8")), duration_s=duration_s)
+    check_promises(events, duration_s=soundfile.info(RECORDING).duration)

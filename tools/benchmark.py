@@ -13,7 +13,10 @@
     python tools/benchmark.py memory             what each graph, its tensors and the daemon take in memory
     python tools/benchmark.py files              time, words and memory of a long recording, beside other programs
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
+    python tools/benchmark.py second-pass        what reading finals again brings and costs
+    python tools/benchmark.py names              names that a glossary sets right, and words that it harms
     python tools/benchmark.py protocols          the delay that each protocol adds to the native one's
+    python tools/benchmark.py speakers           who speaks, in conversations of synthetic people
 
 What is measured is the daemon as its clients see it: a process of its own, with audio at the pace at which it was
 spoken. Without a corpus the sample that comes with nano.en is played.
@@ -192,11 +195,28 @@ def _parser() -> argparse.ArgumentParser:
     _recordings_arguments(beams)
     beams.add_argument("--beams", type=_count, default=5, help="beams that are followed (default: %(default)s)")
 
+    second = add("second-pass", "wrong words, delay and cost with finals read again, and without", _second_pass)
+    _recordings_arguments(second)
+    second.add_argument("--flags", default="", help="more flags of both daemons: --flags='--model base.en'")
+    second.add_argument(
+        "--correction", default="--second-pass nano.en", help="flags of the one that reads again (default: %(default)s)"
+    )
+
+    names = add("names", "names that a glossary sets right, and words that it harms", _names)
+    _recordings_arguments(names)
+
     protocols = add("protocols", "the delay that each protocol adds to the native one's", _protocols)
     _recordings_arguments(protocols)
     protocols.add_argument("--flags", default="", help="more flags of `streamer run`: --flags='--model base.en'")
     protocols.add_argument("--names", default="", metavar="N,N", help="protocols besides the native one (default: all)")
     protocols.add_argument("--rounds", type=_count, default=2, help="in which all take turns (default: %(default)s)")
+
+    speakers = add("speakers", "who speaks, in conversations of synthetic people", _speakers)
+    speakers.add_argument("--half", choices=corpus.HALVES, default="held", help="whose people (default: %(default)s)")
+    speakers.add_argument("--kinds", default="", metavar="K,K", help="of conversations (default: all)")
+    speakers.add_argument("--number", type=_count, default=2, help="conversations of a kind (default: %(default)s)")
+    speakers.add_argument("--minutes", type=float, default=1.5, help="of each (default: %(default)s)")
+    speakers.add_argument("--seed", type=int, default=1, help="what they begin with (default: %(default)s)")
     return parser
 
 
@@ -458,6 +478,26 @@ def _beams(args: argparse.Namespace, console: Console) -> dict[str, float]:
     return measure_beams(_recordings(args, spoken=True), args.beams, console)
 
 
+def _second_pass(args: argparse.Namespace, console: Console) -> Mapping[str, object]:
+    from whisper.normalizers import EnglishTextNormalizer
+
+    from tools.benchmarks.second_pass import measure_second_pass
+
+    flags = _flags(args)
+    systems = [Streamer(flags, "without"), Streamer([*flags, *shlex.split(args.correction)], "with")]
+    recordings = _recordings(args, spoken=True)
+    with tempfile.TemporaryDirectory() as folder:
+        return measure_second_pass(
+            systems, recordings, _model_flags(flags), Path(folder), EnglishTextNormalizer(), console
+        )
+
+
+def _names(args: argparse.Namespace, console: Console) -> Mapping[str, object]:
+    from tools.benchmarks.names import measure_names
+
+    return measure_names(_recordings(args, spoken=True), console)
+
+
 def _protocols(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
     from tools.benchmarks.protocols import PROTOCOLS, measure_protocols
 
@@ -466,6 +506,21 @@ def _protocols(args: argparse.Namespace, console: Console) -> list[dict[str, obj
         raise UsageError(f"--names has {unknown[0]!r:.40}: expected some of {','.join(PROTOCOLS)}")
     names = [name for name in PROTOCOLS if name in ("native", *wanted)]
     return measure_protocols(_recordings(args, spoken=True), _flags(args), names, args.rounds, console)
+
+
+def _speakers(args: argparse.Namespace, console: Console) -> dict[str, Any]:
+    from streamer.live.speakers import load_vectors
+    from tools.benchmarks.conversations import KINDS
+    from tools.benchmarks.speakers import measure_speakers
+    from tools.train_nano.speech import SynthesisError
+
+    kinds = [kind for kind in args.kinds.split(",") if kind] or list(KINDS)
+    if unknown := [kind for kind in kinds if kind not in KINDS]:
+        raise UsageError(f"--kinds has {unknown[0]!r:.40}: expected some of {','.join(KINDS)}")
+    try:
+        return measure_speakers(load_vectors(), args.half, kinds, args.number, args.minutes, args.seed, console)
+    except SynthesisError as error:
+        raise UsageError(str(error)) from None
 
 
 def _recordings(args: argparse.Namespace, *, spoken: bool | None = None) -> list[Recording]:

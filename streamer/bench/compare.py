@@ -344,6 +344,5 @@ def _row(candidate: Runs, texts: list[list[Word]], said: list[list[Word]], other
 
 
 def _sum(values: Iterator[float | None]) -> float | None:
-    """Return the sum; None where there are none, or one is not known."""
     known = list(values)
     return sum(value for value in known if value is not None) if known and None not in known else None

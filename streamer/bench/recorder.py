@@ -20,7 +20,7 @@ class Recorder:
 
         # Words of all finals so far, as they are shown and as the model places them.
         self._final_text: tuple[str, ...] = ()
-        self._final_words: list[SpokenWord] = []
+        self.final_words: list[SpokenWord] = []
 
         # Position in the audio up to which the session has heard, as far as its events tell.
         self._heard_s = 0.0
@@ -42,14 +42,9 @@ class Recorder:
             case Final():
                 self._heard_s = max(self._heard_s, event.end)
                 self._final_text = (*self._final_text, *event.text.split())
-                self._final_words += [SpokenWord(word.word.strip(), word.start, word.end) for word in event.words]
+                self.final_words += [SpokenWord(word.word.strip(), word.start, word.end) for word in event.words]
                 self._finals.append((event.start, event.end))
                 self._revisions.append(Revision(wall_s, self._heard_s, self._final_text, len(self._final_text)))
-
-    @property
-    def final_words(self) -> list[SpokenWord]:
-        """The words of the finals, where the model's own alignment puts them."""
-        return self._final_words
 
     def timeline(self, system: str, recording: str, audio_s: float, **cost: Any) -> Timeline:  # noqa: ANN401
         """Return what was shown of a recording of `audio_s` seconds, with what it cost, as `Timeline` has it."""

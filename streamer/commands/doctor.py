@@ -176,13 +176,11 @@ def run_check(check: "Check", machine: Machine, timeout_s: float = CHECK_TIMEOUT
 
 
 def check_program(machine: Machine) -> Finding:
-    """Which program this is, and what runs it."""
     python = f"{platform.python_implementation()} {platform.python_version()}"
     return ok(f"streamer {__version__}, {python}, {platform.system()} {platform.machine()}")
 
 
 def check_configuration(machine: Machine) -> Finding:
-    """The configuration file."""
     if machine.refusal is not None:
         return problem(str(machine.refusal), "correct it; all else here is told of the defaults")
     path = config_path(machine.config, os.environ)
@@ -192,7 +190,6 @@ def check_configuration(machine: Machine) -> Finding:
 
 
 def check_openvino(machine: Machine) -> Finding:
-    """OpenVINO and the devices that it finds."""
     inference = machine.inference
     install = "pip install --upgrade --force-reinstall openvino"
     if inference.error:
@@ -210,7 +207,6 @@ def check_openvino(machine: Machine) -> Finding:
 
 
 def check_npu(machine: Machine) -> Finding:
-    """The NPU and its driver."""
     return _check_accelerator(
         machine,
         "NPU",
@@ -220,7 +216,6 @@ def check_npu(machine: Machine) -> Finding:
 
 
 def check_gpu(machine: Machine) -> Finding:
-    """The GPU and its driver."""
     return _check_accelerator(
         machine,
         "GPU",
@@ -347,7 +342,6 @@ def check_sizes(machine: Machine) -> Finding:
 
 
 def check_port(machine: Machine) -> Finding:
-    """The address to listen on."""
     from streamer.server.access import Access
     from streamer.server.sockets import bind
 

@@ -14,7 +14,9 @@ from streamer.whisper.shipped import limits
 logger = logging.getLogger(__name__)
 
 
-def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = True) -> WhisperModel:
+def load(
+    settings: ModelSettings, *, n_beams: int | None = None, most_beams: int = 1, live: bool = True
+) -> WhisperModel:
     """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
 
     None stands for as many beams as the model wants for `live` captions, and for one beam in files.
@@ -29,19 +31,15 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
             lora=settings.lora,
             cache_dir=settings.cache_dir,
             n_beams=n_beams if n_beams is not None or live else 1,
+            most_beams=most_beams,
             weights=settings.weights,
-            windows_s=windows(settings) if live else WHOLE_WINDOW,
+            windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )
     if told := limits(model.origin):
         logger.warning("%s", told)
     return model
-
-
-def windows(settings: ModelSettings) -> tuple[int, ...] | None:
-    """Return the lengths of audio that the settings want graphs for, in seconds; None: those that the model names."""
-    return settings.windows_s or None
 
 
 def device_settings(settings: ModelSettings) -> DeviceSettings:

@@ -11,6 +11,7 @@ from rich.prompt import Confirm
 from streamer.commands.progress import format_size, show_progress
 from streamer.commands.terminal import make_table
 from streamer.settings.table import ModelSettings
+from streamer.speakers import models as speakers
 from streamer.whisper.hub import cache
 from streamer.whisper.hub import fetch as hub
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
@@ -24,7 +25,10 @@ def pull(name: str, console: Console) -> int:
 
     Raises what `hub.pull` does.
     """
-    if name in shipped():
+    if name == speakers.NAME or name.endswith(".whl"):
+        path = speakers.pull_model(None if name == speakers.NAME else Path(name))
+        said, command = f"the model of speakers is here now, {format_size(_size(path))}", "streamer run --speakers"
+    elif name in shipped():
         path, command = shipped()[name], f"streamer run --model {name}"
         said = f"{name} came with the program"
     else:
@@ -64,12 +68,17 @@ def list_models(console: Console) -> int:
         table.add_row(name, "this program", format_size(_size(path)), *(str(path) for _ in room))
     for model in here:
         table.add_row(_short(model.name), model.name, format_size(model.n_bytes), *(str(model.path) for _ in room))
+    if speakers.model_path().is_file():
+        path = speakers.model_path()
+        table.add_row(speakers.NAME, speakers.ORIGIN, format_size(_size(path)), *(str(path) for _ in room))
     console.print(table, markup=False)
 
     table = make_table("Models to pull", "Name", "Comes from", "Size")
     for published in PUBLISHED.values():
         if published.repository not in {model.name for model in here}:
             table.add_row(_short(published.repository), published.repository, f"about {format_size(published.n_bytes)}")
+    if not speakers.model_path().is_file():
+        table.add_row(speakers.NAME, speakers.ORIGIN, f"about {format_size(speakers.N_BYTES)}")
     console.print(table, markup=False)
     console.print(
         "Fetch one with `streamer models pull NAME`; NAME may also be OWNER/REPO of any Whisper on the hub."

@@ -21,10 +21,13 @@ from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opene
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.pull import offer_model
+from streamer.correct.spelling import Spelling
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Event, Final, Gap
 from streamer.live.decoder import make_engine
+from streamer.live.enrich import open_glossary
 from streamer.live.sessions import open_session, ready_event, tell_error, write_all
+from streamer.live.speakers import RecordedSpeakers, label_final
 from streamer.outside import one_line
 from streamer.settings.apply import ResolvedDecoding, resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
@@ -69,6 +72,8 @@ def transcribe_files(
         )
     if settings.decoding.task == "both" and streaming:
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
+    if settings.speakers.enabled and streaming:
+        raise UsageError("--speakers hears a whole file before it is transcribed: leave out --stream")
     console = Console(stderr=True)
     exit_codes = [0]
     # In seconds, as far as that is known.
@@ -94,6 +99,7 @@ def transcribe_files(
         else:
             # Plain text tells no times.
             words = any(text.format != "text" for text in plan[paths[0]]) or lines.max_len > 0
+            words = words or bool(settings.correction.glossary) or settings.speakers.enabled
             decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
             work = _Offline(settings, model, decoding, track)
         # Who sees the text of a file come needs no bar.
@@ -156,12 +162,16 @@ class _Offline:
         self._model = model
         self._decoding = decoding
         self._track = track
+        self._glossary = open_glossary(settings, model)
+        self._speakers = RecordedSpeakers(settings) if settings.speakers.enabled else None
 
     def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
         """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
         with contextlib.ExitStack() as stack:
             recording = Recording(path, stack, self._track)
             loudness = _hear_channels(path, self._track) if self._settings.decoding.diarize else None
+            spelling = None if self._glossary is None else Spelling(self._glossary)
+            hearing = self._speakers.hear(recording.read()) if self._speakers is not None else None
             log = EventLog(path.name, self._settings.server.history_events)
             write(log.append(ready_event(self._model, self._settings.decoding.language)))
             for final in transcribe(
@@ -173,7 +183,9 @@ class _Offline:
             ):
                 if loudness is not None:
                     final = msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
-                write(log.append(final))
+                if hearing is not None:
+                    final = label_final(final, hearing)
+                write(log.append(final if spelling is None else spelling.spelled(final)))
             write(log.append(End()))
         if recording.truncated is not None:
             raise recording.truncated
@@ -224,6 +236,7 @@ class _Streaming:
         self._model = model
         self._engine = engine
         self._track = track
+        self._glossary = open_glossary(settings, model)
 
     def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
         """Transcribe a file.
@@ -232,7 +245,15 @@ class _Streaming:
         file has of which something could not be transcribed.
         """
         log = EventLog(path.name, self._settings.server.history_events)
-        live = open_session(self._settings, self._model, log, kind=AudioKind.RECORDED, on_finished=log.close)
+        language = self._model.choose_language(self._settings.decoding.language, self._settings.decoding.task)
+        live = open_session(
+            self._settings,
+            self._model,
+            log,
+            kind=AudioKind.RECORDED,
+            on_finished=log.close,
+            label=Spelling(self._glossary, language).label if self._glossary is not None else lambda event: event,
+        )
         # Events are written by this thread, so that an output that cannot be written to ends the command.
         events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         for event in log.subscribe(events.put, after=0).backlog:

@@ -3,7 +3,7 @@
 from rich.console import Console
 from rich.text import Text
 
-from streamer.commands.loading import device_settings, windows
+from streamer.commands.loading import device_settings
 from streamer.commands.progress import show_progress
 from streamer.commands.terminal import make_table
 from streamer.commands.word_costs import word_costs
@@ -27,7 +27,7 @@ def verify(settings: ModelSettings, console: Console) -> int:
                 lora=settings.lora,
                 cache_dir=settings.cache_dir,
                 weights=settings.weights,
-                windows_s=windows(settings),
+                windows_s=settings.windows_s or None,
                 further=word_costs,
                 on_download=progress.fetched,
                 on_compiled=progress.compiled,

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from streamer.arrays import Float32Array
 from streamer.events import Final, Word
+from streamer.stream.settings import SessionSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,9 @@ class Heard:
 
     # Returns its audio, shape (n,) at 16 kHz, or None where it is no longer there.
     audio: Callable[[], Float32Array | None]
+
+    # Of its session, as they were when it was told; None where nobody knows.
+    settings: SessionSettings | None = None
 
     @property
     def text(self) -> str:
@@ -43,7 +47,8 @@ class Corrector(Protocol):
 
         left_s : seconds after which nobody wants the answer any more
 
-        Raises StreamerError where it cannot work, which is told once, until it works again.
+        Raises StreamerError where it cannot work, which is told once, until it works again; TimeoutError where its time
+        is up.
         """
 
 

@@ -5,12 +5,13 @@ found. No caption waits for any of it: they work in threads of their own, and a 
 deadline stays as it is.
 """
 
+import dataclasses
 import difflib
 import logging
 import queue
 import threading
 import time
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 from streamer.arrays import Float32Array
@@ -19,17 +20,24 @@ from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.outside import printable
 from streamer.stream.eventlog import EventLog
+from streamer.stream.settings import SessionSettings
 
 logger = logging.getLogger(__name__)
 
 # Texts of earlier finals that a corrector sees.
 N_BEFORE = 5
 
+# Finals of a session whose words are kept: labels of the newest may change.
+N_KEPT = 64
+
 # Finals of all sessions that wait; beyond that they are given up.
 MAX_WAITING = 200
 
 # Returns the audio from one second of a session to another, shape (n,) at 16 kHz; None where it is no longer there.
 ReadAudio = Callable[[float, float], Float32Array | None]
+
+# Returns the settings that a session has now; None where it is over.
+ReadSettings = Callable[[], SessionSettings | None]
 
 
 class Corrections:
@@ -46,13 +54,13 @@ class Corrections:
         # Why a corrector does not work, by its name; those that work are not there.
         self.failing: dict[str, str] = {}
         # Revisions that were told, by what found them; finals that were given up, for the metrics page.
-        self.n_told: dict[str, int] = {corrector.name: 0 for corrector in correctors}
+        self.n_told = Counter({corrector.name: 0 for corrector in correctors})
         self.n_late = 0
         self._lanes = {slow: Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
 
-    def follow(self, log: EventLog, audio: ReadAudio) -> "FinalsOfSession":
+    def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""
-        return FinalsOfSession(self, log, audio)
+        return FinalsOfSession(self, log, audio, settings)
 
     def put(self, work: Callable[[], object], *, slow: bool) -> bool:
         """Do work behind what waits; return whether there is room for it."""
@@ -66,24 +74,27 @@ class Corrections:
             if left_s <= 0:
                 self.n_late += 1
                 break
-            given = Heard(heard.final, words, heard.before, heard.audio)
             try:
-                found = tuple(corrector.correct(given, left_s))
+                found = tuple(corrector.correct(dataclasses.replace(heard, words=words), left_s))
                 if self.failing.pop(corrector.name, ""):
                     logger.info("%s works again", corrector.name)
+            except TimeoutError:
+                self.n_late += 1
+                break
             except StreamerError as error:
-                self._fail(corrector.name, str(error))
+                self.fail(corrector.name, str(error))
                 continue
             except Exception as error:
                 logger.debug("a corrector failed", exc_info=True)
-                self._fail(corrector.name, f"unexpected {type(error).__name__}: {error}")
+                self.fail(corrector.name, f"unexpected {type(error).__name__}: {error}")
                 continue
             if found != words:
                 by.append(corrector.name)
             words = found
         return words, ",".join(by)
 
-    def _fail(self, name: str, why: str) -> None:
+    def fail(self, name: str, why: str) -> None:
+        """Tell that a corrector does not work, once."""
         if name not in self.failing:
             logger.warning("%s corrects nothing for now: %s", name, printable(why))
         self.failing[name] = why
@@ -92,16 +103,18 @@ class Corrections:
 class FinalsOfSession:
     """The finals of one session on their way through the correctors."""
 
-    def __init__(self, corrections: Corrections, log: EventLog, audio: ReadAudio) -> None:
+    def __init__(self, corrections: Corrections, log: EventLog, audio: ReadAudio, settings: ReadSettings) -> None:
         self._corrections = corrections
         self._log = log
         self._audio = audio
-        # Texts of the newest finals, by their numbers, as they were corrected last.
-        self._texts: dict[int, str] = {}
-        # Words of finals that were told last, by their numbers, while slow correctors are at them.
-        self._told: dict[int, tuple[Word, ...]] = {}
-        self._newest: deque[int] = deque(maxlen=N_BEFORE + 1)
+        self._settings = settings
+        # Says who says a word of a revision, where that is asked.
+        self.label: Callable[[Word], Word] = lambda word: word
+        # The newest finals by their numbers, oldest first, and their words as they were told last.
+        self._told: dict[int, tuple[Final, tuple[Word, ...]]] = {}
         self._lock = threading.Lock()
+        # Held while a revision is told, so that none is older than one before it. No listener takes it.
+        self._telling = threading.Lock()
         log.subscribe(self._take)
 
     def finish(self, then: Callable[[], object]) -> None:
@@ -119,11 +132,11 @@ class FinalsOfSession:
             return
         until_s = time.monotonic() + self._corrections.deadline_s
         with self._lock:
-            before = tuple(self._texts[number] for number in self._newest)[-N_BEFORE:]
-            self._newest.append(event.seq)
-            self._texts[event.seq] = event.text
-            self._texts = {number: self._texts[number] for number in self._newest}
-        heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end))
+            before = tuple(text_of(words) for _, words in tuple(self._told.values())[-N_BEFORE:])
+            self._told[event.seq] = event, event.words
+            if len(self._told) > N_KEPT:
+                del self._told[next(iter(self._told))]
+        heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end), self._settings())
         self._put(lambda: self._correct_quickly(heard, until_s), slow=False)
 
     def _correct_quickly(self, heard: Heard, until_s: float) -> None:
@@ -137,20 +150,39 @@ class FinalsOfSession:
         corrections = self._corrections
         words, by = corrections.correct(corrections.slow, heard, until_s)
         if by:
-            again = Heard(heard.final, words, heard.before, heard.audio)
-            words, _ = corrections.correct(corrections.quick, again, until_s)
+            # In any case: a word that is masked must not come back.
+            until_s = time.monotonic() + corrections.deadline_s
+            words, _ = corrections.correct(corrections.quick, dataclasses.replace(heard, words=words), until_s)
             self._tell(heard, told, words, by)
 
+    def relabel(self, number: int) -> None:
+        """Tell a final once more, as it reads by now, where somebody else says a word than was told."""
+        with self._telling:
+            with self._lock:
+                told = self._told.get(number)
+            if told is not None:
+                self._revise(told[0], told[1], "speakers")
+
     def _tell(self, heard: Heard, told: tuple[Word, ...], words: tuple[Word, ...], by: str) -> None:
-        if words == told or self._log.closed:
-            return
-        final, text = heard.final, text_of(words)
+        if _said(words) != _said(told):
+            with self._telling:
+                self._revise(heard.final, words, by)
+
+    def _revise(self, final: Final, words: tuple[Word, ...], by: str) -> None:
+        words = tuple(self.label(word) for word in words)
         with self._lock:
-            if final.seq in self._texts:
-                self._texts[final.seq] = text
+            if self._log.closed or (final.seq in self._told and _said(self._told[final.seq][1]) == _said(words)):
+                return
+            if final.seq in self._told:
+                self._told[final.seq] = final, words
+        text = text_of(words)
         self._log.append(Revision(of=final.seq, by=by, text=text, words=words, edits=edits(final.text, text)))
         for name in by.split(","):
             self._corrections.n_told[name] += 1
+
+
+def _said(words: Sequence[Word]) -> list[tuple[str, str | None]]:
+    return [(word.word, word.speaker) for word in words]
 
 
 def once(then: Callable[[], object], within_s: float) -> Callable[[], None]:

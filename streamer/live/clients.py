@@ -224,7 +224,7 @@ class ClientStream:
         self._idle.set()
         # Whether the audio was said to be complete, by the client or by `expire`: nothing more is taken in.
         self.complete = False
-        # Whether it was by `expire`: the daemon ended it since nothing was sent.
+        # Whether it was by `expire`, since nothing was sent.
         self.expired = False
         # When what the client sent last had been passed on, by the loop's clock.
         self._heard_from_s = self._loop.time()
@@ -353,7 +353,7 @@ class ClientStream:
             self.report(code, message, fatal=False)
 
     def _on_room(self) -> None:
-        """There is room in the buffer: called by the engine's threads."""
+        """Go on where there is room in the buffer: called by the engine's threads."""
         if self._waiting:
             self._call(self._pass_on)
 

@@ -76,6 +76,27 @@ class WhisperDecoder:
         """Decode a window as asked for. Raises InferenceError where the device fails, and no other is left."""
         return self._model.run(lambda runtime: self._decode(runtime.decoder_of(encoded), request))
 
+    def score(self, encoded: EncodedWindow, request: Request, text: str) -> float:
+        """Return the mean log-probability of the tokens of a text, and of its end, were it said in a window.
+
+        Raises what `decode` raises.
+        """
+        tokenizer = self._model.tokenizer
+        prepared = self._prepared(request.options or self._own)
+        options = dataclasses.replace(
+            self._options,
+            language=request.language,
+            task=request.task,
+            prompt=self._prompt(request, prepared.initial),
+            begins_with=(*tokenizer.encode(text), tokenizer.special.end_of_text),
+            max_tokens=0,
+            keep_attention=False,
+        )
+        scored = self._model.run(
+            lambda runtime: decode_window(runtime.decoder_of(encoded), tokenizer, self._config, options)
+        )
+        return sum(scored.log_probs) / len(scored.log_probs)
+
     def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, probability = self._language(decoder, request)

@@ -3,18 +3,30 @@
 Everything here is off unless the settings ask for it, and no caption waits for it.
 """
 
+import math
+import weakref
 from collections.abc import Callable
+from concurrent.futures import Future
+from functools import partial
+from pathlib import Path
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.ring import Overrun, RingBuffer
+from streamer.audio.ring import Overrun
 from streamer.correct.corrector import Corrector
 from streamer.correct.pipeline import Corrections
+from streamer.correct.second_pass import Readers, SecondPass
+from streamer.correct.spelling import Glossary, Spelling
+from streamer.correct.usual import usual_words
 from streamer.events import Event
+from streamer.live.second_pass import second_pass
+from streamer.live.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
 from streamer.live.translation import TranslatedSession, Translations
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
+from streamer.stream.runner import SessionRunner
+from streamer.stream.settings import SessionSettings
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
@@ -25,7 +37,17 @@ class Enrichment:
     def __init__(self, settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> None:
         """Read and load what is asked for. Raises StreamerError where that cannot be."""
         correctors = _correctors(settings, model, engine)
-        self.corrections = Corrections(correctors, deadline_s=settings.correction.deadline_s) if correctors else None
+        self.speakers: SpeakersOfSessions | None = None
+        if settings.speakers.enabled:
+            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings))
+        # Seconds after a final beyond which nobody wants what is found out of it.
+        self.deadline_s = settings.correction.deadline_s
+        needed = correctors or self.speakers is not None
+        self.corrections = Corrections(correctors, deadline_s=self.deadline_s) if needed else None
+        for corrector in correctors:
+            if isinstance(corrector, SecondPass):
+                corrector.readers.add_done_callback(self._tell_of_loading)
+        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
         self.translations = Translations(settings, model, engine.is_free_for)
 
@@ -35,39 +57,68 @@ class Enrichment:
         failing = dict(self.corrections.failing) if self.corrections is not None else {}
         if self.translations.failing:
             failing["translation"] = self.translations.failing
+        if self.speakers is not None and self.speakers.failing:
+            failing["speakers"] = self.speakers.failing
         return "; ".join(f"{name}: {why}" for name, why in failing.items())
 
-    def open(
-        self, log: EventLog, ring: RingBuffer, translation_s: Callable[[], float] = lambda: 0.0
-    ) -> "EnrichedSession":
-        """Add to the events of a session, from the first on.
+    def reload(self) -> None:
+        """Read again what may have changed. Raises ConfigError, and goes on as before."""
+        if self.glossary is not None:
+            self.glossary.reload()
 
-        translation_s : returns the seconds that the translation of a final may take; 0 where none is wanted
-        """
-        return EnrichedSession(self, log, ring, translation_s)
+    def open(self, log: EventLog, runner: SessionRunner) -> "EnrichedSession":
+        """Add to the events of a session, from the first on."""
+        return EnrichedSession(self, log, runner)
+
+    def _tell_of_loading(self, readers: "Future[Readers]") -> None:
+        if (error := readers.exception()) and self.corrections is not None:
+            self.corrections.fail(SecondPass.name, str(error))
 
 
 class EnrichedSession:
     """What is added to one session."""
 
-    def __init__(
-        self, enrichment: Enrichment, log: EventLog, ring: RingBuffer, translation_s: Callable[[], float]
-    ) -> None:
-        self._ring = ring
-        corrections = enrichment.corrections
-        self._finals = corrections.follow(log, self._read) if corrections is not None else None
-        self._translated = TranslatedSession(enrichment.translations, log, self._read, translation_s)
+    def __init__(self, enrichment: Enrichment, log: EventLog, runner: SessionRunner) -> None:
+        # It refers to what is added: a session that is over goes at once.
+        self._runner = weakref.ref(runner)
+        self._ring = runner.ring
+        self._deadline_s = enrichment.deadline_s
+        glossary, corrections = enrichment.glossary, enrichment.corrections
+        self._spelling = Spelling(glossary, runner.settings.language) if glossary is not None else None
+        self._finals = corrections.follow(log, self._read, self._settings) if corrections is not None else None
+        self._speakers: SpeakersOfSession | None = None
+        if enrichment.speakers is not None and self._finals is not None:
+            self._speakers = SpeakersOfSession(enrichment.speakers, log, self._ring, self._heard, self._finals.relabel)
+            hearing = self._speakers.hearing
+            self._finals.label = lambda word: label_word(word, hearing)
+        self._translated = TranslatedSession(enrichment.translations, log, self._read, self._translation_s)
 
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
+        for part in (self._spelling, self._speakers):
+            event = event if part is None else part.label(event)
         return event
 
     def finish(self, then: Callable[[], object]) -> None:
         """Everything is final: call `then`, once, when there is nothing left to add."""
-        if self._finals is None:
-            self._translated.finish(then)
-        else:
-            self._finals.finish(lambda: self._translated.finish(then))
+        for part in (self._translated, self._finals, self._speakers):
+            if part is not None:
+                then = partial(part.finish, then)
+        then()
+
+    def _settings(self) -> SessionSettings | None:
+        return runner.settings if (runner := self._runner()) is not None else None
+
+    def _heard(self) -> int:
+        """Return up to which sample speech was looked for."""
+        return runner.position if (runner := self._runner()) is not None else 0
+
+    def _translation_s(self) -> float:
+        """Return the seconds that the translation of a final may take; 0 where none is wanted."""
+        runner = self._runner()
+        if runner is None or not runner.settings.translated:
+            return 0.0
+        return math.inf if runner.recorded else self._deadline_s
 
     def _read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:
@@ -76,5 +127,34 @@ class EnrichedSession:
             return None
 
 
+def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
+    """Return the glossary that the settings name; None where they name none. Raises ConfigError."""
+    path = settings.correction.glossary
+    return Glossary(Path(path), usual_words(model.tokenizer.encode)) if path else None
+
+
 def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
-    return []
+    wanted = settings.correction
+    glossary = open_glossary(settings, model)
+    correctors: list[Corrector] = []
+    if wanted.model:
+        correctors.append(second_pass(settings, model, engine.is_free_for))
+    if wanted.to:
+        from streamer.correct.language_model import LanguageModel
+
+        correctors.append(
+            LanguageModel(
+                wanted.to,
+                model=wanted.to_model,
+                api_key=wanted.api_key,
+                deadline_s=wanted.deadline_s,
+                terms=[] if glossary is None else glossary.texts,
+            )
+        )
+    if glossary is not None:
+        correctors.append(glossary)
+    if wanted.figures:
+        from streamer.correct.figures import Figures
+
+        correctors.append(Figures())
+    return correctors

@@ -9,9 +9,8 @@ from pathlib import Path
 import psutil
 
 from streamer.errors import BusyError, UnknownModelError
-from streamer.protocols.openai_models import OPENAI_MODELS
 from streamer.protocols.recordings import ModelInfo
-from streamer.protocols.text import note_model
+from streamer.protocols.text import OPENAI_MODELS, note_model
 from streamer.settings.table import ModelSettings
 from streamer.whisper.hub import cache
 from streamer.whisper.locate import find_model
@@ -93,9 +92,8 @@ class Models:
 
     def get(self, known: Known) -> WhisperModel:
         """Return a model, loaded; others leave where there is no room. Raises BusyError, and what `load` raises."""
-        assert self._own is not None
         model = self._loaded.pop(known.path, None)
-        if model is None and known.path == self._own_path:
+        if model is None and self._own is not None and known.path == self._own_path:
             model = self._own.twin()
         elif model is None:
             self._make_room(known)

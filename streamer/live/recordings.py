@@ -18,6 +18,7 @@ from typing import Any, Self
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
+from streamer.correct.spelling import Glossary, Spelling
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
@@ -48,14 +49,18 @@ class Recordings:
         # Whether live sessions are at work; None before there can be any.
         self._is_live_busy: Callable[[], bool] | None = None
         self._stopping = False
+        self._glossary: Glossary | None = None
         # What waits, what is at work, and what tells of something new. Guarded by the condition.
         self._waiting: deque[Job] = deque()
         self._current: Job | None = None
         self._changed = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="recordings", daemon=True)
 
-    def serve_with(self, model: WhisperModel, is_live_busy: Callable[[], bool]) -> None:
-        """Transcribe from now on, also with the daemon's own model."""
+    def serve_with(
+        self, model: WhisperModel, is_live_busy: Callable[[], bool], glossary: Glossary | None = None
+    ) -> None:
+        """Transcribe from now on, also with the daemon's own model, and spell terms as a glossary says."""
+        self._glossary = glossary
         self._models.serve_with(model)
         self._is_live_busy = is_live_busy
         self._thread.start()
@@ -148,11 +153,12 @@ class Recordings:
                     self._wait_turn(job)
                     yield block
 
+        spelling = None if self._glossary is None else Spelling(self._glossary)
         segments = transcribe_segments(model, read, resolved, on_progress=heard, on_language=found)
         for segment, final in with_finals(segments, decoding, model.tokenizer):
             job.put(
                 RecordedSegment(
-                    final=final,
+                    final=final if spelling is None else spelling.spelled(final),
                     seek=segment.seek,
                     tokens=segment.tokens,
                     temperature=segment.temperature,

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import math
-import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -57,18 +56,11 @@ def open_session(
         max_delay_s=settings.stream.max_delay_s,
         reserved=reserved,
         name=log.session,
-        on_event=lambda event: log.append(label(event if enriched is None else enriched.label(event))),
+        label=lambda event: label(event if enriched is None else enriched.label(event)),
+        on_event=log.append,
         on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
     )
-    weakly = weakref.ref(runner)  # which refers to what is added: a session that is over goes at once
-
-    def translation_s() -> float:
-        served = weakly()
-        if served is None or not served.settings.translated:
-            return 0.0
-        return math.inf if served.recorded else settings.correction.deadline_s
-
-    enriched = enrichment.open(log, runner.ring, translation_s) if enrichment is not None else None
+    enriched = enrichment.open(log, runner) if enrichment is not None else None
     log.append(ready_event(model, chosen.language))
     return runner
 

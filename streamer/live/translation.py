@@ -14,10 +14,10 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.audio.mel import log_mel
 from streamer.correct.pipeline import Lane, ReadAudio, once
-from streamer.errors import BusyError, StreamerError
+from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
-from streamer.live.recordings import LOOK_S
+from streamer.live.turns import Turns
 from streamer.outside import printable
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
@@ -34,9 +34,6 @@ ENGLISH = "en"
 
 # Passages of all sessions that wait, each with its audio; beyond that they are given up.
 MAX_WAITING = 50
-
-# A call for a recording, which nobody hears live, waits for captions no longer than this.
-RECORDED_PATIENCE_S = 0.1
 
 # Of the translation before, what the model sees.
 PROMPT_CHARACTERS = 200
@@ -58,13 +55,8 @@ class Translations:
         self._decoding = dataclasses.replace(settings.decoding, grammar="", hotwords=(), initial_prompt="")
         self._conditioned = is_conditioned(settings.decoding, model)
         self._model = model
-        self._is_free_for = is_free_for
-        # The thread's own: deadline of the passage that is at work; calls that were made for it, and when the last
-        # began; what a call of encoder, cross-KV and decoder took last; what encodes and decodes.
-        self._until_s = math.inf
-        self._n_calls = 0
-        self._called_s = 0.0
-        self._took_s = [0.0, 0.0, 0.0]
+        # The thread's own: its turns; what encodes and decodes.
+        self._turns = Turns(is_free_for)
         self._twin: tuple[WhisperEncoder, WhisperDecoder] | None = None
 
     def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
@@ -74,7 +66,7 @@ class Translations:
         before : the translation before
         until_s : deadline by the monotonic clock; infinity for a recording
         """
-        self._until_s, self._n_calls = until_s, 0
+        self._turns.begin(until_s)
         request = Request(
             prefix=(),
             prompt=before if self._conditioned else "",
@@ -86,11 +78,14 @@ class Translations:
         try:
             if self._twin is None:
                 model = self._model.twin(self._model.runtime.windows_s)
-                model.call_before(self._give_way)
+                model.call_before(self._turns.wait)
                 self._twin = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
             encoder, decoder = self._twin
             encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
             hypothesis = decoder.decode(encoded, request)
+        except TimeoutError:
+            self.fail(LATE)
+            return ""
         except StreamerError as error:
             self.fail(str(error))
             return ""
@@ -103,20 +98,6 @@ class Translations:
         if not self._told:  # it may come and go with each sentence
             logger.warning("not everything is translated: %s", printable(why))
         self._told = True
-
-    def _give_way(self) -> None:
-        """Wait until captions leave time for a call of a graph; called before each."""
-        now_s = time.monotonic()
-        if self._n_calls:
-            self._took_s[min(self._n_calls, 3) - 1] = now_s - self._called_s
-        patient_until_s = now_s + RECORDED_PATIENCE_S if self._until_s == math.inf else math.inf
-        while not self._is_free_for(self._took_s[min(self._n_calls, 2)]) and now_s < patient_until_s:
-            if now_s >= self._until_s:
-                self._took_s = [took_s / 2 for took_s in self._took_s]  # or one slow call would be the last
-                raise BusyError(LATE)
-            time.sleep(LOOK_S)
-            now_s = time.monotonic()
-        self._n_calls, self._called_s = self._n_calls + 1, now_s
 
 
 class TranslatedSession:

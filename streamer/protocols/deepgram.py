@@ -200,7 +200,7 @@ class Live(dialogue.Dialogue):
         return self._hear(message) if message else self._finish()
 
     def refused(self, error: StreamerError, now_s: float) -> list[Action]:
-        return self._hang_up(dialogue.close_code(error), f"{error.code}: {error}")
+        return self._hang_up(error.close_code, f"{error.code}: {error}")
 
     def on_event(self, event: Event, now_s: float) -> list[Action]:
         match event:

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import msgspec
 
-from streamer.errors import BusyError, IdleError, StoppingError, StreamerError, UsageError
+from streamer.errors import StreamerError
 from streamer.events import Event
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 
@@ -109,13 +109,3 @@ class Dialogue(Protocol):
     def wake(self, now_s: float) -> Sequence[Action]:
         """The time has come that `wake_s` named."""
         return []
-
-
-# The first that an error is one of.
-_CLOSE_CODES = {BusyError: 1013, StoppingError: 1001, UsageError: 1008, IdleError: 1008}
-
-
-def close_code(error: StreamerError) -> int:
-    """Return the code to close a connection with whose session cannot be opened."""
-    codes = (code for kind, code in _CLOSE_CODES.items() if isinstance(error, kind))
-    return next(codes, 1011)

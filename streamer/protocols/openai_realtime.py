@@ -22,8 +22,7 @@ from streamer.protocols import dialogue, openai_messages
 from streamer.protocols.dialogue import Action, Change, Do, Hangup, Hear, Open, Say, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.openai_messages import Append, Clear, Commit, FlatUpdate, InvalidRequestError, Session, Update
-from streamer.protocols.openai_models import OPENAI_MODELS
-from streamer.protocols.text import note_model
+from streamer.protocols.text import OPENAI_MODELS, note_model
 
 MIN_COMMIT_S = 0.1
 
@@ -158,7 +157,7 @@ class RealtimeDialogue(dialogue.Dialogue):
             else:
                 self._opened, self._refused, self._item, self._sent_s = False, True, None, 0.0
             return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
-        return [self._say_failure(error.code, str(error)), Hangup(dialogue.close_code(error), error.code)]
+        return [self._say_failure(error.code, str(error)), Hangup(error.close_code, error.code)]
 
     # What the client wants.
 
@@ -357,7 +356,6 @@ class RealtimeDialogue(dialogue.Dialogue):
         return self._say("error", error=_error("server_error", code, message))
 
     def _show(self, state: str) -> Action:
-        """Say what is configured."""
         session = {"id": f"sess_{self._id}", "object": "realtime.transcription_session", "expires_at": None}
         if self._beta:
             return self._say(f"transcription_session.{state}", session={**session, **self._session.flat()})

@@ -14,6 +14,21 @@ MAX_PROMPT_CHARS = 2000
 MAX_HOTWORDS = 100
 MAX_HOTWORD_CHARS = 100
 
+# Names that OpenAI has for its own models of speech: who sends one means whatever model the daemon has.
+OPENAI_MODELS = frozenset(
+    {
+        "whisper-1",
+        "gpt-transcribe",
+        "gpt-live-transcribe",
+        "gpt-4o-transcribe",
+        "gpt-4o-transcribe-diarize",
+        "gpt-4o-mini-transcribe",
+        "gpt-4o-mini-transcribe-2025-03-20",
+        "gpt-4o-mini-transcribe-2025-12-15",
+        "gpt-realtime-whisper",
+    }
+)
+
 # Names of models that are told apart in the log.
 MAX_MODEL_NAMES = 100
 

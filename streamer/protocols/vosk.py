@@ -15,7 +15,7 @@ from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import IdleError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Word
 from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Do, Finish, Hangup, Hear, Open, close_code, say_json
+from streamer.protocols.dialogue import Action, Dialogue, Do, Finish, Hangup, Hear, Open, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import bare, hotwords, note_model
 
@@ -69,7 +69,10 @@ class Vosk(Dialogue):
         if self._finished:
             return []
         if self._held is not None:
-            return self._hold(self._held, message)
+            self._held.append(message)
+            if len(self._held) > MAX_HELD_MESSAGES or sum(map(len, self._held)) > MAX_HELD_BYTES:
+                return [Hangup(1008, "too much was sent after reset: expected nothing before its reply")]
+            return []
         if isinstance(message, bytes):
             return [*self._opened(), Hear(message), say_json(self._known())]
         try:
@@ -107,7 +110,7 @@ class Vosk(Dialogue):
 
     def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
         """Close: the protocol has no word for it."""
-        return [Hangup(close_code(error), str(error))]
+        return [Hangup(error.close_code, str(error))]
 
     def _configure(self, config: _Config) -> None:
         if config.model:
@@ -127,12 +130,6 @@ class Vosk(Dialogue):
             return []
         self._open = True
         return [Open(self._start)]
-
-    def _hold(self, held: deque[str | bytes], message: str | bytes) -> Sequence[Action]:
-        held.append(message)
-        if len(held) > MAX_HELD_MESSAGES or sum(map(len, held)) > MAX_HELD_BYTES:
-            return [Hangup(1008, "too much was sent after reset: expected nothing before its reply")]
-        return []
 
     def _release(self, held: deque[str | bytes], now_s: float) -> list[Action]:
         """Take what came behind `reset`, as far as the next one."""

@@ -15,7 +15,7 @@ from streamer.audio.encodings import FLOAT32, LINEAR16, PCM
 from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
 from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Finish, Hangup, Hear, Open, Say, close_code, say_json
+from streamer.protocols.dialogue import Action, Dialogue, Finish, Hangup, Hear, Open, Say, say_json
 from streamer.protocols.native import StreamStart, StreamTask
 from streamer.protocols.text import hotwords, note_model, prompt
 
@@ -119,8 +119,8 @@ class WhisperLive(Dialogue):
                 self.wake_s = now_s + WAIT_CLOSE_S
                 return [self._say(status="WAIT", message=WAIT_MINUTES)]
             case StoppingError():  # who is told of an error does not come back
-                return [Hangup(close_code(error), str(error))]
-        return [self._status("ERROR", str(error)), Hangup(close_code(error), error.code)]
+                return [Hangup(error.close_code, str(error))]
+        return [self._status("ERROR", str(error)), Hangup(error.close_code, error.code)]
 
     def wake(self, now_s: float) -> Sequence[Action]:
         """Close the connection of a client that has to wait."""

@@ -17,7 +17,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from streamer.errors import ConfigError
-from streamer.outside import is_loopback, printable
+from streamer.outside import is_loopback, parse_address, printable
 from streamer.server.guesses import Guesses
 from streamer.server.tokens import ANYBODY, Scope, Token, Tokens
 from streamer.settings.table import ServerSettings
@@ -84,7 +84,7 @@ class Proxies:
 
     def trust(self, peer: str) -> bool:
         """Return whether a peer is one of them; `peer` is an IP address, or empty for the Unix socket."""
-        address = _parse_address(peer)
+        address = parse_address(peer)
         if address is None:
             return self.unix and not peer
         return any(address in network for network in self.networks if network.version == address.version)
@@ -104,14 +104,14 @@ def client_address(peer: str, x_forwarded_for: str | None, proxies: Proxies) -> 
     if x_forwarded_for is not None and proxies.trust(peer):
         # What is left beyond so many hops is no address.
         for hop in reversed(x_forwarded_for.rsplit(",", MAX_HOPS)):
-            address = _parse_address(hop.strip())
+            address = parse_address(hop.strip())
             if address is None:
                 client = peer
                 break
             client = str(address)
             if not proxies.trust(client):
                 break
-    address = _parse_address(client)
+    address = parse_address(client)
     return str(address) if address is not None else client or UNIX
 
 
@@ -335,22 +335,6 @@ def _decoded(text: str) -> str:
         return base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True).decode("utf-8")
     except (binascii.Error, ValueError):
         return ""
-
-
-def _parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """Read an IP address as headers have it, with a port or without; None where it is none.
-
-    An IPv4 address within IPv6, as a socket for both shows it, is the IPv4 address; a zone is left out.
-    """
-    if text.startswith("["):
-        text = text[1:].partition("]")[0]
-    elif text.count(":") == 1:
-        text = text.partition(":")[0]
-    try:
-        address = ipaddress.ip_address(text.partition("%")[0])
-    except ValueError:
-        return None
-    return getattr(address, "ipv4_mapped", None) or address
 
 
 def _split_host(host: str) -> tuple[str, int | None]:

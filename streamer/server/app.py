@@ -174,8 +174,8 @@ class Guard:
         address = client_address(peer, _only(headers, "x-forwarded-for"), proxies)
         scope["client"] = (address, scope["client"][1] if not proxied and scope.get("client") else 0)
         refusal = self._refusal(scope, headers, proxied=proxied)
-        if refusal is None and proxied and (full := self.limits.enter_address(address)) is not None:
-            refusal = Refusal(HTTPStatus.SERVICE_UNAVAILABLE, full.message, full.reason)
+        if refusal is None and proxied:
+            refusal = self.limits.enter_address(address)
         if refusal is not None:
             await refuse(refusal, self.metrics, scope, receive, send)
             return

@@ -23,7 +23,8 @@ from uvicorn.server import ServerState
 from websockets.frames import Frame
 
 from streamer.outside import one_line
-from streamer.server.limits import Full, Limits
+from streamer.server.access import Refusal
+from streamer.server.limits import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ class HttpProtocol(H11Protocol):
             self.transport.max_size = READ_BYTES
         self._expect_request()
 
-    def count_in(self, peer: str) -> Full | None:
+    def count_in(self, peer: str) -> Refusal | None:
         """Count the connection, once, also before its TLS handshake; return why not where there is no room."""
         if self._counted is not None:
             return None
@@ -172,7 +173,6 @@ class HttpProtocol(H11Protocol):
         protocol.counted, self._counted = self._counted, None
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP."""
         self._refuse(HTTPStatus.BAD_REQUEST, f"the request is no HTTP/1.1 ({msg.rstrip('.').lower()})", "http")
 
     def _expect_request(self) -> None:

@@ -26,7 +26,7 @@ from streamer.server.exchange import hold_dialogue
 from streamer.server.history_file import HistoryFile
 from streamer.server.http import Pages
 from streamer.server.interfaces import Comparer, Input, Recordings, Streams
-from streamer.server.limits import Full, Limits
+from streamer.server.limits import Limits
 from streamer.server.listener import TlsListener
 from streamer.server.metrics import ServerMetrics
 from streamer.server.replay import earlier_events
@@ -173,7 +173,9 @@ class Server:
         """
         settings = self._settings
         self._config.load()
-        logging.getLogger("uvicorn.error").addFilter(_is_our_trouble)
+        # A visitor's mistake, such as a port scanner's, is none of ours.
+        mistakes = ("Invalid", "Unsupported upgrade")
+        logging.getLogger("uvicorn.error").addFilter(lambda record: not str(record.msg).startswith(mistakes))
         host = self._access.host
         if settings.tls not in ("auto", "off") or settings.tls_certificate or settings.tls_key:
             # Late: what reads and makes certificates takes 9 MB.
@@ -311,18 +313,19 @@ class Server:
             del self._handlers[task]
             logger.debug("%s left %s", websocket.client, path)
 
-    def _full(self, new: _Handler) -> Full | None:
+    def _full(self, new: _Handler) -> Refusal | None:
         """Why there is no room for a WebSocket: at its path, or for its token; None where there is."""
+        full = partial(Refusal, HTTPStatus.SERVICE_UNAVAILABLE)
         on_path = [other for other in self._handlers.values() if other.path == new.path]
         if len(on_path) >= self._settings.max_subscribers:
-            return Full("subscribers", f"{self._settings.max_subscribers} clients are connected")
+            return full(f"{self._settings.max_subscribers} clients are connected", "subscribers")
         caller = new.caller
         n_open = sum(other.caller.name == caller.name for other in self._handlers.values())
         if caller.max_connections is not None and n_open >= caller.max_connections:
-            return Full("token_connections", f"token {caller.name} has {caller.max_connections} connections")
+            return full(f"token {caller.name} has {caller.max_connections} connections", "token_connections")
         n_streams = sum(other.streams and other.caller.name == caller.name for other in self._handlers.values())
         if new.streams and caller.max_streams is not None and n_streams >= caller.max_streams:
-            return Full("token_streams", f"token {caller.name} has {caller.max_streams} streams")
+            return full(f"token {caller.name} has {caller.max_streams} streams", "token_streams")
         return None
 
     async def _watch_tokens(self) -> None:
@@ -376,8 +379,3 @@ def _place(websocket: WebSocket) -> tuple[int | None, str | None]:
     """Return the event that a client had last, and its session, as its address says."""
     after = websocket.query_params.get("after")
     return None if after is None else int(after), websocket.query_params.get("session") or None
-
-
-def _is_our_trouble(record: logging.LogRecord) -> bool:
-    """Whether what uvicorn logs is more than a visitor's mistake: a port scanner's, say."""
-    return not str(record.msg).startswith(("Invalid", "Unsupported upgrade"))

@@ -4,7 +4,7 @@ import ipaddress
 import math
 from collections import OrderedDict
 
-from streamer.outside import printable
+from streamer.outside import parse_address, printable
 
 MAX_WRONG = 20  # wrong tokens from one address in a row: more than a person mistypes or a page with an old one sends
 REFILL_S = 3.0  # until one more may be tried
@@ -74,12 +74,7 @@ class Guesses:
 
 
 def _network(address: str) -> str:
-    try:
-        found = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
+    found = parse_address(address)
     if isinstance(found, ipaddress.IPv6Address):
-        if found.ipv4_mapped is not None:
-            return str(found.ipv4_mapped)
         return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
-    return str(found)
+    return address if found is None else str(found)

@@ -88,13 +88,11 @@ class Pages:
         }
 
     async def file(self, request: Request) -> Response:
-        """A file of the captions page."""
         content_type, body = self._files[request.url.path]
         headers = {"Content-Security-Policy": _policy(request.headers.get("host", ""), request.url.path)}
         return respond(HTTPStatus.OK, body, content_type, headers)
 
     async def metrics(self, request: Request) -> Response:
-        """The numbers, for Prometheus."""
         return respond(HTTPStatus.OK, generate_latest(self._registry), CONTENT_TYPE_LATEST)
 
     async def health(self, request: Request) -> Response:

@@ -1,15 +1,8 @@
 """How many connections there may be: in all, and from one address. Pure counting, no I/O."""
 
 from collections import Counter
-from dataclasses import dataclass
 
-
-@dataclass(frozen=True, slots=True)
-class Full:
-    """Why there is no room: for the metrics in a word, and for the client."""
-
-    reason: str
-    message: str
+from streamer.server.access import Refusal
 
 
 class Limits:
@@ -20,34 +13,30 @@ class Limits:
         self.max_per_address = max_per_address
         # Open connections by address; none is 0.
         self._open: Counter[str] = Counter()
-        self._n_open = 0
+        self.n_open = 0
 
-    @property
-    def n_open(self) -> int:
-        return self._n_open
-
-    def enter(self, address: str) -> Full | None:
+    def enter(self, address: str) -> Refusal | None:
         """Count a connection from `address` (empty: only in all); return why not where there is no room."""
-        if self._n_open >= self.max_connections:
+        if self.n_open >= self.max_connections:
             text = f"all {self.max_connections} connections are taken (server.max_connections): try again later"
-            return Full("connections", text)
+            return Refusal(503, text, "connections")
         full = self.enter_address(address) if address else None
         if full is None:
-            self._n_open += 1
+            self.n_open += 1
         return full
 
     def leave(self, address: str) -> None:
         """Count a connection that was entered no more."""
-        self._n_open -= 1
+        self.n_open -= 1
         if address:
             self.leave_address(address)
 
-    def enter_address(self, address: str) -> Full | None:
+    def enter_address(self, address: str) -> Refusal | None:
         """Count a connection for an address alone, as of a proxy's client; return why not where there is no room."""
         if self._open[address] >= self.max_per_address:
             most = self.max_per_address
             text = f"{most} connections from this address are open (server.max_connections_per_address): close some"
-            return Full("connections_per_address", text)
+            return Refusal(503, text, "connections_per_address")
         self._open[address] += 1
         return None
 

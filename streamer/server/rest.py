@@ -18,7 +18,7 @@ from streamer.server.app import Endpoint
 from streamer.server.http import HEADERS, respond, respond_json
 from streamer.server.interfaces import Comparer, Recordings, Transcription
 from streamer.server.transcripts import CONTENT_TYPES
-from streamer.server.uploads import Uploads, answering, refusal_of, unless_gone
+from streamer.server.uploads import Uploads, answering, unless_gone
 
 COMPARE_PATH = "/v1/compare"
 
@@ -156,5 +156,4 @@ async def _events(
                 yield stream.delta(segment)
         yield stream.done()
     except StreamerError as error:
-        refusal = refusal_of(error)
-        yield stream.error(refusal.status, refusal.message)
+        yield stream.error(error.status, str(error))

@@ -9,7 +9,6 @@ from websockets.frames import CloseCode
 
 from streamer.errors import BusyError, IdleError, ProtocolError, StoppingError, StreamerError, UsageError
 from streamer.events import Error, Resumed
-from streamer.protocols.dialogue import close_code
 from streamer.protocols.native import StreamStart, parse_message
 from streamer.server import ws
 from streamer.server.interfaces import ClientStream, Streams
@@ -86,7 +85,7 @@ class StreamEndpoint:
             self._context.metrics.events_sent.labels(event.type).inc()
         # Who may try again is told when.
         again = isinstance(error, BusyError | StoppingError)
-        close = Close(close_code(error), ws.shortened(f"{error.code}: {error}") if again else error.code)
+        close = Close(error.close_code, ws.shortened(f"{error.code}: {error}") if again else error.code)
         await connection.close(close)
 
 

@@ -17,7 +17,6 @@ import ssl
 import tempfile
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
@@ -48,14 +47,6 @@ MAX_NAMES = 100  # of a certificate made here
 _DNS_NAME = re.compile(r"(?=.{1,253}\Z)(?!-)[a-z0-9-]{1,63}(?<!-)(\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 
 
-@dataclass(frozen=True, slots=True)
-class _Loaded:
-    """A certificate in use."""
-
-    context: ssl.SSLContext
-    fingerprint: str
-
-
 class Tls:
     """The server's certificate, the newest that could be loaded."""
 
@@ -72,18 +63,14 @@ class Tls:
         self._renewed_at = time.monotonic()
         # The files as they were when they were loaded last, with success or without; and at the last look.
         self._tried = self._seen = self._stamps()
-        # What handshakes use from now on.
-        self._loaded = _load(certificate, key)
+        # What handshakes use from now on; and SHA-256 of its certificate, as browsers show it: pairs of hexadecimal
+        # digits with colons between.
+        self._newest, self.fingerprint = _load(certificate, key)
         # What was warned of last.
         self._trouble = ""
         # What the server listens with; each handshake moves on to the newest.
         self.context = _context()
         self.context.sni_callback = self._choose
-
-    @property
-    def fingerprint(self) -> str:
-        """SHA-256 of the certificate, as browsers show it: pairs of hexadecimal digits with colons between."""
-        return self._loaded.fingerprint
 
     async def watch(self, host: str, port: int) -> None:
         """Say in the log where the page is, and exchange the certificate whenever the files change, for ever."""
@@ -108,7 +95,7 @@ class Tls:
             if stamps == self._tried or stamps != before:
                 return
             self._tried = stamps
-            self._loaded = _load(self._certificate, self._key)
+            self._newest, self.fingerprint = _load(self._certificate, self._key)
         except (OSError, ConfigError) as error:
             if str(error) != self._trouble:
                 logger.warning("the certificate in use is kept: %s", one_line(error))
@@ -121,7 +108,7 @@ class Tls:
         return stamp(self._certificate), stamp(self._key)
 
     def _choose(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-        connection.context = self._loaded.context
+        connection.context = self._newest
 
 
 def make_tls(settings: ServerSettings, directory: Path | None = None) -> Tls | None:
@@ -248,8 +235,8 @@ def _write(path: Path, data: bytes) -> None:
         raise
 
 
-def _load(certificate: Path, key: Path) -> _Loaded:
-    """Load a pair, and say precisely what is wrong with it. Raises ConfigError."""
+def _load(certificate: Path, key: Path) -> tuple[ssl.SSLContext, str]:
+    """Load a pair, and return its fingerprint too. Raises ConfigError, which says precisely what is wrong with it."""
     first = _certificates(certificate)[0]
     if _private_key(key) != first.public_key():
         raise ConfigError(
@@ -273,7 +260,7 @@ def _load(certificate: Path, key: Path) -> _Loaded:
             first.not_valid_before_utc.date(),
             first.not_valid_after_utc.date(),
         )
-    return _Loaded(context, _fingerprint(first))
+    return context, _fingerprint(first)
 
 
 def _context() -> ssl.SSLContext:

@@ -18,15 +18,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from streamer.errors import (
-    BusyError,
-    ModelError,
-    StoppingError,
-    StreamerError,
-    UnknownModelError,
-    UploadError,
-    UsageError,
-)
+from streamer.errors import BusyError, StoppingError, StreamerError, UploadError
 from streamer.server.access import Refusal
 from streamer.server.wires import respond_error_at
 
@@ -216,19 +208,8 @@ async def _wait_gone(request: Request) -> None:
 
 def refusal_of(error: StreamerError) -> Refusal:
     """Return how a request that failed with an error is answered."""
-    message, later = str(error), {"Retry-After": str(RETRY_AFTER_S)}
-    match error:
-        case BusyError():
-            return Refusal(HTTPStatus.TOO_MANY_REQUESTS, message, error.code, later)
-        case StoppingError():
-            return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, message, error.code, later)
-        case UnknownModelError():
-            return Refusal(HTTPStatus.NOT_FOUND, message, error.code)
-        case UploadError():
-            return Refusal(error.status, message, error.code)
-        case UsageError() if not isinstance(error, ModelError):
-            return Refusal(HTTPStatus.BAD_REQUEST, message, error.code)
-    return Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, message, error.code)
+    later = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, BusyError | StoppingError) else {}
+    return Refusal(error.status, str(error), error.code, later)
 
 
 def answering(endpoint: Endpoint) -> Endpoint:

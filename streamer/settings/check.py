@@ -7,9 +7,12 @@ import dataclasses
 from pathlib import Path
 
 from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.correct.glossary import read_terms
 from streamer.errors import ConfigError
 from streamer.settings.apply import clip_seconds, decode_options, initial_prompt, temperatures, text_tokens
 from streamer.settings.table import DecodingSettings, Settings
+from streamer.speakers.enrolled import enrolled_folder, read_enrolled
+from streamer.speakers.models import find_model
 from streamer.stream.settings import DecodeOptions
 from streamer.whisper.decode.grammar import Grammar
 from streamer.whisper.decode.hotwords import check_hotwords
@@ -39,6 +42,9 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     decoding = settings.decoding
     if streaming:
         _check_delay(settings)
+    if settings.speakers.enabled:
+        find_model()
+        read_enrolled(enrolled_folder(settings.speakers.enrolled))
     _check_language(settings)
     _check_search(decoding, streaming=streaming)
     for name, text in (("initial_prompt", decoding.initial_prompt), ("prefix", decoding.prefix)):
@@ -49,6 +55,8 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     if decoding.grammar:
         Grammar.read(Path(decoding.grammar), decoding.grammar_rule)
     check_hotwords(decoding.hotwords)
+    if settings.correction.glossary:
+        read_terms(Path(settings.correction.glossary))
     clip_seconds(decoding.clip_timestamps)
     if decoding.hallucination_silence_threshold is not None and not decoding.word_timestamps:
         raise ConfigError(

@@ -15,9 +15,7 @@ from streamer.settings.table import ENVIRONMENT_PREFIX, SECTIONS, SETTINGS, Serv
 from streamer.settings.values import checked, described, from_text
 
 CONFIG_VARIABLE = "STREAMER_CONFIG"  # names the configuration file
-CACHE_VARIABLE = (
-    "STREAMER_CACHE_DIR"  # read by the part that compiles models; here only known, so that it is let through
-)
+CACHE_VARIABLE = "STREAMER_CACHE_DIR"  # read by what compiles models; here only known, so that it is let through
 TOKEN_VARIABLE = "STREAMER_TOKEN"  # what `listen` and `chat` show a daemon; here only known  # noqa: S105
 MAX_FILE_BYTES = 1 << 20  # a configuration file is a few kilobytes; beyond a mebibyte it is something else
 

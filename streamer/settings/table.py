@@ -724,7 +724,7 @@ class CorrectionSettings:
     """What corrects finals later, as `revision` events; nothing unless it is asked for."""
 
     glossary: str = setting("", "YAML file of terms as they are to be spelled; empty: none", metavar="FILE")
-    model: str = setting("", "model that reads finals again when there is time; empty: none", flag="--second-pass")
+    model: str = setting("", "model that reads finals again in idle time; empty: none", flag="--second-pass")
     device: str = _device("", "where it computes, if elsewhere than the first", flag="--second-pass-device")
     beam_size: int = setting(5, "beams of the second pass", low=1, high=32, flag="--second-pass-beams", metavar="N")
     to: str = setting(

@@ -114,15 +114,16 @@ class SessionRunner:
         reserved: bool = False,
         name: str = "",
         new_detector: Callable[[], SpeechDetector] = SpeechDetector,
+        label: Callable[[Event], Event] = lambda event: event,
         on_event: Callable[[Event], object],
         on_finished: Callable[[], object] = lambda: None,
     ) -> None:
         """Make a session for audio of a kind, of which the buffer holds `capacity_samples`.
 
         Live audio that has waited for `max_delay_s` when its turn comes is given up. A `reserved` session counts as
-        speaking when it is asked whether there is room for another. `name` is what the log calls it by. `on_event` and
-        `on_finished` are called under the session's lock, from the engine's threads: they hand on what they get, and
-        return.
+        speaking when it is asked whether there is room for another. `name` is what the log calls it by. `label` returns
+        an event as it is to be published; it sees the words of a text also where nobody wants them. It, `on_event` and
+        `on_finished` are called under the session's lock, from the engine's threads: they return at once.
         """
         self.logger = logging.LoggerAdapter(logger, {"session": name})
         self.ring = RingBuffer(capacity_samples)
@@ -132,6 +133,7 @@ class SessionRunner:
         # Whether what comes is not heard, as somebody has asked last.
         self.paused = False
         self._max_delay_s = max_delay_s
+        self._label = label
         self._on_event = on_event
         self._on_finished = on_finished
         # What tells the time, and what is to be called when there may be something to do; set by `start`.
@@ -563,9 +565,10 @@ class SessionRunner:
                 self._stats.gap_s[event.reason] += event.end - event.start
             if isinstance(event, Partial | Final) and event.words:
                 self._note_delay(event)
-            if isinstance(event, Partial | Final) and not self.settings.words:
-                event = msgspec.structs.replace(event, words=())
             try:
+                event = self._label(event)
+                if isinstance(event, Partial | Final) and not self.settings.words:
+                    event = msgspec.structs.replace(event, words=())
                 self._on_event(event)
             except Exception:
                 self.logger.exception("a session's listener failed")

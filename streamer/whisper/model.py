@@ -57,8 +57,8 @@ class WhisperModel:
     tokenizer: Tokenizer
     generation: GenerationConfig
     restart: Callable[[InferenceError], Runtime]
-    # Makes a runtime of the same compiled graphs, for windows of these lengths in seconds.
-    again: Callable[[Runtime, Sequence[int]], Runtime]
+    # Makes a runtime of the same compiled graphs, for windows of these lengths in seconds; see `twin`.
+    again: Callable[[Runtime, Sequence[int], bool], Runtime]
     # Called before each call of a graph; see `call_before`.
     before: Callable[[], None] = at_once
     # Whether it is being started again after a device failed, which may take minutes.
@@ -124,8 +124,11 @@ class WhisperModel:
         self.before = before
         self.runtime.call_before(before)
 
-    def twin(self, windows_s: Sequence[int] = WHOLE_WINDOW) -> "WhisperModel":
-        """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not."""
+    def twin(self, windows_s: Sequence[int] = WHOLE_WINDOW, *, most_beams: bool = False) -> "WhisperModel":
+        """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not.
+
+        most_beams : whether it is for `most_beams` (see `load_model`) and not for those of captions
+        """
         seen = self.runtime
 
         def restart(error: InferenceError) -> Runtime:
@@ -133,10 +136,10 @@ class WhisperModel:
             self.revive(seen, error)
             with self._lock:
                 seen = self.runtime
-                return self.again(seen, windows_s)
+                return self.again(seen, windows_s, most_beams)
 
         with self._lock:
-            runtime = self.again(seen, windows_s)
+            runtime = self.again(seen, windows_s, most_beams)
         return WhisperModel(self.name, self.origin, runtime, self.tokenizer, self.generation, restart, self.again)
 
 
@@ -183,9 +186,10 @@ class _Starter:
             source.name, source.origin, runtime, source.tokenizer, source.generation, self.restart, self.again
         )
 
-    def again(self, runtime: Runtime, windows_s: Sequence[int]) -> Runtime:
-        """Return another runtime of the present graphs, for windows of these lengths."""
-        return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=windows_s)
+    def again(self, runtime: Runtime, windows_s: Sequence[int], most_beams: bool) -> Runtime:
+        """Return another runtime of the present graphs (see `WhisperModel.twin`)."""
+        n_beams = self._compilation.most_beams if most_beams else None
+        return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=windows_s, n_beams=n_beams)
 
     def restart(self, error: InferenceError) -> Runtime:
         """Return a new runtime after a device failed. Raises InferenceError where no device is left."""
@@ -210,6 +214,7 @@ def load_model(
     lora: str = "",
     cache_dir: str = "",
     n_beams: int | None = 1,
+    most_beams: int = 1,
     weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
     on_download: OnProgress = lambda progress: None,
@@ -221,6 +226,7 @@ def load_model(
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
     lora : an adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none
     n_beams : sequences that beam search follows at once; None: as many as the model names for live captions
+    most_beams : the same of a `twin`, where these are more and the decoder's sizes can be chosen
     weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 where the CPU computes and
         `verify_model` found the same words there; empty, and auto elsewhere: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
@@ -242,7 +248,7 @@ def load_model(
     elif weights not in ("", "auto"):
         source, why = source.with_weights(weights), f"{weights} (as asked for)"
     compilation = _compilation(
-        source, plans, n_beams, _windows(source, windows_s, measured.windows_s), cache, on_compiled
+        source, plans, n_beams, _windows(source, windows_s, measured.windows_s), cache, on_compiled, most_beams
     )
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
@@ -342,11 +348,13 @@ def _compilation(
     windows_s: Sequence[int],
     cache: Path | None,
     on_compiled: OnCompiled = lambda done, total: None,
+    most_beams: int = 1,
 ) -> Compilation:
     return Compilation(
         source.graphs,
         plans,
         n_beams=_n_beams(source) if n_beams is None else n_beams,
+        most_beams=most_beams if source.foreign_decoder is None else 1,
         windows_s=windows_s,
         cache_dir=cache,
         model=" ".join(str(part) for part in (source.path.resolve(), source.lora or "", source.weights) if part),

@@ -96,5 +96,5 @@ def test_a_stream_that_is_dropped_ends_its_thread() -> None:
     reader.read(b"fLaC")
     (thread,) = [thread for thread in threading.enumerate() if thread.name == "container"]
     del reader
-    thread.join(10)
+    thread.join(90)
     assert not thread.is_alive()

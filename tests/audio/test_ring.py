@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from streamer.audio.ring import Overrun, RingBuffer
 
 # Bound of a wait for something that does happen; never reached unless the test fails.
-LONG_S = 20.0
+LONG_S = 90.0
 
 
 def numbered(start: int, n_samples: int) -> NDArray[np.float32]:

@@ -48,7 +48,7 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def collected(events: AsyncIterator[Event] | Any) -> list[Event]:  # noqa: ANN401 - Events
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         return [event async for event in events]
 
 

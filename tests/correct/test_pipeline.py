@@ -2,6 +2,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+import msgspec
+
 from streamer.correct.corrector import Heard
 from streamer.correct.pipeline import Corrections, edits
 from streamer.errors import StreamerError
@@ -68,6 +70,28 @@ def corrected(correctors: Sequence[Replacing], *texts: str, deadline_s: float = 
     return events
 
 
+def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what_was_corrected() -> None:
+    log = EventLog("abc", 100)
+    events: list[Event] = []
+    log.subscribe(events.append)
+    finals = Corrections([Replacing({"shivon": "Siobhan"})], deadline_s=WAIT_S).follow(log, lambda start, end: None)
+    corrected = threading.Event()
+    log.subscribe(lambda event: corrected.set() if isinstance(event, Revision) else None)
+    log.append(final("good morning shivon"))
+    assert corrected.wait(WAIT_S)
+    finals.relabel(1)
+    assert revisions(events) == [(1, "glossary", "good morning Siobhan")]
+    finals.label = lambda word: msgspec.structs.replace(word, speaker="S1" if word.start < 1 else "S2")
+    finals.relabel(1)
+    finals.relabel(1)
+    finals.relabel(7)
+    assert revisions(events)[1:] == [(1, "speakers", "good morning Siobhan")]
+    told = events[-1]
+    assert isinstance(told, Revision)
+    assert [word.speaker for word in told.words] == ["S1", "S2", "S2"]
+    assert told.edits == (Edit(start=12, end=19, text=" Siobhan"),)
+
+
 def revisions(events: Sequence[Event]) -> list[tuple[int, str, str]]:
     return [(event.of, event.by, event.text) for event in events if isinstance(event, Revision)]
 
@@ -112,6 +136,19 @@ def test_what_is_not_done_by_its_deadline_stays_as_it_was_and_keeps_nobody() -> 
     events = corrected([stuck], "a", deadline_s=0.05)
     forever.set()
     assert [event.type for event in events] == ["final", "end"]
+
+
+def test_what_a_slow_one_brings_at_the_last_moment_goes_through_the_quick_ones_all_the_same() -> None:
+    deadline_s = 0.05
+    slow = Replacing({"heck": "hell"}, "second_pass", slow=True, meanwhile=lambda: threading.Event().wait(deadline_s))
+    log = EventLog("abc", 100)
+    told: list[Event] = []
+    log.subscribe(told.append)
+    Corrections([slow, Replacing({"hell": "****"})], deadline_s=deadline_s).follow(log, lambda start, end: None)
+    log.append(final("what the heck"))
+    while len(told) < 2:
+        threading.Event().wait(0.01)
+    assert revisions(told) == [(1, "second_pass", "what the ****")]
 
 
 def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() -> None:

@@ -10,7 +10,7 @@ from streamer.live.captions import drawn_captions
 from streamer.stream.eventlog import EventLog, Listener, Subscription
 
 # Bound of a wait for something that does happen; never reached unless the test fails.
-LONG_S = 30.0
+LONG_S = 90.0
 
 
 def partial(segment: int) -> Partial:

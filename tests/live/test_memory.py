@@ -71,6 +71,6 @@ async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool
                     await client.send('{"type":"finish"}')
                     await events_until(client, "end")
                     await client.close()
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(90):
                 while any(part() is not None for part in left):
                     await asyncio.sleep(0.01)

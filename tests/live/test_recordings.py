@@ -44,7 +44,7 @@ async def working(
 
 
 async def collect(job: Job) -> list[RecordedSegment]:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(90):
         return [segment async for segment in job]
 
 

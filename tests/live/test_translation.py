@@ -15,7 +15,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import ConfigError
 from streamer.events import End, Event, Final, Gap, Speech, Translation
-from streamer.live import translation
+from streamer.live import translation, turns
 from streamer.live.sessions import session_settings
 from streamer.live.translation import LATE, TranslatedSession, Translations
 from streamer.protocols.native import SessionOptions
@@ -137,7 +137,7 @@ class Machine:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, n_busy: float = 0) -> None:
         self.clock = Clock()
-        monkeypatch.setattr(translation, "time", SimpleNamespace(monotonic=self.clock, sleep=self.clock.advance))
+        monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=self.clock, sleep=self.clock.advance))
         self.n_busy = n_busy
         self.n_calls = 0
         self.before: Callable[[], None] = lambda: None

@@ -94,10 +94,12 @@ def whisper_live(monkeypatch: pytest.MonkeyPatch) -> Any:  # noqa: ANN401 - a mo
     client = importlib.import_module("whisper_live.client")
 
     def wait_before_disconnect(self: Any) -> None:  # noqa: ANN401 - its class is known at run time only
-        """Wait for both sentences to be completed; the original waits 15 s for more, and turns a core meanwhile."""
+        """Wait for the last word to be completed; the original waits 15 s for more, and turns a core meanwhile."""
         deadline_s = time.monotonic() + WAIT_S
         while time.monotonic() < deadline_s and (
-            len(self.transcript) < 2 or self.transcript[-1] != {**self.last_segment, "completed": True}
+            not self.transcript
+            or self.transcript[-1] != {**self.last_segment, "completed": True}
+            or words_of(self.transcript[-1]["text"])[-1:] != ["danger"]
         ):
             time.sleep(0.05)
 

@@ -24,7 +24,7 @@ from streamer.stream.eventlog import EventLog
 T = TypeVar("T")
 
 SESSION = "client-1"  # name of the session of each recording stream
-WAIT_S = 20.0  # bound of every wait for something that must come
+WAIT_S = 90.0  # bound of every wait for something that must come
 
 
 def ready() -> Ready:
@@ -265,7 +265,7 @@ def deaf_socket(port: int, path: str) -> socket.socket:
     """Open a WebSocket by hand that reads its handshake and nothing more, with a small receive buffer."""
     sock = socket.socket()
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    sock.settimeout(20)
+    sock.settimeout(90)
     sock.connect(("127.0.0.1", port))
     sock.sendall(
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"

@@ -96,7 +96,7 @@ class Client:
         """Read what comes: everything, or what is there at the moment."""
         try:
             while True:
-                async with asyncio.timeout(20.0 if to_end else self._rng.random() * 0.004):
+                async with asyncio.timeout(90 if to_end else self._rng.random() * 0.004):
                     message = await next_event(connection)
                 if isinstance(message, End) and isinstance(self.events[-1], End):
                     continue  # repeated to one who has it

@@ -32,7 +32,7 @@ async def get(
     """Ask over HTTP; return the response and its body."""
 
     def ask() -> tuple[HTTPResponse, str]:
-        connection = HTTPConnection("127.0.0.1", running.port, timeout=20)
+        connection = HTTPConnection("127.0.0.1", running.port, timeout=90)
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         connection.request(method, path, body or None, named)
         response = connection.getresponse()
@@ -307,7 +307,7 @@ async def test_localhost_has_one_port_for_all_its_addresses() -> None:
     assert port > 0
     for _, _, _, _, address in socket.getaddrinfo("localhost", port, type=socket.SOCK_STREAM):
         try:
-            probe = socket.create_connection((str(address[0]), port), timeout=5)
+            probe = socket.create_connection((str(address[0]), port), timeout=90)
         except OSError:
             assert address[0] == "::1"  # there is no IPv6 on this machine
         else:
@@ -354,7 +354,7 @@ async def test_stopping_does_not_wait_for_those_who_do_nothing() -> None:
             await within(stream.abandoned.wait())
         idle.close()
         with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.1", running.port), timeout=5)
+            socket.create_connection(("127.0.0.1", running.port), timeout=90)
 
 
 async def test_a_client_that_speaks_no_http_is_no_trouble(caplog: pytest.LogCaptureFixture) -> None:

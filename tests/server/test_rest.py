@@ -95,7 +95,7 @@ async def rest(**settings: Any) -> AsyncIterator[Rest]:  # noqa: ANN401 - passed
     recordings = NotedRecordings()
     async with (
         serving(recordings=recordings, **settings) as running,
-        httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=20) as client,
+        httpx.AsyncClient(base_url=running.url, trust_env=False, timeout=90) as client,
     ):
         yield Rest(running, recordings, client)
 

@@ -28,7 +28,7 @@ from streamer.sinks.base import Sink
 from streamer.sinks.outputs import Output
 
 # Bound of a wait for something that does happen; never reached unless the test fails.
-LONG_S = 30.0
+LONG_S = 90.0
 
 
 def final(number: int, text: str = "") -> Final:

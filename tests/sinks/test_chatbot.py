@@ -11,7 +11,8 @@ import pytest
 
 from streamer.errors import ConfigError, PeerError
 from streamer.events import Event, Final, Partial, Speech
-from streamer.sinks.chatbot import MAX_REPLY_CHARS, Chatbot, Conversation
+from streamer.sinks.chatbot import Chatbot, Conversation
+from streamer.sinks.completions import MAX_REPLY_CHARS
 from tests.chat_endpoint import Endpoint, Reply, Script, chat_endpoint, message, saying
 
 
@@ -21,12 +22,12 @@ def final(text: str, segment: int = 0) -> Final:
 
 
 async def pieces(conversation: Conversation, text: str) -> list[str]:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         return [piece async for piece in conversation.reply(text)]
 
 
 async def collect(conversation: Conversation, came: list[str]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         async for piece in conversation.reply("hello"):
             came.append(piece)
 
@@ -58,7 +59,7 @@ async def test_a_piece_is_yielded_before_the_next_is_sent() -> None:
     async def script(reply: Reply) -> None:
         await reply.start()
         await reply.say("one")
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(90):
             await first_came.wait()
         await reply.say("two")
         await reply.end()
@@ -309,7 +310,7 @@ class Transcript:
         )
 
     async def run(self) -> None:
-        async with self.conversation, asyncio.timeout(20):
+        async with self.conversation, asyncio.timeout(90):
             await self.bot.run()
 
 
@@ -426,6 +427,6 @@ async def test_an_endpoint_that_was_never_there_ends_it() -> None:
 
 
 async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(90):
         while not condition():
             await asyncio.sleep(0.005)

@@ -1,7 +1,7 @@
 """The same tokens as openai-whisper's, on the same weights: windows and whole files, with all of its options."""
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ from tools.benchmarks.peers.weights import standard_nano
 
 # What is read with no other options; SPEECH is what all of those are tried on.
 AUDIO = ROOT.parent / "shared" / "audio"
-RECORDINGS = [SAMPLE, *(path for path in (AUDIO / "noisy.flac", AUDIO / "pauses.flac") if path.exists())]
+RECORDINGS = [SAMPLE, *(path for path in (AUDIO / "pauses.flac",) if path.exists())]
 
 N_BEAMS = 5
 
@@ -62,15 +62,14 @@ WINDOW_OPTIONS: dict[str, dict[str, Any]] = {
 }
 
 # Those of them that random weights are decoded with.
-RANDOM = ("greedy", "early first timestamp", "patience", "impatience", "length penalty", "long prompt")
+RANDOM = ("greedy", "early first timestamp", "patience")
 
 # What whole files are transcribed with, greedily where nothing else is said. Where windows begin and which prompts they
 # have is tried with many more options in tests/test_seeking.py.
 FILE_OPTIONS: dict[str, tuple[Path, dict[str, Any]]] = {
-    "no conditioning": (SAMPLE, {"condition_on_previous_text": False, "word_timestamps": True, **FEW}),
+    "no conditioning": (SPEECH, {"condition_on_previous_text": False, "word_timestamps": True, **FEW}),
     "carried prompt": (SPEECH, {"initial_prompt": "The President.", "carry_initial_prompt": True}),
     "clips and beams": (SPEECH, {"clip_timestamps": [0.0, 4.0, 4.0, 9.5], "beam_size": 2, **FEW}),
-    "silence": (SPEECH, {"word_timestamps": True, "hallucination_silence_threshold": 0.3, "sample_len": 60}),
     "no timestamps": (SPEECH, {"without_timestamps": True, "sample_len": 60}),
     "certain that nobody speaks": (SPEECH, {"no_speech_threshold": 1e-6, "logprob_threshold": -0.6, **FEW}),
 }
@@ -97,15 +96,6 @@ class Pair:
             # Whole files take the other buffer.
             self._encoded = path, self.ours.runtime.encode(first_window(path).numpy(), 1)
         return self._encoded[1]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread() -> Iterator[None]:
-    """Let torch compute alone: its threads wait for each other longer than steps of so small models take."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")
@@ -278,7 +268,7 @@ def test_a_file(nano: Pair, name: str) -> None:
 
 def test_a_file_of_random_weights(tiny: Pair) -> None:
     options = {**FEW, "word_timestamps": True, "no_speech_threshold": None}
-    assert_file_equal(tiny, read(SPEECH), options)
+    assert_file_equal(tiny, read(SPEECH)[: 5 * SAMPLE_RATE], options)
 
 
 @pytest.mark.parametrize("kind", ["silence", "noise", "nearly nothing"])

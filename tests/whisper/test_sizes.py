@@ -137,9 +137,9 @@ def assert_close(actual: FloatArray, expected: FloatArray) -> None:
 
 
 @torch.no_grad()
-@pytest.mark.parametrize(("name", "n_layer"), [("tiny", 4), ("large-v3-turbo", 2)])
+@pytest.mark.parametrize(("name", "n_layer"), [("tiny", 2), ("large-v3-turbo", 1)])
 def test_prompt_and_greedy_steps_equal_transformers_and_openai_whisper(name: str, n_layer: int) -> None:
-    # All of turbo's 32 and 4 layers are alike, and would take a minute.
+    # All layers of a stack are alike, and turbo's 32 and 4 would take a minute.
     dims = dataclasses.replace(SIZES[name], n_audio_layer=n_layer, n_text_layer=n_layer)
     needed = 11 * sum(weight_bytes(dims, "f32").values()) // 4  # the weights, and the compiled graphs, two of decoders
     if psutil.virtual_memory().available < needed:

@@ -18,7 +18,7 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.commands.convert import convert_model
-from streamer.commands.loading import load, windows
+from streamer.commands.loading import load
 from streamer.commands.transcribe import transcribe_files
 from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
@@ -296,7 +296,7 @@ def test_the_windows_are_those_of_the_settings_else_of_the_model(
 ) -> None:
     source = read_model(copy_of_nano("copy", stream_windows_s=told), "copy")
     settings = load_settings(None, {}, {"model.windows_s": wanted}).model
-    found = model_module._windows(source, windows(settings))
+    found = model_module._windows(source, settings.windows_s or None)
     compilation = Compilation(source.graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]), windows_s=found)
     assert tuple(compilation.windows_s) == expected
 

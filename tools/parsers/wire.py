@@ -3,12 +3,16 @@
 import asyncio
 import contextlib
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import httpx
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.client.connection import parse_address
+from streamer.correct.figures import figured
+from streamer.correct.guard import RefusedError, changes
+from streamer.correct.language_model import proposed
 from streamer.errors import ConfigError, PeerError, ProtocolError, UsageError
 from streamer.events import Error, Final, Gap, Partial, Ready, Resumed, Token, Word, from_json
 from streamer.outside import is_loopback, one_line
@@ -92,6 +96,8 @@ def make_parsers(folder: Path) -> list[Parser]:
             "a chatbot's refusal", WHOLE, lambda data: asyncio.run(_reply(data, "application/json", 500)), (PeerError,)
         ),
         Parser("a chatbot's address", ADDRESSES, lambda data: Conversation(text(data)), (ConfigError,)),
+        Parser("a language model's answer", EDITS, _check_edits, (RefusedError,)),
+        Parser("numbers in words", NUMBERS, _write_figures, ()),
         Parser("PCM", (bytes(range(256)) * 8, b"\x00\x00\xc0\x7f\x00\x00\x80\x3f" * 100), _pcm, ()),
         Parser("text from outside", ADDRESSES, _shown, ()),
     ]
@@ -182,11 +188,36 @@ def _feed(data: bytes) -> None:
     events.finish()
 
 
+EDITS = (
+    b'{"edits": [{"old": "shivon", "new": "Siobhan"}, {"old": "the the", "new": "the"}]}',
+    b'```json\n{"edits": [{"old": "new york", "new": "New York"}]}\n```',
+)
+NUMBERS = (
+    b"five dollars and fifty cents, three point five million people, a hundred percent",
+    b"On March the third, nineteen eighty-four; from twenty ten to twenty twenty. Half past ten!",
+)
+
+
+def _check_edits(data: bytes) -> None:
+    said = "we did not meet shivon at the the station in new york at 9"
+    new = proposed(said, data.decode("utf-8", "replace"))
+    changes(said.split(), new, "en")
+    assert {"not", "9"} <= {word.strip(".,;:?!…\"'”’»)“‘«¿¡(").casefold() for word in new}
+
+
+def _write_figures(data: bytes) -> None:
+    words = data.decode("utf-8", "replace").split()
+    for language in ("en", "de", "fr"):
+        places = [place for place, _ in figured(words, language)]
+        assert all(0 <= place.start < place.stop <= len(words) for place in places)
+        assert all(a.stop <= b.start for a, b in pairwise(places))
+
+
 async def _reply(data: bytes, content_type: str, status: int) -> None:
     conversation = Conversation("http://127.0.0.1:1/v1")
     response = httpx.Response(status, headers={"content-type": content_type}, content=data)
-    await conversation._client.aclose()
-    conversation._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
+    await conversation._endpoint._client.aclose()
+    conversation._endpoint._client = httpx.AsyncClient(transport=httpx.MockTransport(lambda request: response))
     async with conversation:
         async for piece in conversation.reply("what?"):
             piece.encode("utf-8")

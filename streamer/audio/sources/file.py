@@ -66,7 +66,6 @@ class FileReplay(ThreadedSource):
         self._reader = AudioFile(path)
 
     def stop(self) -> None:
-        """Stop playing and close the file."""
         super().stop()
         if self._thread is None:
             self._reader.close()

@@ -143,7 +143,9 @@ class Microphone(ThreadedSource):
                 item = stream.take(LOOK_S)
                 if isinstance(item, int):
                     self._deliver_rest(resampler, callbacks)
-                    self._deliver_lost(item, stream.sample_rate, callbacks)
+                    if n_lost := round(item * SAMPLE_RATE / stream.sample_rate):
+                        log.warning("%s: about %.3f s of audio were lost", self.name, n_lost / SAMPLE_RATE)
+                        callbacks.on_gap(n_lost, "overrun")
                 elif item is not None:
                     if len(samples := resampler.process(item)):
                         callbacks.on_audio(samples)
@@ -160,12 +162,6 @@ class Microphone(ThreadedSource):
     def _deliver_rest(self, resampler: Resampler, callbacks: SourceCallbacks) -> None:
         if len(rest := resampler.flush()):
             callbacks.on_audio(rest)
-
-    def _deliver_lost(self, frames: int, sample_rate: int, callbacks: SourceCallbacks) -> None:
-        n_samples = round(frames * SAMPLE_RATE / sample_rate)
-        if n_samples:
-            log.warning("%s: about %.3f s of audio were lost", self.name, n_samples / SAMPLE_RATE)
-            callbacks.on_gap(n_samples, "overrun")
 
     def _bridge(self, callbacks: SourceCallbacks) -> None:
         """Announce lost audio, at the pace of real time, until the device gives audio again or the source stops."""

@@ -54,6 +54,7 @@ class Compilation:
         plans: Mapping[str, StagePlan],
         *,
         n_beams: int = 1,
+        most_beams: int = 1,
         windows_s: Sequence[int] = WHOLE_WINDOW,
         cache_dir: Path | None = None,
         model: str = "",
@@ -62,6 +63,7 @@ class Compilation:
         """Compile nothing yet.
 
         n_beams : sequences that beam search follows at once; where they are several, a graph is made for them
+        most_beams : that work beside the live sessions follows at once: a graph of its own, where they are more
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
         cache_dir : where compiled graphs are kept; None: nowhere
         model : what the graphs are of, such as a path; compiled graphs of each are kept apart
@@ -74,6 +76,7 @@ class Compilation:
         self.plans = dict(plans)
         # Sequences that beam search follows at once.
         self.n_beams = n_beams
+        self.most_beams = max(n_beams, most_beams)
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
@@ -183,7 +186,7 @@ class Compilation:
             return bounded
         sizes = [(1, False)]
         if stage == "decoder" and whole.is_dynamic():
-            sizes += [(BLOCK_TOKENS, False), *([(self.n_beams, True)] if self.n_beams > 1 else [])]
+            sizes += [(BLOCK_TOKENS, False), *((n, True) for n in sorted({self.n_beams, self.most_beams}) if n > 1)]
         elif stage == "decoder" and (self.n_beams > 1 or len(self.windows_s) > 1):
             setting = f"beam_size {self.n_beams}" if self.n_beams > 1 else f"windows_s {self.windows_s}"
             raise ConfigError(
@@ -217,9 +220,9 @@ class Compilation:
 
     def _for_all_sizes(self, stage: str, whole: ov.Model) -> tuple[GraphId, ov.Model]:
         """Return a graph that takes all sizes of calls; a decoder also several windows, where it can be made so."""
-        n_tokens = max(BLOCK_TOKENS, self.n_beams) if stage == "decoder" else 1
+        n_tokens = max(BLOCK_TOKENS, self.most_beams) if stage == "decoder" else 1
         n_windows = MAX_WINDOWS if stage == "decoder" and takes_batches(whole.input("input_ids")) else 1
-        n_slots = beam_slots(self.graphs.dims, self.n_beams) + BATCH_SLOTS
+        n_slots = beam_slots(self.graphs.dims, self.most_beams) + BATCH_SLOTS
         make = functools.partial(ports, stage, self.graphs.dims, len(self.graphs.alignment_heads))
         smallest = make(window_s=MIN_WINDOW_S, n_tokens=1, n_slots=1)
         largest = make(n_tokens=n_tokens, n_slots=n_slots, n_windows=n_windows)

@@ -66,8 +66,9 @@ class Runtime:
         *,
         n_buffers: int = N_BUFFERS,
         windows_s: Sequence[int] | None = None,
+        n_beams: int | None = None,
     ) -> None:
-        """Take the graphs for windows of all lengths, or of some.
+        """Take the graphs for windows of all lengths, or of some, and for the beams of captions, or for others.
 
         Raises ModelError where a graph lacks a port, or the ports of two graphs do not fit together.
         """
@@ -96,7 +97,7 @@ class Runtime:
             self._encoder_for(window_s * FRAMES_PER_SECOND)
         decoders = [stage for stage in self._stages.values() if stage.graph.stage == "decoder"]
         window = self.buffer(self.windows_s[-1])
-        self.decoder = DecoderRuntime(decoders, window, self.dims, mask, n_beams=compilation.n_beams)
+        self.decoder = DecoderRuntime(decoders, window, self.dims, mask, n_beams=n_beams or compilation.n_beams)
 
     @property
     def last_hidden_state(self) -> FloatArray:

@@ -11,6 +11,7 @@ Nothing in it is trusted. The graphs' files are held against the sizes in `strea
 `changed_files`, since that reads all of them.
 """
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -18,7 +19,6 @@ import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -276,7 +276,7 @@ def save(
     except BaseException as error:
         shutil.rmtree(partial, ignore_errors=True)
         for parent in made:
-            with suppress(OSError):  # whatever somebody else has put there meanwhile stays
+            with contextlib.suppress(OSError):  # whatever somebody else has put there meanwhile stays
                 parent.rmdir()
         if isinstance(error, OSError):
             raise StreamerError(

@@ -7,7 +7,6 @@ Source: what whisper.cpp writes, from openai-whisper's and Hugging Face's files 
 import os
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -19,7 +18,6 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.files import readable
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.ggml_blocks import BLOCKS, block_size, dequantize
 from streamer.whisper.weights.openai import openai_name
@@ -77,8 +75,9 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path) -> Checkpoint:
-    """Load a checkpoint, quantized or not. Raises ModelError where it is missing, truncated, or no such file."""
-    with _open(path) as file:
+    """Load a checkpoint, quantized or not. Raises ModelError where it is truncated or no such file, and OSError."""
+    with path.open("rb") as opened:
+        file = _File(path, opened)
         dims, version = _read_header(file)
         vocabulary = tuple(_read_words(file, dims))
         tensors = _read_tensors(file, dims, version)
@@ -129,14 +128,6 @@ class _File:
         begin = self._file.tell()
         self._file.seek(n_bytes, os.SEEK_CUR)
         return begin
-
-
-@contextmanager
-def _open(path: Path) -> Iterator[_File]:
-    if not path.is_file():
-        raise ModelError(f"{path} is missing: expected a ggml-*.bin of whisper.cpp; fetch it again")
-    with readable(path), path.open("rb") as file:
-        yield _File(path, file)
 
 
 def _truncated(path: Path, what: str) -> ModelError:

@@ -10,7 +10,7 @@ from streamer.audio.sources.base import SourceCallbacks
 from streamer.errors import StreamerError
 
 # Bound of a wait for something that does happen; never reached unless the test fails.
-LONG_S = 30.0
+LONG_S = 90.0
 
 
 class Recorder:

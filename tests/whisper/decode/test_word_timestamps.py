@@ -114,12 +114,12 @@ def calls(request: pytest.FixtureRequest, reference: Untyped) -> list[Call]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(transcribe, "add_word_timestamps", note)
         options = {"temperature": 0, "fp16": False, "condition_on_previous_text": False, "sample_len": 100}
-        whisper.transcribe(reference, read(path), language="en", word_timestamps=True, **options)
+        whisper.transcribe(reference, read(path)[: 35 * SAMPLE_RATE], language="en", word_timestamps=True, **options)
     return found
 
 
 def test_words_and_segments_equal_openai_whispers(calls: list[Call], standard: WhisperModel) -> None:
-    assert sum(len(segment["words"]) for call in calls for segment in call.after) > 40
+    assert sum(len(segment["words"]) for call in calls for segment in call.after) > 25
     for call in calls:
         standard.runtime.decoder.use(standard.runtime.encode(call.mel, 0))
         found = add_word_timestamps(

@@ -137,12 +137,6 @@ def test_opening_reads_no_tensor(path: Path) -> None:
     assert opened < values.nbytes < read < 1.5 * values.nbytes + opened
 
 
-def test_a_file_that_is_missing(tmp_path: Path) -> None:
-    refuse(tmp_path / "ggml-none.bin", "is missing", "fetch it again")
-    (tmp_path / "directory.bin").mkdir()
-    refuse(tmp_path / "directory.bin", "is missing")
-
-
 @pytest.mark.parametrize("data", [b"GGUF" + b"\0" * 100, b"ggml" + b"\0" * 100, b"PK\3\4" * 30, b"\n" * 100])
 def test_a_file_of_another_format(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "x.bin").write_bytes(data)

@@ -1,0 +1,60 @@
+"""`streamer speakers enrol`, `list` and `forget`: people whose voices are known by name."""
+
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+from rich.console import Console
+
+from streamer.audio.sources.file import read_audio
+from streamer.errors import AudioFileError
+from streamer.live.speakers import RecordedSpeakers
+from streamer.outside import escaped
+from streamer.settings.table import Settings
+from streamer.speakers import enrolled
+
+# Speech that a voice can be told by.
+MIN_SPEECH_S = 3.0
+
+# Blocks of a tenth of a second; a voice is known by then.
+MAX_BLOCKS = 3000
+
+# How similar windows of one person are to what they have in common; those of several people are less so.
+MIN_SIMILARITY = 0.6
+
+
+def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
+    """Keep the voice of the one who speaks in a recording. Returns the exit code.
+
+    Raises AudioFileError where there is too little speech in it, or that of several people.
+    """
+    folder = enrolled.enrolled_folder(settings.speakers.enrolled)
+    enrolled.path_of(folder, name)  # now: a slip in the name is told before anything is heard
+    vectors = RecordedSpeakers(settings).hear(islice(read_audio(file), MAX_BLOCKS)).vectors
+    speech_s = 1 + len(vectors) / 2  # a window of a second and a half each half second
+    if speech_s < MIN_SPEECH_S:
+        raise AudioFileError(f"{file} has less than {MIN_SPEECH_S:g} s of speech: record one person for half a minute")
+    voice = vectors.mean(axis=0) / np.linalg.norm(vectors.mean(axis=0))
+    similarity = float(np.mean(vectors @ voice))
+    if similarity < MIN_SIMILARITY:
+        raise AudioFileError(
+            f"the voices in {file} differ (their similarity is {similarity:.2f}, expected {MIN_SIMILARITY} or more):"
+            " record one person alone, in a quiet place"
+        )
+    enrolled.enrol(folder, name, voice)
+    text = f"{name} is enrolled, from {speech_s:.0f} s of speech, in {folder}"
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def list_speakers(settings: Settings, console: Console) -> int:
+    """Print who is enrolled, a name a line. Returns the exit code."""
+    for name in enrolled.read_enrolled(enrolled.enrolled_folder(settings.speakers.enrolled)):
+        console.print(escaped(name), markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def forget(settings: Settings, name: str) -> int:
+    """Delete what is kept of a person. Returns the exit code. Raises UsageError where nothing is."""
+    enrolled.forget(enrolled.enrolled_folder(settings.speakers.enrolled), name)
+    return 0

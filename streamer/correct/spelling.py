@@ -1,0 +1,110 @@
+"""Spells terms as the glossary says: in texts before they are published, and in finals where that was too late."""
+
+from collections.abc import Sequence
+from itertools import takewhile
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from streamer.correct.corrector import Heard, text_of
+from streamer.correct.glossary import read_terms
+from streamer.correct.terms import Common, Replacement, TermIndex, rewritten
+from streamer.errors import ConfigError
+from streamer.events import Event, Final, Partial, Word
+
+_Text = TypeVar("_Text", bound=Partial | Final)
+
+
+class Glossary:
+    """The terms of a file, and the corrector of finals that had settled before a term was heard to its end."""
+
+    name = "glossary"
+    slow = False
+
+    def __init__(self, path: Path, common: Common) -> None:
+        """Read a file. `common` tells whether a word, in lower case, is so usual that it stands for no term.
+
+        Raises ConfigError where there is no such file, or it is no glossary.
+        """
+        self._path, self._common = path, common
+        self.reload()
+
+    def reload(self) -> None:
+        """Read the file again. Raises ConfigError, and what was read before stays."""
+        terms = read_terms(self._path)
+        # The terms themselves, for who corrects by other means.
+        self.texts = [term.text for term in terms if term.text]
+        try:
+            self._indexes = {
+                code: TermIndex([term for term in terms if term.language in ("", code)], code, self._common)
+                for code in {"", *(term.language for term in terms)}
+            }
+        except ValueError as error:
+            raise ConfigError(f"{self._path}: {error}") from None
+
+    def index(self, language: str) -> TermIndex:
+        """Return the terms for a language, or for those that no term names."""
+        return self._indexes.get(language, self._indexes[""])
+
+    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+        return rewritten(heard.words, self.index(heard.final.language).replacements(heard.words))
+
+
+class Spelling:
+    """The texts of one session on their way out. What was published as stable stays as it is."""
+
+    def __init__(self, glossary: Glossary, language: str = "") -> None:
+        """`language` is the session's where it is known."""
+        self._glossary = glossary
+        self._language = language
+        self._segment = 0
+        # Words of the segment, as they were heard, that are published as stable; what some of them became; and how the
+        # last word of each of these was heard then, at which the model may still write on.
+        self._n_stable = 0
+        self._replaced: list[tuple[Replacement, str]] = []
+
+    def label(self, event: Event) -> Event:
+        """Return a text with its terms; any other event as it is."""
+        match event:
+            case Partial():
+                return self.spelled(event)
+            case Final(task=""):
+                return self.spelled(event)
+        return event
+
+    def spelled(self, event: _Text) -> _Text:
+        """Return a text with its terms."""
+        if event.segment != self._segment:
+            self._segment, self._n_stable, self._replaced = event.segment, 0, []
+        if isinstance(event, Final):
+            self._language = event.language
+        words = event.words
+        n_stable = max(self._n_stable, sum(1 for _ in takewhile(lambda word: word.stable, words)))
+        index = self._glossary.index(self._language)
+        new = [
+            each._replace(first=each.first + self._n_stable, end=each.end + self._n_stable)
+            for each in index.replacements(words[self._n_stable :])
+        ]
+        # A term of which a part is not settled, or not heard, yet does not settle.
+        n_stable = min([n_stable, *(each.first for each in new if each.end > n_stable)])
+        if isinstance(event, Partial):
+            begun = (i for i in range(self._n_stable, n_stable) if index.begins(words[i:]))
+            n_stable = next(begun, n_stable)
+        old = [_written_on(each, last, words) for each, last in self._replaced]
+        self._replaced += [(each, words[each.end - 1].word) for each in new if each.end <= n_stable]
+        self._n_stable = n_stable
+        if not (old or new) and all(word.stable == (i < n_stable) for i, word in enumerate(words)):
+            return event
+        marked = [msgspec.structs.replace(word, stable=i < n_stable) for i, word in enumerate(words)]
+        spelled = rewritten(marked, [*old, *new])
+        if isinstance(event, Partial):
+            stable = len(text_of([word for word in spelled if word.stable]))
+            return msgspec.structs.replace(event, words=tuple(spelled), text=text_of(spelled), stable=stable)
+        return msgspec.structs.replace(event, words=tuple(spelled), text=text_of(spelled))
+
+
+def _written_on(replaced: Replacement, last: str, words: Sequence[Word]) -> Replacement:
+    """Return a replacement with what the model has written on at its last word since."""
+    more = words[replaced.end - 1].word.removeprefix(last)
+    return replaced._replace(pieces=(*replaced.pieces[:-1], replaced.pieces[-1] + more)) if more else replaced

@@ -1,0 +1,98 @@
+"""People whose voices are known by name: one small file each, in a folder of the user's."""
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import platformdirs
+
+from streamer.arrays import Float32Array
+from streamer.errors import ConfigError, UsageError
+from streamer.speakers.models import DIGEST
+
+_N_VALUES = 192
+_SUFFIX = ".voice.json"
+_MAX_FILE_BYTES = 1 << 16
+_NAME = re.compile(r"(?!S\d+$)\S(.{0,58}\S)?")
+
+
+class _Voice(msgspec.Struct, frozen=True):
+    """What a file holds. `model` is the digest of the weights that the vector was found with."""
+
+    name: str
+    model: str
+    vector: Annotated[
+        list[Annotated[float, msgspec.Meta(ge=-1.1, le=1.1)]], msgspec.Meta(min_length=_N_VALUES, max_length=_N_VALUES)
+    ]
+
+
+def enrolled_folder(setting: str) -> Path:
+    """Return the folder that `speakers.enrolled` names."""
+    return (
+        Path(setting).expanduser() if setting else platformdirs.user_data_path("streamer", appauthor=False) / "voices"
+    )
+
+
+def path_of(folder: Path, name: str) -> Path:
+    """Return where a person's vector is kept. Names may be anything that can be printed, and so are no names of files.
+
+    Raises UsageError where it is no name.
+    """
+    if not name.isprintable() or not _NAME.fullmatch(name):
+        raise UsageError(
+            f"{name!r:.100} cannot be a speaker's name: expected up to 60 characters, and no label such as S1"
+        )
+    return folder / f"{hashlib.sha256(name.encode('utf-8')).hexdigest()[:32]}{_SUFFIX}"
+
+
+def read_enrolled(folder: Path) -> dict[str, Float32Array]:
+    """Return each person's vector, of length 1, by name. Raises ConfigError where a file is damaged."""
+    return dict(sorted(_read(path) for path in folder.glob(f"*{_SUFFIX}")))
+
+
+def enrol(folder: Path, name: str, vector: Float32Array) -> None:
+    """Keep a person's vector in place of the one that was. Raises UsageError where that cannot be."""
+    path = path_of(folder, name)
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        # A voice is nobody else's business.
+        with os.fdopen(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+            file.write(msgspec.json.encode(_Voice(name, DIGEST, vector.tolist())))
+        partial.replace(path)
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be written to ({error.strerror}): name another in speakers.enrolled"
+        ) from None
+
+
+def forget(folder: Path, name: str) -> None:
+    """Delete what is kept of a person. Raises UsageError where nothing is."""
+    try:
+        path_of(folder, name).unlink()
+    except OSError as error:
+        raise UsageError(
+            f"nothing was deleted of {name!r:.100} in {folder} ({error.strerror}): `streamer speakers list` shows who"
+            " is enrolled"
+        ) from None
+
+
+def _read(path: Path) -> tuple[str, Float32Array]:
+    try:
+        with path.open("rb") as file:
+            voice = msgspec.json.decode(file.read(_MAX_FILE_BYTES), type=_Voice)
+        vector = np.array(voice.vector, dtype=np.float64)
+        if path != path_of(path.parent, voice.name) or not 0.9 < np.linalg.norm(vector) < 1.1:
+            raise ValueError("it is not as it was written")
+        if voice.model != DIGEST:
+            raise ValueError("it was made with another model")
+    except (OSError, ValueError, RecursionError, UsageError) as error:
+        raise ConfigError(
+            f"{path} holds no voice ({str(error)!r:.100}): expected what `streamer speakers enrol` writes; delete it,"
+            " and enrol the person again"
+        ) from None
+    return voice.name, vector.astype(np.float32)

@@ -1,0 +1,131 @@
+"""One session's speech on its way to labels: which window is due, and what is known by now. Pure but for its lock."""
+
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.speakers.clusters import Clusters, ClusterSettings, Window
+from streamer.speakers.fbank import WINDOW_SAMPLES
+from streamer.speakers.labels import speaker_of
+
+# From one window to the next.
+HOP_SAMPLES = SAMPLE_RATE // 2
+
+# What is left of a region behind its last window gets one more where it is longer.
+_REST_SAMPLES = SAMPLE_RATE // 10
+
+# Less than this is not listened to: no voice can be told by it.
+_SHORTEST_SAMPLES = SAMPLE_RATE // 4
+
+# Speech without a silence is settled in parts of this length.
+_PART_SAMPLES = 30 * SAMPLE_RATE
+
+# What is quieter than the loudest part of a window by more is no speech: 30 dB.
+_SPEECH_RANGE = 1e-3
+
+
+@dataclass(slots=True)
+class _Region:
+    """Speech between two silences, in samples of the session's audio."""
+
+    # Where the part begins that is not settled.
+    start: int
+    # None while it goes on.
+    end: int | None
+    # Where its next window begins, and where the last one ended.
+    next: int
+    done: int
+
+
+class Hearing:
+    """What is known of who speaks in a session. Any thread may call any method."""
+
+    def __init__(self, known: Mapping[str, Float32Array], settings: ClusterSettings | None = None) -> None:
+        """Begin with people who are known by name."""
+        self._clusters = Clusters(known, settings)
+        # Regions that are not settled, in order; only the last may be open.
+        self._regions: deque[_Region] = deque()
+        # Labels that turned out to be one person, not taken yet.
+        self._merged: list[tuple[str, str]] = []
+        # How often windows were assigned again: labels may be others since.
+        self.n_settled = 0
+        self._lock = threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether somebody speaks, or spoke and not all of it was heard yet."""
+        return bool(self._regions)
+
+    def begin(self, position: int) -> None:
+        """Speech begins; what was spoken before has ended."""
+        self.end(position)
+        with self._lock:
+            self._regions.append(_Region(position, None, position, position))
+
+    def end(self, position: int) -> None:
+        """Speech has ended; harmless where there is none."""
+        with self._lock:
+            if self._regions and self._regions[-1].end is None:
+                self._regions[-1].end = max(position, self._regions[-1].start)
+
+    def next_window(self, head: int) -> tuple[int, int] | None:
+        """Return which audio is to be heard next, of what there is up to `head`; None where there is none yet."""
+        with self._lock:
+            while self._regions:
+                region = self._regions[0]
+                if region.next - region.start >= _PART_SAMPLES:
+                    self._settle()
+                    region.start = region.next
+                end = region.next + WINDOW_SAMPLES
+                if end <= (head if region.end is None else min(head, region.end)):
+                    return region.next, end
+                if region.end is None or region.end > head:
+                    return None
+                if region.end - region.done > _REST_SAMPLES:
+                    start = max(region.end - WINDOW_SAMPLES, min(region.start, region.next))
+                    if region.end - start >= _SHORTEST_SAMPLES:
+                        return start, region.end
+                self._settle()
+                self._regions.popleft()
+            return None
+
+    def take(self, window: tuple[int, int], samples: Float32Array | None, vector: Float32Array | None) -> None:
+        """Take what was heard in the window that was due; None where it could not be heard."""
+        start, end = window
+        with self._lock:
+            region = self._regions[0]
+            region.next, region.done = start + HOP_SAMPLES, end
+            if samples is not None and vector is not None:
+                self._clusters.add(Window(start / SAMPLE_RATE, end / SAMPLE_RATE, vector), _speech_s(samples))
+
+    def speaker(self, start_s: float, end_s: float) -> str | None:
+        """Return who speaks from one second of the session to another; None where that is not sure."""
+        with self._lock:
+            return speaker_of(self._clusters, start_s, end_s)
+
+    @property
+    def vectors(self) -> Float32Array:
+        """The vectors of all windows, shape (n_windows, n_values)."""
+        return np.array([window.vector for window in self._clusters.windows], dtype=np.float32)
+
+    def take_merged(self) -> list[tuple[str, str]]:
+        """Return the labels that turned out to be one person since the last time: (gone, kept)."""
+        with self._lock:
+            merged, self._merged = self._merged, []
+            return merged
+
+    def _settle(self) -> None:
+        self._merged += self._clusters.end_region()
+        self.n_settled += 1
+
+
+def _speech_s(samples: Float32Array) -> float:
+    """Return how many seconds are not silent beside the loudest."""
+    frames = samples[: len(samples) // 160 * 160].reshape(-1, 160)
+    power = np.mean(np.square(frames), axis=1)
+    return float(np.sum(power > _SPEECH_RANGE * power.max(initial=0.0))) * 160 / SAMPLE_RATE

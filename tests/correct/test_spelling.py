@@ -1,0 +1,165 @@
+"""Texts with terms on their way out: nothing that was published as stable changes."""
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamer.correct.corrector import Heard, text_of
+from streamer.correct.spelling import Glossary, Spelling
+from streamer.errors import ConfigError
+from streamer.events import Final, Gap, Partial, Word
+from tests.promises import Promises
+
+USUAL = frozenset("the of and hell bloody pee en you our a one not".split())  # noqa: SIM905
+TERMS = """
+- Kubernetes
+- Port Dravenholt
+- {term: NPU, aliases: [en pee you]}
+- {find: colour of, replace: tone in the colour of}
+- mask: [damn, bloody hell]
+"""
+# Parts of terms, and what is none.
+WORDS = (
+    *(
+        "cube",
+        "er",
+        "netes",
+        "cubernetes",
+        "kubernetes",
+        "port",
+        "draven",
+        "hold",
+        "Draven,",
+        "en",
+        "pee",
+        "you",
+        "NPU.",
+    ),
+    *("colour", "of", "damn", "bloody", "hell!", "the", "not", "one", "and", "tone", "in", "our", "Kubernetes's"),
+)
+
+
+@pytest.fixture(scope="module")
+def glossary(tmp_path_factory: pytest.TempPathFactory) -> Glossary:
+    path = tmp_path_factory.mktemp("glossary") / "terms.yaml"
+    path.write_text(TERMS, encoding="utf-8")
+    return Glossary(path, USUAL.__contains__)
+
+
+def words_of(texts: list[str], n_stable: int | None = None, probability: float = 0.6) -> tuple[Word, ...]:
+    return tuple(
+        Word(word=text, start=float(i), end=i + 0.9, probability=probability, stable=n_stable is None or i < n_stable)
+        for i, text in enumerate(texts)
+    )
+
+
+def partial(texts: list[str], n_stable: int, segment: int = 1) -> Partial:
+    words = words_of(texts, n_stable)
+    stable = len(text_of(words[:n_stable]))
+    return Partial(segment=segment, start=0.0, end=99.0, text=text_of(words), stable=stable, words=words)
+
+
+def final(texts: list[str], segment: int = 1) -> Final:
+    words = words_of(texts)
+    return Final(
+        segment=segment, start=0.0, end=99.0, text=text_of(words), words=words, language="en", no_speech_prob=0.0,
+        avg_logprob=0.0,
+    )  # fmt: skip
+
+
+def spaced(text: str) -> list[str]:
+    return [f" {word}" for word in text.split()]
+
+
+# A pass: how many words of the tail settle, what the model writes on at the last of these, and the new tail.
+PASS = st.tuples(
+    st.integers(0, 4), st.sampled_from(["", "s", ",", "netes"]), st.lists(st.sampled_from(WORDS), max_size=5)
+)
+
+
+@given(st.lists(PASS, max_size=8))
+def test_what_was_stable_stays_whatever_the_model_thinks_better_of(
+    glossary: Glossary, passes: list[tuple[int, str, list[str]]]
+) -> None:
+    spelling, promises = Spelling(glossary, "en"), Promises()
+    settled: list[str] = []
+    tail: list[str] = []
+    for n, more, new in passes:
+        settled += tail[:n]
+        if settled:
+            settled[-1] += more
+        tail = [f" {word}" for word in new]
+        promises.take([spelling.spelled(partial(settled + tail, len(settled)))])
+    event = spelling.spelled(final(settled + tail))
+    promises.take([event])
+    heard = Heard(event, event.words, (), lambda: None)
+    once = tuple(glossary.correct(heard, 1.0))
+    again = Heard(event, once, (), lambda: None)
+    assert tuple(glossary.correct(again, 1.0)) == once, "a second look finds something in its own words"
+
+
+def test_a_term_is_replaced_before_it_settles_and_not_while_a_part_of_it_may_change(glossary: Glossary) -> None:
+    spelling = Spelling(glossary, "en")
+    shown = spelling.spelled(partial(spaced("we use cube er netes"), 2))
+    assert (shown.text, shown.stable) == ("we use Kubernetes", len("we use"))
+    shown = spelling.spelled(partial(spaced("we use cube er netes"), 4))
+    assert (shown.text, shown.stable) == ("we use Kubernetes", len("we use"))
+    shown = spelling.spelled(partial(spaced("we use cube er netes, now"), 5))
+    assert (shown.text, shown.stable) == ("we use Kubernetes, now", len("we use Kubernetes,"))
+    # What settled is not looked at again, and what the model writes on at it is kept.
+    shown = spelling.spelled(partial(spaced("we use cube er netes,and now"), 5))
+    assert shown.text == "we use Kubernetes,and now"
+
+
+def test_what_may_be_the_beginning_of_a_term_settles_with_the_next_word(glossary: Glossary) -> None:
+    spelling = Spelling(glossary, "en")
+    assert spelling.spelled(partial(spaced("in the bloody"), 3)).stable == len("in the")
+    assert spelling.spelled(partial(spaced("in the bloody end"), 3)).stable == len("in the bloody")
+    assert spelling.spelled(final(spaced("in the bloody end, bloody hell"))).text == "in the bloody end, ****** ****"
+
+
+def test_a_term_of_which_a_part_had_settled_comes_as_a_correction(glossary: Glossary) -> None:
+    spelling = Spelling(glossary, "en")
+    spelling.spelled(partial(spaced("near pord"), 2))
+    event = spelling.spelled(final(spaced("near pord draven hold.")))
+    assert event.text == "near pord draven hold."
+    corrected = glossary.correct(Heard(event, event.words, (), lambda: None), 1.0)
+    assert text_of(corrected) == "near Port Dravenholt."
+    assert [(word.start, word.end) for word in corrected[1:]] == [(1.0, 1.853), (1.853, 3.9)]
+
+
+def test_another_segment_begins_anew_and_other_events_pass(glossary: Glossary) -> None:
+    spelling = Spelling(glossary, "en")
+    spelling.label(partial(spaced("cube er netes"), 3))
+    gap = Gap(start=0.0, end=1.0, reason="cleared")
+    assert spelling.label(gap) is gap
+    beside = msgspec.structs.replace(final(spaced("damn")), task="translate")
+    assert spelling.label(beside) is beside
+    assert spelling.spelled(partial(spaced("the"), 1, segment=2)).text == "the"
+    assert spelling.spelled(final(spaced("the damn"), segment=2)).text == "the ****"
+
+
+def test_terms_of_a_language_wait_until_the_language_is_known(tmp_path: Path) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text("- {term: Straße, aliases: [strasse], language: german}\n- {find: x, replace: y}", encoding="utf-8")
+    spelling = Spelling(Glossary(path, lambda word: False), "auto")
+    assert spelling.spelled(partial(spaced("die strasse x"), 0)).text == "die strasse y"
+    german = msgspec.structs.replace(final(spaced("die strasse")), language="de")
+    assert spelling.spelled(german).text == "die Straße"
+    assert spelling.spelled(partial(spaced("die strasse"), 0, segment=2)).text == "die Straße"
+
+
+def test_a_file_that_has_errors_when_it_is_read_again_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text("- {find: x, replace: y}", encoding="utf-8")
+    glossary = Glossary(path, lambda word: False)
+    path.write_text("- {find: x}", encoding="utf-8")
+    with pytest.raises(ConfigError):
+        glossary.reload()
+    assert Spelling(glossary).spelled(final(spaced("x"))).text == "y"
+    path.write_text("- {find: x, replace: z}", encoding="utf-8")
+    glossary.reload()
+    assert Spelling(glossary).spelled(final(spaced("x"))).text == "z"

@@ -1,0 +1,93 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from streamer.speakers.clusters import Clusters, ClusterSettings, Speaker, Window
+from tests.speakers.voices import heard, voice, window
+
+
+def told(clusters: Clusters, people: list[int]) -> list[str | None]:
+    """Take a window of each of these people in turn and return whose each is at the end."""
+    for number, person in enumerate(people):
+        clusters.add(window(0.5 * number, person, seed=number), 1.5)
+    clusters.end_region()
+    return [each.speaker.label if each.speaker is not None else None for each in clusters.windows]
+
+
+@given(st.lists(st.tuples(st.integers(0, 7), st.integers(2, 6)), min_size=1, max_size=12))
+def test_each_person_has_a_label_of_their_own_however_often_they_come_back(turns: list[tuple[int, int]]) -> None:
+    people = [person for person, n_windows in turns for _ in range(n_windows)]
+    labels = told(Clusters({}), people)
+    order = list(dict.fromkeys(people))
+    assert labels == [f"S{order.index(person) + 1}" for person in people]
+
+
+def test_a_single_window_of_somebody_new_is_nobody_until_a_second_one_comes() -> None:
+    clusters = Clusters({})
+    clusters.add(window(0.0, 1), 1.5)
+    assert clusters.speakers == []
+    clusters.add(window(0.5, 2, seed=1), 1.5)
+    assert clusters.speakers == []
+    clusters.add(window(1.0, 2, seed=2), 1.5)
+    assert [each.speaker and each.speaker.label for each in clusters.windows] == [None, "S1", "S1"]
+
+
+def test_too_little_speech_makes_no_new_speaker_but_may_be_of_a_known_one() -> None:
+    clusters = Clusters({})
+    for number in range(4):
+        clusters.add(window(0.5 * number, 1, seed=number), 0.8)
+    assert clusters.speakers == []
+    for number in range(4, 6):
+        clusters.add(window(0.5 * number, 1, seed=number), 0.9)
+    clusters.end_region()
+    assert [each.speaker and each.speaker.label for each in clusters.windows] == ["S1"] * 6
+
+
+def test_a_window_of_two_people_moves_neither_voice() -> None:
+    clusters = Clusters({})
+    told(clusters, [1, 1, 1, 2, 2, 2])
+    before = [speaker.voice.copy() for speaker in clusters.speakers]
+    clusters.add(Window(10.0, 11.5, heard({1: 0.5, 2: 0.5}, noise=0.1)), 1.5)
+    assert clusters.windows[-1].speaker is None
+    assert all(np.array_equal(speaker.voice, old) for speaker, old in zip(clusters.speakers, before, strict=True))
+
+
+def test_speakers_who_turn_out_to_be_one_are_merged_into_the_earlier() -> None:
+    clusters = Clusters({})
+    # The voice changes within the region, and then is found to be between the two.
+    apart = [heard({1: 1.0, 2: 0.0}, 0.0), heard({1: 0.3, 2: 1.0}, 0.0)]
+    for number, vector in enumerate([apart[0], apart[0], apart[1], apart[1]]):
+        clusters.add(Window(number, number + 1.5, vector), 1.5)
+    assert clusters.end_region() == []
+    for number, share in enumerate([0.5, 0.5, 0.55, 0.6, 0.6, 0.6] * 4, start=4):
+        clusters.add(Window(number, number + 1.5, heard({1: 1.0, 2: share}, 0.0)), 1.5)
+        clusters.speakers[0].total = clusters.speakers[0].total + heard({1: 1.0, 2: share}, 0.0)
+    assert clusters.end_region() == [("S2", "S1")]
+    assert {each.speaker.label for each in clusters.windows if each.speaker} == {"S1"}
+
+
+def test_who_is_enrolled_is_told_by_name_and_never_merged_into_another() -> None:
+    clusters = Clusters({"Anna": voice(1), "Her twin": voice(1)})
+    assert set(told(clusters, [1, 1, 2, 2])[2:]) == {"S1"}
+    assert [speaker.label for speaker in clusters.speakers] == ["Anna", "Her twin", "S1"]
+    assert told(Clusters({"Anna": voice(1)}), [1, 2, 2, 1]) == ["Anna", "S1", "S1", "Anna"]
+
+
+def test_old_windows_are_forgotten_and_the_speakers_are_not() -> None:
+    clusters = Clusters({}, ClusterSettings(keep_s=10.0))
+    told(clusters, [1, 1, 1])
+    clusters.add(window(100.0, 1), 1.5)
+    clusters.end_region()
+    assert [each.start_s for each in clusters.windows] == [100.0]
+    assert clusters.windows[0].speaker is clusters.speakers[0]
+
+
+@pytest.mark.parametrize("noise", [0.3, 0.7, 0.9, 1.2, 3.0])
+def test_how_clearly_a_voice_is_heard_is_told_by_how_alike_its_windows_are(noise: float) -> None:
+    # Windows of one person are similar to what they have in common by the cosine of the angle that the noise makes.
+    expected = min(max(1 / np.sqrt(1 + noise**2), 0.5) / 0.85, 1.0)
+    for n in (4, 10, 100):
+        total = np.sum([heard({1: 1.0}, noise, seed) for seed in range(n)], axis=0)
+        assert Speaker("S1", total, n).clarity == pytest.approx(expected, abs=0.08)
+    assert Speaker("S1", heard({1: 1.0}, noise), 1).clarity == 1.0
