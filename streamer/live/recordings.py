@@ -35,8 +35,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 2.0
 PATIENCE = 4.0
 
-# From one look at the live sessions to the next.
-LOOK_S = 0.005
+LOOK_S = 0.005  # from one look at the live sessions to the next
 
 
 class Recordings:

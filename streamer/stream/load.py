@@ -7,18 +7,14 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# Share of each thread's time that may be given away; the rest is for passes that take longer than most.
-MAX_LOAD = 0.9
+MAX_LOAD = 0.9  # share of each thread's time that may be given away; the rest is for passes that take long
 
 # Passes that the cost of one is taken from; with fewer than the least, nothing is known yet.
 N_PASSES = 32
 MIN_PASSES = 3
 
-# Time in which it shows that a session is silent: what was heard longer ago weighs less than a third.
-ACTIVITY_S = 30.0
-
-# Who sends nothing for no longer than this is still sending.
-HESITATION_S = 2.0
+ACTIVITY_S = 30.0  # in which it shows that a session is silent: what was heard longer ago weighs less than a third
+HESITATION_S = 2.0  # who sends nothing for no longer is still sending
 
 
 class Activity:

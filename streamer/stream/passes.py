@@ -15,19 +15,15 @@ from streamer.stream.window import Window
 # Silence this long is a pause: what was said before it is complete. (Stops, such as the t in "at ten", are shorter.)
 PAUSE_SAMPLES = SAMPLE_RATE // 4
 
-# After silence this long it is worth waiting for whether it becomes a pause.
-HESITATION_SAMPLES = SAMPLE_RATE // 10
+HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long it is worth waiting for whether it becomes a pause
 
 # Passes come no more often than so many times as much new audio comes as one costs, up to this much audio: words are
 # seen sooner where passes are cheap, and the machine is not kept busy for it.
 EASE = 2.5
 EASY_SAMPLES = SAMPLE_RATE
 
-# A pass that costs as much is expensive: its window is kept short.
-EXPENSIVE_SAMPLES = SAMPLE_RATE // 5
-
-# Speech that waits shares a window with what follows, unless a silence longer than this lies between.
-MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE
+EXPENSIVE_SAMPLES = SAMPLE_RATE // 5  # a pass that costs as much is expensive: its window is kept short
+MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # between two stretches of speech that share a window
 
 
 class State(Enum):

@@ -47,27 +47,18 @@ INVENTED_SAMPLES = SAMPLE_RATE // 10
 # the first reads again the second, which hears more, often does not.
 MAX_REREADING_PASSES = 2
 
-# Words of the last final that a window keeps after a cut. Three are enough for the decoder to find its place.
-N_ANCHOR_WORDS = 3
+N_ANCHOR_WORDS = 3  # of the last final that a window keeps after a cut: enough for the decoder to find its place
 
 # Settled words that a window keeps which moves on within a segment: these may have been settled in haste.
 N_KEPT_WORDS = 3
 MAX_KEPT_WORDS = 6
 
-# An anchor that reaches further back than this is no use: there was a pause, or a word was misplaced.
-MAX_ANCHOR_SAMPLES = 5 * SAMPLE_RATE
+MAX_ANCHOR_SAMPLES = 5 * SAMPLE_RATE  # further back, an anchor is no use: there was a pause, or a word was misplaced
+MAX_ANCHOR_TOKENS = 50  # more are a loop, or text without spaces: they would leave little room for what follows
+ANCHOR_MARGIN_SAMPLES = SAMPLE_RATE // 10  # audio kept before an anchor's first word, as good as word times are
 
-# An anchor of more tokens is a loop, or text without spaces: it would leave little room for what follows.
-MAX_ANCHOR_TOKENS = 50
-
-# Audio kept before the first word of the anchor: word times are good to about a tenth of a second.
-ANCHOR_MARGIN_SAMPLES = SAMPLE_RATE // 10
-
-# A window this long is cut even where nothing was settled, because it cannot grow beyond 30 s.
-MAX_WINDOW_SAMPLES = N_SAMPLES - 2 * SAMPLE_RATE
-
-# Words that end within this of the end of such a window stay unsettled.
-FORCED_CUT_MARGIN_SAMPLES = 2 * SAMPLE_RATE
+MAX_WINDOW_SAMPLES = N_SAMPLES - 2 * SAMPLE_RATE  # is cut even where nothing was settled: it cannot grow beyond 30 s
+FORCED_CUT_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of such a window stay unsettled
 
 # Settled tokens with which a window is cut, however short: half of the decoder's context is for a text.
 MAX_SETTLED_TOKENS = 200

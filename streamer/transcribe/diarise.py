@@ -9,9 +9,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import FRAMES_PER_SECOND
 from streamer.errors import ConfigError
 
-# How much louder the one who speaks is.
-LOUDER = 1.1
-
+LOUDER = 1.1  # how much the one who speaks is
 UNKNOWN_SPEAKER = "?"
 
 

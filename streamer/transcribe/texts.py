@@ -16,8 +16,7 @@ from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
-# Above this temperature a text was drawn too wildly to be continued.
-MAX_TEMPERATURE = 0.5
+MAX_TEMPERATURE = 0.5  # above it a text was drawn too wildly to be continued
 
 
 @dataclass(frozen=True, slots=True)

@@ -216,7 +216,7 @@ def loop_repeats(length: int) -> int:
 def follow_beams(
     decoder: TokenDecoder, logits: FloatArray, search: Search, *, n_beams: int, patience: float = 1.0
 ) -> list[Found]:
-    """Return the texts along the likeliest beams behind the fed sequence, whose last `logits` these are; unranked."""
+    """Return the texts along the likeliest beams behind the fed sequence, whose last logits, (n_vocab,), are given."""
     branching = decoder.start_beams()
     limit = min(search.limit, branching.n_free // n_beams)
     n_wanted = round(n_beams * patience)

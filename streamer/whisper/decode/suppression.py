@@ -11,13 +11,9 @@ from streamer.errors import ConfigError
 from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
-# In a list: what the model's settings suppress.
-MODEL_TOKENS = -1
-
+MODEL_TOKENS = -1  # in a list: what the model's settings suppress
 MAX_PATTERN_LENGTH = 1000
-
-# Longest time for the whole vocabulary. Usual patterns need a tenth of a second; some need for ever.
-MATCH_TIMEOUT_S = 10.0
+MATCH_TIMEOUT_S = 10.0  # for the whole vocabulary; usual patterns need a tenth of a second, some for ever
 
 # Gets a pattern and texts, tells which match.
 _MATCHER = """
