@@ -29,7 +29,7 @@ if sys.platform == "linux" and "PYTEST_XDIST_WORKER" in os.environ:
     cores = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, {cores[int(os.environ["PYTEST_XDIST_WORKER"].removeprefix("gw")) % len(cores)]})
 
-# Before torch is imported, whose OpenMP the speech detector's calls then: with a thread more than one, torch takes twice
+# Before torch is imported, whose OpenMP the speech detector calls then: with more threads than one, torch takes twice
 # the processor time for so small models, and the detector sixteen times (see streamer/audio/vad.py).
 os.environ["OMP_THREAD_LIMIT"] = "1"
 
