@@ -334,7 +334,7 @@ def _add_transcribe(add: _Add) -> None:
     transcribe.add_argument(
         "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
-    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary", "speakers.enabled")
+    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary", "correction.figures", "speakers.enabled")
     add_decoding_flags(transcribe, streaming=False)
 
 

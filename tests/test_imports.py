@@ -43,7 +43,7 @@ ROOMS = [
     "weights",
     "hub",
 ]
-ROOMS += ["cache", "check", "files", "heads", "shipped", "dims", "ir", "result"]
+ROOMS += ["cache", "check", "heads", "shipped", "dims", "ir", "files", "result"]
 
 MODULES = {name_of(path): path for path in sorted(PACKAGE.rglob("*.py"))}
 

@@ -1,7 +1,4 @@
-"""The numbers Whisper's front end is built on, each derived from the primitives above it.
-
-Source: Radford et al., "Robust Speech Recognition via Large-Scale Weak Supervision" (2022), section 2.2.
-"""
+"""The numbers of Whisper's front end, each derived from the primitives above it. Source: Radford et al. (2022), 2.2."""
 
 from typing import Literal
 

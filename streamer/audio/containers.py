@@ -11,16 +11,12 @@ log = logging.getLogger(__name__)
 
 ANALYZE_S = 0.25  # of audio, in which its format is found where the header leaves it open
 
-# Most that one piece may decode to: 43 s of stereo at 48 kHz. Who feeds waits for it, and a few bytes can stand for
-# hours of silence.
+# Most that one piece may decode to: 43 s of stereo at 48 kHz. A few bytes can stand for hours of silence.
 MAX_DECODED_BYTES = 2**24
 
 
 class ContainerStream:
-    """Decodes what it is fed: any container that FFmpeg can read from its beginning on.
-
-    FFmpeg asks for bytes when it wants some. It does so in a thread of its own, which works only while `feed` waits.
-    """
+    """Decodes any container that FFmpeg reads from its beginning on, in a thread that works while `feed` waits."""
 
     def __init__(self) -> None:
         self._pipe = _Pipe()
@@ -34,10 +30,7 @@ class ContainerStream:
         return self._pipe.format
 
     def feed(self, data: bytes) -> bytes:
-        """Return what further bytes complete, f32le, channels interleaved. No bytes are the end.
-
-        Raises AudioFileError where they cannot be decoded.
-        """
+        """Return what further bytes complete, f32le, interleaved; no bytes: the end. Raises AudioFileError."""
         pipe = self._pipe
         if not pipe.ended:
             pipe.fed.put(data)

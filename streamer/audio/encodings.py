@@ -90,10 +90,7 @@ class AudioReader:
         return self._n_frames / self.format.sample_rate if self.format else 0.0
 
     def read(self, data: bytes) -> bytes:
-        """Return the whole frames that further bytes complete, as `format.encoding.format` says.
-
-        Raises AudioFileError where they cannot be decoded.
-        """
+        """Return the whole frames that further bytes complete, as `encoding.format` says. Raises AudioFileError."""
         if not data:
             return b""
         data, self._rest = self._rest + data, b""

@@ -1,7 +1,4 @@
-"""G.711, the telephone's audio: one byte a sample, to 16-bit linear.
-
-Source: ITU-T Recommendation G.711 (1988); full scale as in the ITU's own code (G.191).
-"""
+"""G.711, the telephone's audio: one byte a sample, to 16-bit linear. Source: ITU-T G.711; full scale as in G.191."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -34,10 +34,7 @@ FIRST_INTERIOR_FRAME = -(-PADDING // HOP_LENGTH)
 
 
 def mel_filters(n_mels: int) -> Float32Array:
-    """Return the filter bank that maps a power spectrum to mel bins, shape (n_mels, 201).
-
-    Slaney's scale from 0 Hz to 8 kHz, each triangle divided by half its width in Hz.
-    """
+    """Return Slaney's filter bank, from power spectrum to mel bins of unit area, shape (n_mels, 201)."""
     nyquist = SAMPLE_RATE / 2
     edges = _mel_to_hz(np.linspace(0.0, float(_hz_to_mel(nyquist)), n_mels + 2))
     frequencies = np.linspace(0.0, nyquist, N_FREQUENCIES)
@@ -49,35 +46,31 @@ def mel_filters(n_mels: int) -> Float32Array:
 
 
 def log_mel(samples: Float32Array, n_mels: int) -> Float32Array:
-    """Return the log-mel spectrogram of the first 30 s of audio, padded with silence: shape (n_mels, 3000).
-
-    `samples` is 16 kHz mono, shape (n,), of any length.
-    """
+    """Return the log-mel spectrogram, (n_mels, 3000), of the first 30 s of 16 kHz mono samples, padded with silence."""
     return LogMelStream(n_mels).window(samples[:N_SAMPLES], 0)
-
-
-def log_mel_recording(samples: Float32Array, n_mels: int) -> Float32Array:
-    """Return the log-mel spectrogram of a whole recording, shape (n_mels, n_frames), compressed below its loudest bin.
-
-    `samples` is 16 kHz mono, shape (n,). Up to 30 s are padded with silence to 3000 frames; more have n // 160 frames,
-    as in the long-form path of `transformers`.
-    """
-    log_power = np.concatenate(list(_log_powers([samples], n_mels)))
-    return _compress(log_power, log_power.max())
 
 
 class LogMelFile:
     """The log-mel spectrogram of a recording that is read twice, so that it is never held as a whole.
 
     It is compressed below its loudest bin, which is known only at its end: the first reading looks for that one. The
-    second goes along with those who ask, and begins anew where they go back by more than a minute.
+    second goes along with those who ask, and begins anew where they go back by more than a minute. Up to 30 s are
+    padded with silence to 3000 frames; more samples have one for each 160, as in the long-form path of `transformers`.
     """
 
-    def __init__(self, read: Callable[[], Iterable[Float32Array]], n_mels: int, *, padding_samples: int = 0) -> None:
+    def __init__(
+        self,
+        read: Callable[[], Iterable[Float32Array]],
+        n_mels: int,
+        *,
+        padding_samples: int = 0,
+        on_block: Callable[[Float32Array], None] = lambda block: None,
+    ) -> None:
         """Read the recording for the first time.
 
         read : begins to read the recording: blocks of 16 kHz mono, shape (n,), the same each time
         padding_samples : silence that is put behind it; openai-whisper puts 480000 samples, 30 s
+        on_block : called with each block of the first reading
         """
         self.n_mels = n_mels
         self._read = read
@@ -90,7 +83,7 @@ class LogMelFile:
         # log10 of the power of the loudest bin.
         self._loudest = np.float32(-np.inf)
 
-        for log_power in _log_powers(self._counted(), n_mels):
+        for log_power in _log_powers(self._counted(on_block), n_mels):
             self.n_frames += len(log_power)
             self._loudest = max(self._loudest, log_power.max())
 
@@ -103,11 +96,7 @@ class LogMelFile:
         self._kept_end = self.n_frames
 
     def frames(self, start: int, end: int) -> Float32Array:
-        """Return the frames from `start` to `end`, at most 3000, shape (n_mels, end - start).
-
-        Equal to those of `log_mel_recording`. Raises AudioFileError where the recording has become shorter, and what
-        its reading raises.
-        """
+        """Return frames, at most 3000, (n_mels, end - start). Raises AudioFileError where the file has been cut off."""
         assert 0 <= start <= end <= self.n_frames, f"frames {start} to {end} of {self.n_frames}"
         assert end - start <= N_FRAMES, f"{end - start} frames are more than a window of {N_FRAMES}"
         if start < self._kept_start:
@@ -131,9 +120,10 @@ class LogMelFile:
         """What a frame of silence holds in each bin."""
         return float(_compress(np.full((1, 1), np.log10(POWER_FLOOR), dtype=np.float32), self._loudest)[0, 0])
 
-    def _counted(self) -> Iterator[Float32Array]:
+    def _counted(self, on_block: Callable[[Float32Array], None]) -> Iterator[Float32Array]:
         for block in self._read():
             self.n_samples += len(block)
+            on_block(block)
             yield block
         yield from self._padded(())
 

@@ -40,10 +40,10 @@ class RingBuffer:
         # The audio: position p lies at p % capacity_samples.
         self._samples = np.zeros(capacity_samples, dtype=np.float32)
 
-        # Samples written since the start. Set after the samples are in place.
+        # Samples written since the start: the position after the newest. Set after the samples are in place.
         self.head = 0
 
-        # Position of the oldest sample that is there. Set before the samples behind it are overwritten.
+        # Position of the oldest sample that can be read. Set before the samples behind it are overwritten.
         self.oldest = 0
 
         # Everything before this position may be overwritten without loss; see release().
@@ -78,10 +78,7 @@ class RingBuffer:
             self.on_write()
 
     def read(self, start: int, end: int) -> Float32Array:
-        """Return a copy of the samples from position `start` to `end`, shape (end - start,).
-
-        Raises Overrun where some of them have been overwritten, were it during the copy.
-        """
+        """Return a copy of samples, shape (end - start,). Raises Overrun where some are overwritten, even meanwhile."""
         assert 0 <= start <= end <= self.head, f"samples {start} to {end} asked for, {self.head} written"
         if start < self.oldest:
             raise Overrun(self.oldest)

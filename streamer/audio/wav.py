@@ -12,8 +12,7 @@ FORMAT_PCM = 1
 FORMAT_FLOAT = 3
 FORMAT_EXTENSIBLE = 0xFFFE
 
-# Programs that write to a pipe cannot know the length and leave 0xFFFFFFFF or, like SoX, something just
-# below 2 GiB; some leave 0.
+# Programs that write to a pipe do not know the length: they leave 0xFFFFFFFF, something just below 2 GiB (SoX), or 0.
 UNKNOWN_LENGTH_FROM = 0x7FFF_0000
 
 MAX_FORMAT_BYTES = 4096  # a format chunk has 16, 18 or 40 bytes

@@ -11,7 +11,7 @@ import re
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Literal, TypedDict, Unpack, cast, get_args
 
@@ -53,8 +53,7 @@ from streamer.outside import one_line
 
 Command = Literal["flush", "pause", "resume", "clear"]
 
-# Audio, whole or a piece of it, shape (n,) or (n, channels): 16-bit integers, or floats from -1 to 1; or bytes as
-# `format` says, cut anywhere.
+# Audio or a piece of it, shape (n,) or (n, channels): int16 or floats from -1 to 1; or bytes of `format`, cut anywhere.
 Audio = bytes | bytearray | memoryview | NDArray[np.int16] | NDArray[np.floating[Any]]
 
 
@@ -145,10 +144,7 @@ def stream(
 
 
 class Sent:
-    """What was sent in a stream and may have to be sent again: audio and commands, in order; bounded.
-
-    Positions count samples, all channels together one, of all the audio that was given.
-    """
+    """Audio and commands that may be sent again; bounded. Positions count samples of all channels together."""
 
     def __init__(self, start: Mapping[str, object], frame_bytes: int) -> None:
         """Begin a stream with a `start` message, whose audio has `frame_bytes` a sample, of all channels together."""
@@ -467,46 +463,27 @@ def _file(path: str | Path, on_notice: Callable[[str], None]) -> Iterator[object
 
 async def _pulled(pieces: Iterator[object]) -> AsyncGenerator[object, None]:
     """Yield what an iterator gives, which may block: a thread asks it, and is not waited for at the end."""
-    loop = asyncio.get_running_loop()
-    wanted: queue.SimpleQueue[asyncio.Future[object] | None] = queue.SimpleQueue()
+    wanted: queue.SimpleQueue[Future[object] | None] = queue.SimpleQueue()
+    over = object()
 
     def work() -> None:
-        while (answer := wanted.get()) is not None:
-            found: object
+        while (answer := wanted.get()) is not None and answer.set_running_or_notify_cancel():
             try:
-                found = next(pieces, _OVER)
+                answer.set_result(next(pieces, over))
             except Exception as error:  # noqa: BLE001 - raised by who waits
-                found = _Raised(error)
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(_answer, answer, found)
+                answer.set_exception(error)
 
     threading.Thread(target=work, name="streamer-audio", daemon=True).start()
     try:
         while True:
-            wanted.put(answer := loop.create_future())
-            found = await answer
-            if found is _OVER:
+            answer: Future[object] = Future()
+            wanted.put(answer)
+            found = await asyncio.wrap_future(answer)
+            if found is over:
                 return
-            if isinstance(found, _Raised):
-                raise found.error
             yield found
     finally:
         wanted.put(None)
-
-
-_OVER = object()
-
-
-@dataclass(frozen=True, slots=True)
-class _Raised:
-    """What an iterator raised."""
-
-    error: Exception
-
-
-def _answer(future: asyncio.Future[object], found: object) -> None:
-    if not future.done():
-        future.set_result(found)
 
 
 def _error(event: Error) -> StreamerError:

@@ -43,7 +43,7 @@ def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
         )
     enrolled.enrol(folder, name, voice)
     text = f"{name} is enrolled, from {speech_s:.0f} s of speech, in {folder}"
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(escaped(text), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 

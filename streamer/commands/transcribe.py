@@ -21,6 +21,8 @@ from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opene
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.pull import offer_model
+from streamer.correct.corrector import RecordingCorrector
+from streamer.correct.figures import Figures
 from streamer.correct.spelling import Spelling
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Event, Final, Gap
@@ -74,6 +76,8 @@ def transcribe_files(
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     if settings.speakers.enabled and streaming:
         raise UsageError("--speakers hears a whole file before it is transcribed: leave out --stream")
+    if settings.correction.figures and streaming:
+        raise UsageError("--figures writes finals anew, which --stream has told by then: leave out one of the two")
     console = Console(stderr=True)
     exit_codes = [0]
     # In seconds, as far as that is known.
@@ -99,7 +103,9 @@ def transcribe_files(
         else:
             # Plain text tells no times.
             words = any(text.format != "text" for text in plan[paths[0]]) or lines.max_len > 0
-            words = words or bool(settings.correction.glossary) or settings.speakers.enabled
+            words = (
+                words or settings.speakers.enabled or bool(settings.correction.glossary or settings.correction.figures)
+            )
             decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
             work = _Offline(settings, model, decoding, track)
         # Who sees the text of a file come needs no bar.
@@ -162,7 +168,9 @@ class _Offline:
         self._model = model
         self._decoding = decoding
         self._track = track
-        self._glossary = open_glossary(settings, model)
+        glossary = open_glossary(settings, model)
+        figures = Figures() if settings.correction.figures else None
+        self._correctors = [corrector for corrector in (glossary, figures) if corrector is not None]
         self._speakers = RecordedSpeakers(settings) if settings.speakers.enabled else None
 
     def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
@@ -170,7 +178,7 @@ class _Offline:
         with contextlib.ExitStack() as stack:
             recording = Recording(path, stack, self._track)
             loudness = _hear_channels(path, self._track) if self._settings.decoding.diarize else None
-            spelling = None if self._glossary is None else Spelling(self._glossary)
+            corrector = RecordingCorrector(self._correctors, self._settings.decoding.task)
             hearing = self._speakers.hear(recording.read()) if self._speakers is not None else None
             log = EventLog(path.name, self._settings.server.history_events)
             write(log.append(ready_event(self._model, self._settings.decoding.language)))
@@ -185,7 +193,7 @@ class _Offline:
                     final = msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
                 if hearing is not None:
                     final = label_final(final, hearing)
-                write(log.append(final if spelling is None else spelling.spelled(final)))
+                write(log.append(corrector.corrected(final)))
             write(log.append(End()))
         if recording.truncated is not None:
             raise recording.truncated

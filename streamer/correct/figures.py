@@ -14,8 +14,8 @@ from typing import NamedTuple
 import text_to_num
 import yaml
 
-from streamer.correct.corrector import Heard
-from streamer.correct.spans import respelled, spelled, written
+from streamer.correct.corrector import Heard, text_of
+from streamer.correct.spans import CLOSING, OPENING, respelled, written
 from streamer.events import Word
 
 LANGUAGES = ("de", "en", "es", "fr", "it", "nl", "pt")
@@ -44,7 +44,7 @@ class Figures:
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
         goes_on = bool(heard.before) and not heard.before[-1].endswith(_ENDS)
-        return in_figures(heard.words, heard.final.language, goes_on=goes_on)
+        return in_figures(heard.words, heard.language, goes_on=goes_on)
 
 
 def in_figures(words: Sequence[Word], language: str, *, goes_on: bool = False) -> list[Word]:
@@ -56,7 +56,7 @@ def in_figures(words: Sequence[Word], language: str, *, goes_on: bool = False) -
     pauses = {n for n in range(1, len(groups)) if groups[n][0].start - groups[n - 1][-1].end > MAX_PAUSE_S}
     result: list[Word] = []
     end = 0
-    for place, figures in figured([spelled(group) for group in groups], language, pauses):
+    for place, figures in figured([text_of(group) for group in groups], language, pauses):
         if (goes_on and place.start == 0) or (place.stop == len(groups) and not groups[-1][-1].word.endswith(_ENDS)):
             continue  # it may have begun before, or go on
         result += [part for group in groups[end : place.start] for part in group]
@@ -95,9 +95,9 @@ class _Token:
 
     def __init__(self, word: str, after_pause: bool) -> None:
         self.word = word
-        bare = word.lstrip("\"'“‘«¿¡(")
+        bare = word.lstrip(OPENING)
         self.lead = word[: len(word) - len(bare)]
-        self.core = bare.rstrip(".,;:?!…\"'”’»)")
+        self.core = bare.rstrip(CLOSING)
         self.tail = bare[len(self.core) :]
         self.low = self.core.lower()
         self.after_pause = after_pause

@@ -14,8 +14,10 @@ from pathlib import Path
 
 import text_to_num
 import yaml
-from doublemetaphone import doublemetaphone
 from rapidfuzz import fuzz
+
+from streamer.correct.likeness import letters_of, sounds_of
+from streamer.correct.spans import CLOSING, OPENING
 
 # Least likeness of a word to what replaces it, 0 to 1; and of words to another number of words.
 MIN_LIKENESS = 0.5
@@ -28,8 +30,6 @@ MAX_CHANGED = 1 / 3
 # Codes of Double Metaphone that are shorter must be equal: few consonants are alike by chance.
 _MIN_CODE = 3
 
-_OPENING = "\"'“‘«¿¡("
-_CLOSING = ".,;:?!…\"'”’»)"
 _MAX_OPENING, _MAX_CLOSING = 2, 3
 
 # What turns a word into its opposite, before or behind it.
@@ -121,8 +121,8 @@ def _n_parts(key: str) -> int:
 
 def _check_marks(word: str) -> None:
     core = _core(word)
-    n_opening = len(word) - len(word.lstrip(_OPENING))
-    n_closing = len(word) - len(word.rstrip(_CLOSING))
+    n_opening = len(word) - len(word.lstrip(OPENING))
+    n_closing = len(word) - len(word.rstrip(CLOSING))
     if not core or n_opening > _MAX_OPENING or n_closing > _MAX_CLOSING:
         raise RefusedError("it puts in more than a word's punctuation")
     # Letters beyond Latin, which look like it, and characters that cannot be seen.
@@ -137,20 +137,15 @@ def likeness(a: str, b: str) -> float:
     """
     sounds = [
         2 * fuzz.ratio(x, y) / 100 - 1 if min(len(x), len(y)) >= _MIN_CODE else float(x == y)
-        for x in doublemetaphone(_plain(a))
-        for y in doublemetaphone(_plain(b))
+        for x in sounds_of(letters_of(a))
+        for y in sounds_of(letters_of(b))
         if x and y
     ]
     return max([_spelling(a, b), *sounds])
 
 
 def _spelling(a: str, b: str) -> float:
-    return fuzz.ratio(_plain(a), _plain(b)) / 100
-
-
-def _plain(text: str) -> str:
-    """Return the letters of a text, in lower case and without accents."""
-    return "".join(char for char in unicodedata.normalize("NFKD", text).casefold() if char.isalnum())
+    return fuzz.ratio(letters_of(a), letters_of(b)) / 100
 
 
 def _opposite(a: str, b: str) -> bool:
@@ -161,7 +156,7 @@ def _opposite(a: str, b: str) -> bool:
 
 def _core(word: str) -> str:
     """Return a word without the punctuation around it. What belongs to a number, such as a sign or a unit, stays."""
-    return unicodedata.normalize("NFC", word).lstrip(_OPENING).rstrip(_CLOSING).replace("’", "'")
+    return unicodedata.normalize("NFC", word).lstrip(OPENING).rstrip(CLOSING).replace("’", "'")
 
 
 def _key(word: str) -> str:

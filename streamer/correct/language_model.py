@@ -16,9 +16,9 @@ from typing import Annotated, NoReturn
 import msgspec
 from rapidfuzz import fuzz, process
 
-from streamer.correct.corrector import Heard
+from streamer.correct.corrector import Heard, text_of
 from streamer.correct.guard import FROZEN, RefusedError, changes
-from streamer.correct.spans import respelled, spelled, written
+from streamer.correct.spans import respelled, written
 from streamer.errors import PeerError
 from streamer.events import Word
 from streamer.sinks.completions import ChatEndpoint, Names
@@ -81,13 +81,13 @@ class LanguageModel:
         model: str,
         api_key: str,
         deadline_s: float,
-        terms: Sequence[str] = (),
+        terms: Callable[[], Sequence[str]] = tuple,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is sent yet. Raises ConfigError where address or key cannot be one.
 
         deadline_s : time after a final beyond which nobody wants its correction
-        terms : names as they are spelled
+        terms : returns names as they are spelled
         """
         self._endpoint = ChatEndpoint(
             url, model=model, api_key=api_key, timeout_s=deadline_s, names=NAMES, max_reply_chars=MAX_ANSWER_CHARS
@@ -110,14 +110,14 @@ class LanguageModel:
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
-        groups, language = written(heard.words), heard.final.language
+        groups, language = written(heard.words), heard.language
         # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
         is_asked = len(groups) >= MIN_WORDS and language in FROZEN and left_s >= self._deadline_s / 2
         if self._failure and (not is_asked or self._clock() < self._again_s):
             raise PeerError(self._failure)  # also where nothing would be asked, as if it worked again
         if not is_asked:
             return heard.words
-        texts = [spelled(group) for group in groups]
+        texts = [text_of(group) for group in groups]
         try:
             text = " ".join(texts)
             new = proposed(text, self._runner.run(self._ask(heard, text, left_s)))
@@ -147,9 +147,9 @@ class LanguageModel:
         raise PeerError(why) from None
 
     async def _ask(self, heard: Heard, text: str, left_s: float) -> str:
-        near = process.extract(text, self._terms, scorer=fuzz.partial_ratio, limit=MAX_TERMS)
+        near = process.extract(text, self._terms(), scorer=fuzz.partial_ratio, limit=MAX_TERMS)
         said = {
-            "language": heard.final.language,
+            "language": heard.language,
             "terms": [term for term, _, _ in near],
             "before": heard.before,
             "text": text,

@@ -11,14 +11,12 @@ import logging
 import queue
 import threading
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 
 from streamer.arrays import Float32Array
 from streamer.correct.corrector import Corrector, Heard, text_of
-from streamer.errors import StreamerError
+from streamer.correct.failing import Failing
 from streamer.events import Edit, Event, Final, Revision, Word
-from streamer.outside import printable
 from streamer.stream.eventlog import EventLog
 from streamer.stream.settings import SessionSettings
 
@@ -43,27 +41,24 @@ ReadSettings = Callable[[], SessionSettings | None]
 class Corrections:
     """The correctors at work, for all sessions. Any thread may call any method."""
 
-    def __init__(self, correctors: Sequence[Corrector], *, deadline_s: float) -> None:
+    def __init__(self, correctors: Sequence[Corrector], *, deadline_s: float, failing: Failing | None = None) -> None:
         """Put correctors to work in their order.
 
         deadline_s : time after a final beyond which its correction is given up
+        failing : takes those that do not work
         """
         self.quick = [corrector for corrector in correctors if not corrector.slow]
         self.slow = [corrector for corrector in correctors if corrector.slow]
         self.deadline_s = deadline_s
-        # Why a corrector does not work, by its name; those that work are not there.
-        self.failing: dict[str, str] = {}
-        # Revisions that were told, by what found them; finals that were given up, for the metrics page.
-        self.n_told = Counter({corrector.name: 0 for corrector in correctors})
-        self.n_late = 0
-        self._lanes = {slow: Lane(name) for slow, name in ((False, "correct"), (True, "correct slowly"))}
+        self.failing = failing or Failing()
+        self._lanes = Lane("correct"), Lane("correct slowly")
 
     def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""
         return FinalsOfSession(self, log, audio, settings)
 
     def put(self, work: Callable[[], object], *, slow: bool) -> bool:
-        """Do work behind what waits; return whether there is room for it."""
+        """Do work behind what waits; return whether there is room for it: a final that finds none stays as it is."""
         return self._lanes[slow].put(work)
 
     def correct(self, correctors: Sequence[Corrector], heard: Heard, until_s: float) -> tuple[tuple[Word, ...], str]:
@@ -72,32 +67,19 @@ class Corrections:
         for corrector in correctors:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
-                self.n_late += 1
                 break
             try:
                 found = tuple(corrector.correct(dataclasses.replace(heard, words=words), left_s))
-                if self.failing.pop(corrector.name, ""):
-                    logger.info("%s works again", corrector.name)
             except TimeoutError:
-                self.n_late += 1
                 break
-            except StreamerError as error:
-                self.fail(corrector.name, str(error))
+            except Exception as error:  # noqa: BLE001 - told there
+                self.failing.add(corrector.name, error)
                 continue
-            except Exception as error:
-                logger.debug("a corrector failed", exc_info=True)
-                self.fail(corrector.name, f"unexpected {type(error).__name__}: {error}")
-                continue
+            self.failing.remove(corrector.name)
             if found != words:
                 by.append(corrector.name)
             words = found
         return words, ",".join(by)
-
-    def fail(self, name: str, why: str) -> None:
-        """Tell that a corrector does not work, once."""
-        if name not in self.failing:
-            logger.warning("%s corrects nothing for now: %s", name, printable(why))
-        self.failing[name] = why
 
 
 class FinalsOfSession:
@@ -120,12 +102,8 @@ class FinalsOfSession:
     def finish(self, then: Callable[[], object]) -> None:
         """Call `then`, once, when all finals that were told are corrected, or given up."""
         end = once(then, self._corrections.deadline_s)
-        behind = (lambda: self._put(end, slow=True)) if self._corrections.slow else end
-        self._put(behind, slow=False)
-
-    def _put(self, work: Callable[[], object], *, slow: bool) -> None:
-        if not self._corrections.put(work, slow=slow):
-            self._corrections.n_late += 1
+        put = self._corrections.put
+        put((lambda: put(end, slow=True)) if self._corrections.slow else end, slow=False)
 
     def _take(self, event: Event) -> None:
         if not isinstance(event, Final) or not event.words or event.task:
@@ -137,14 +115,14 @@ class FinalsOfSession:
             if len(self._told) > N_KEPT:
                 del self._told[next(iter(self._told))]
         heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end), self._settings())
-        self._put(lambda: self._correct_quickly(heard, until_s), slow=False)
+        self._corrections.put(lambda: self._correct_quickly(heard, until_s), slow=False)
 
     def _correct_quickly(self, heard: Heard, until_s: float) -> None:
         corrections = self._corrections
         words, by = corrections.correct(corrections.quick, heard, until_s)
         self._tell(heard, heard.words, words, by)
         if corrections.slow:
-            self._put(lambda: self._correct_slowly(heard, words, until_s), slow=True)
+            corrections.put(lambda: self._correct_slowly(heard, words, until_s), slow=True)
 
     def _correct_slowly(self, heard: Heard, told: tuple[Word, ...], until_s: float) -> None:
         corrections = self._corrections
@@ -177,8 +155,6 @@ class FinalsOfSession:
                 self._told[final.seq] = final, words
         text = text_of(words)
         self._log.append(Revision(of=final.seq, by=by, text=text, words=words, edits=edits(final.text, text)))
-        for name in by.split(","):
-            self._corrections.n_told[name] += 1
 
 
 def _said(words: Sequence[Word]) -> list[tuple[str, str | None]]:

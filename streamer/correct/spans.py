@@ -1,8 +1,12 @@
 """From words as Whisper cuts them to words as they are written, and back, with their times."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from streamer.events import Word
+
+# What may stand around a word.
+OPENING = "\"'“‘«¿¡("
+CLOSING = ".,;:?!…\"'”’»)"
 
 
 def written(words: Sequence[Word]) -> list[tuple[Word, ...]]:
@@ -16,28 +20,30 @@ def written(words: Sequence[Word]) -> list[tuple[Word, ...]]:
     return [tuple(group) for group in groups]
 
 
-def spelled(parts: Sequence[Word]) -> str:
-    """Return what parts of a text spell, without space around it."""
-    return "".join(part.word for part in parts).strip()
+def respelled(words: Sequence[Word], texts: Sequence[str]) -> Iterator[Word]:
+    """Yield other words for a stretch of speech, with its space before it.
 
-
-def respelled(parts: Sequence[Word], texts: Sequence[str]) -> list[Word]:
-    """Return other words for a stretch of speech. Together they take its time, each by its length."""
-    start, duration = parts[0].start, parts[-1].end - parts[0].start
-    n_chars = sum(map(len, texts))
-    words: list[Word] = []
-    n_before = 0
-    for text in texts:
-        begin = start + duration * n_before / n_chars
-        n_before += len(text)
-        words.append(
-            Word(
-                word=f"{' ' if words or parts[0].word[:1].isspace() else ''}{text}",
-                start=round(begin, 3),
-                end=round(start + duration * n_before / n_chars, 3),
-                probability=min(part.probability for part in parts),
-                stable=True,
-                speaker=parts[0].speaker if len({part.speaker for part in parts}) == 1 else None,
-            )
+    As many have the times of those that were; else they divide their time, each by its length.
+    """
+    begin, last = words[0].start, words[-1].end
+    letter_s = (last - begin) / max(1, len("".join(texts)))
+    probability = round(mean_probability(words), 3)
+    speaker = words[0].speaker if len({word.speaker for word in words}) == 1 else None
+    space = " " if words[0].word[:1].isspace() else ""
+    for i, text in enumerate(texts):
+        end = last if i == len(texts) - 1 else min(max(begin, round(begin + letter_s * len(text), 3)), last)
+        if len(texts) == len(words):
+            begin, end, speaker = words[i].start, words[i].end, words[i].speaker
+        yield Word(
+            word=f"{space}{text}",
+            start=begin,
+            end=end,
+            probability=probability,
+            stable=words[-1].stable,
+            speaker=speaker,
         )
-    return words
+        begin, space = end, " "
+
+
+def mean_probability(words: Sequence[Word]) -> float:
+    return sum(word.probability for word in words) / len(words)

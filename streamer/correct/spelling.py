@@ -33,8 +33,6 @@ class Glossary:
     def reload(self) -> None:
         """Read the file again. Raises ConfigError, and what was read before stays."""
         terms = read_terms(self._path)
-        # The terms themselves, for who corrects by other means.
-        self.texts = [term.text for term in terms if term.text]
         try:
             self._indexes = {
                 code: TermIndex([term for term in terms if term.language in ("", code)], code, self._common)
@@ -42,13 +40,15 @@ class Glossary:
             }
         except ValueError as error:
             raise ConfigError(f"{self._path}: {error}") from None
+        # The terms themselves, for who corrects by other means.
+        self.texts = [term.text for term in terms if term.text]
 
     def index(self, language: str) -> TermIndex:
         """Return the terms for a language, or for those that no term names."""
         return self._indexes.get(language, self._indexes[""])
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        return rewritten(heard.words, self.index(heard.final.language).replacements(heard.words))
+        return rewritten(heard.words, self.index(heard.language).replacements(heard.words))
 
 
 class Spelling:
@@ -66,11 +66,8 @@ class Spelling:
 
     def label(self, event: Event) -> Event:
         """Return a text with its terms; any other event as it is."""
-        match event:
-            case Partial():
-                return self.spelled(event)
-            case Final(task=""):
-                return self.spelled(event)
+        if isinstance(event, Partial) or (isinstance(event, Final) and not event.task):
+            return self.spelled(event)
         return event
 
     def spelled(self, event: _Text) -> _Text:

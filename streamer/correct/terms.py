@@ -7,19 +7,20 @@ alone decides, and more strictly. Usual words are never taken for a term, nor ar
 import re
 import unicodedata
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
-from doublemetaphone import doublemetaphone
 from rapidfuzz import process
 from rapidfuzz.distance import Levenshtein
 from text_to_num import text2num
 
 from streamer.arrays import Float32Array
+from streamer.correct.corrector import text_of
 from streamer.correct.glossary import MAX_WORDS, Form, Term
+from streamer.correct.likeness import letters_of, sounds_of
+from streamer.correct.spans import mean_probability, respelled
 from streamer.events import Word
 
 # Words of a text that may be one term that they are near to.
@@ -52,11 +53,10 @@ _CORE = re.compile(r"([\s\"'“”‘’«»„(\[{¿¡…—–,;:!?-]*)(.*?)([
 _POSSESSIVE = re.compile(r"(?<=\w)['’]s$", re.IGNORECASE)
 _BREAK = re.compile(r"[.,;:!?…。，、！？；：](?=\s)|[。，、！？；：]")
 _WORD = re.compile(r"[^\W_]+(?:['’][^\W_]+)*")
-_LETTERS = str.maketrans({"ł": "l", "ø": "o", "đ": "d", "ð": "d", "þ": "th", "ß": "ss", "æ": "ae", "œ": "oe", "ı": "i"})
 
 
 class Replacement(NamedTuple):
-    """Words of a text, from `first` up to `end`, and the pieces that they are to read, each with its space."""
+    """Words of a text, from `first` up to `end`, and the words that they are to read."""
 
     first: int
     end: int
@@ -89,9 +89,9 @@ class TermIndex:
                     raise ValueError(
                         f"{spelling!r:.60} stands for {other!r:.60} and for {term.text!r:.60}: expected one of them"
                     )
-                letters = _letters(spelling)
+                letters = letters_of(spelling)
                 if term.form in (Form.NAME, Form.WORD) and not _is_acronym(spelling):
-                    for sound in _sounds(letters):
+                    for sound in sounds_of(letters):
                         near[sound[:1]].append((letters, sound, term))
         self._exact.pop("", None)
         # How spellings of several words begin.
@@ -111,7 +111,7 @@ class TermIndex:
                 meant = self._meant(text)
                 if meant is None:
                     continue
-                sure = max(0.0, _mean_probability(words[first:end]) - DOUBTFUL) / (1 - DOUBTFUL)
+                sure = max(0.0, mean_probability(words[first:end]) - DOUBTFUL) / (1 - DOUBTFUL)
                 if meant.near == 1 or meant.near >= meant.least + SURER * sure:
                     found.append((meant.near, end - first, first, end, meant))
         taken: list[Replacement] = []
@@ -119,13 +119,13 @@ class TermIndex:
         for _, _, first, end, meant in sorted(found, key=lambda item: item[:3], reverse=True):
             if all(end <= other.first or first >= other.end for other in taken):
                 taken.append(Replacement(first, end, _pieces(meant, words[first:end])))
-        return sorted(each for each in taken if "".join(each.pieces) != _spelled(words[each.first : each.end]))
+        return sorted(each for each in taken if " ".join(each.pieces) != text_of(words[each.first : each.end]))
 
     def begins(self, words: Sequence[Word]) -> bool:
         """Return whether words are the beginning of a spelling, of which more may follow."""
         if not self._begun or len(words) >= self._longest:
             return False
-        _, core, after = _core(_spelled(words))
+        _, core, after = _core(text_of(words))
         return not after and core.casefold() in self._begun
 
     def _find(self, text: str) -> _Meant | None:
@@ -148,11 +148,11 @@ class TermIndex:
             return None
         if any(_NEGATIONS.fullmatch(word) or self._is_number(word) for word in words):
             return None
-        return self._nearest(before, _letters(core), after)
+        return self._nearest(before, letters_of(core), after)
 
     def _nearest(self, before: str, letters: str, after: str) -> _Meant | None:
         best: _Meant | None = None
-        for sound in _sounds(letters):
+        for sound in sounds_of(letters):
             if sound[:1] not in self._near:
                 continue
             spellings, sounds, terms = self._near[sound[:1]]
@@ -177,45 +177,24 @@ class TermIndex:
 
 
 def rewritten(words: Sequence[Word], replacements: Iterable[Replacement]) -> list[Word]:
-    """Return words with some replaced; their times are divided among as many words as come in their place."""
+    """Return words with some replaced."""
     result, done = [], 0
     for each in replacements:
-        result += [*words[done : each.first], *_spread(words[each.first : each.end], each.pieces)]
+        result += [*words[done : each.first], *respelled(words[each.first : each.end], each.pieces)]
         done = each.end
     return [*result, *words[done:]]
 
 
-def _spread(words: Sequence[Word], pieces: Sequence[str]) -> Iterator[Word]:
-    probability = round(_mean_probability(words), 3)
-    begin, last, n_letters = words[0].start, words[-1].end, len("".join(pieces))
-    letter_s = (last - begin) / n_letters
-    for i, piece in enumerate(pieces):
-        end = last if i == len(pieces) - 1 else min(max(begin, round(begin + letter_s * len(piece), 3)), last)
-        if len(pieces) == len(words):
-            begin, end = words[i].start, words[i].end
-        yield msgspec.structs.replace(
-            words[0], word=piece, start=begin, end=end, probability=probability, stable=words[-1].stable, tokens=()
-        )
-        begin = end
-
-
-def _mean_probability(words: Sequence[Word]) -> float:
-    return sum(word.probability for word in words) / len(words)
-
-
 def _pieces(meant: _Meant, words: Sequence[Word]) -> tuple[str, ...]:
-    heard = _spelled(words)[len(meant.before) :]
+    before = meant.before.lstrip()
+    heard = "".join(word.word for word in words)[len(meant.before) :]
     text = meant.term.text
     if meant.term.form is Form.MASKED:
         text = re.sub(r"\S", "*", heard.removesuffix(meant.after))
     elif meant.term.form in (Form.WORD, Form.REPLACED) and heard[0].isupper():
         text = text[0].upper() + text[1:]
     first, *others = f"{text}{meant.after}".split()
-    return (meant.before + first, *(f" {other}" for other in others))
-
-
-def _spelled(words: Sequence[Word]) -> str:
-    return "".join(word.word for word in words)
+    return (before + first, *others)
 
 
 def _core(text: str) -> tuple[str, str, str]:
@@ -225,19 +204,6 @@ def _core(text: str) -> tuple[str, str, str]:
     return match[1], " ".join(match[2].split()), match[3]
 
 
-def _letters(text: str) -> str:
-    """Return the letters of a text alone, in lower case, without accents."""
-    folded = unicodedata.normalize("NFKD", text.casefold().translate(_LETTERS))
-    return "".join(char for char in folded if char.isalnum())
-
-
-def _sounds(letters: str) -> tuple[str, ...]:
-    """Return how letters may sound; once empty where there are no rules for them."""
-    if not (letters.isascii() and letters.isalpha()):
-        return ("",)
-    return tuple(filter(None, dict.fromkeys(doublemetaphone(letters)))) or ("",)
-
-
 def _similar(text: str, others: Sequence[str]) -> Float32Array:
     """Return how near a text is to others, shape (n,), 0 to 1."""
     near: Float32Array = process.cdist([text], others, scorer=Levenshtein.normalized_similarity, dtype=np.float32)[0]
@@ -245,7 +211,7 @@ def _similar(text: str, others: Sequence[str]) -> Float32Array:
 
 
 def _is_acronym(text: str) -> bool:
-    return text.isupper() and len(_letters(text)) <= MAX_ACRONYM
+    return text.isupper() and len(letters_of(text)) <= MAX_ACRONYM
 
 
 def _n_words(text: str) -> int:

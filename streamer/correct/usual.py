@@ -8,22 +8,13 @@ from pathlib import Path
 # up to this one spell nine in ten words of ordinary English.
 N_FREQUENT_TOKENS = 20_000
 
-# What may be behind an English word, and what it stands for at the word's end.
-_ENDINGS = (
-    *(
-        ("'s", ""),
-        ("s", ""),
-        ("es", ""),
-        ("ies", "y"),
-        ("ed", ""),
-        ("ed", "e"),
-        ("ied", "y"),
-        ("ing", ""),
-        ("ing", "e"),
-    ),
-    *(("ly", ""), ("ly", "le"), ("er", ""), ("er", "e"), ("est", ""), ("est", "e"), ("ment", ""), ("ness", "")),
-    *(("ion", ""), ("ion", "e"), ("able", ""), ("able", "e"), ("al", ""), ("y", ""), ("n't", ""), ("'ll", "")),
-)
+# What an English word may have in place of its end, by that end.
+_ENDINGS = {
+    "": "'s s es ed ing ly er est ment ness ion able al y n't 'll",
+    "e": "ed ing er est ion able",
+    "le": "ly",
+    "y": "ies ied",
+}
 _MIN_STEM = 3  # letters
 
 
@@ -47,7 +38,7 @@ def usual_words(encode: Callable[[str], Sequence[int]]) -> Callable[[str], bool]
 
 def _stems(word: str) -> Iterator[str]:
     yield word
-    for ending, instead in _ENDINGS:
+    for ending, instead in ((ending, end) for end, endings in _ENDINGS.items() for ending in endings.split()):
         stem = word.removesuffix(ending)
         if len(word) > len(stem) >= _MIN_STEM:
             yield stem + instead

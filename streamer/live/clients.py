@@ -28,8 +28,7 @@ from streamer.whisper.model import WhisperModel
 # Bytes of chance in the name of a session: who knows it can go on with the stream, so nobody must be able to guess it.
 SESSION_NAME_BYTES = 24
 
-# A message is decoded in pieces of at most so many bytes and half a second, as there is room for them: at 4 kHz a
-# message of 1 MiB is 8 MB of samples.
+# A message is decoded in pieces of at most so many bytes and half a second: at 4 kHz, 1 MiB becomes 8 MB of samples.
 MAX_DECODE_BYTES = 65_536
 
 # Where all places are taken, who has sent nothing for so long has to leave for a newcomer.
@@ -194,10 +193,7 @@ class ClientStreams:
 
 
 class ClientStream:
-    """One client's audio on its way to text (see `server.interfaces.ClientStream`).
-
-    Made, and used, on the server's loop.
-    """
+    """One client's audio on its way to text (see `server.interfaces.ClientStream`), used on the server's loop."""
 
     def __init__(
         self,
@@ -210,11 +206,7 @@ class ClientStream:
         on_keep: Callable[[], None],
         on_leave: Callable[[], None],
     ) -> None:
-        """Serve a session that is at work.
-
-        `choose` turns options into settings, or raises ConfigError; `on_keep` is called when the connection broke,
-        `on_leave` when the client is gone.
-        """
+        """Serve a session. `choose` may raise ConfigError; `on_keep`: the connection broke; `on_leave`: at the end."""
         self._runner = runner
         self.feed = log
         self._pcm = pcm

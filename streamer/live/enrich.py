@@ -3,6 +3,7 @@
 Everything here is off unless the settings ask for it, and no caption waits for it.
 """
 
+import logging
 import math
 import weakref
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun
 from streamer.correct.corrector import Corrector
+from streamer.correct.failing import Failing
 from streamer.correct.pipeline import Corrections
 from streamer.correct.second_pass import Readers, SecondPass
 from streamer.correct.spelling import Glossary, Spelling
@@ -30,36 +32,30 @@ from streamer.stream.settings import SessionSettings
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
+logger = logging.getLogger(__name__)
+
 
 class Enrichment:
     """What the settings ask for, ready for any number of sessions."""
 
     def __init__(self, settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> None:
         """Read and load what is asked for. Raises StreamerError where that cannot be."""
+        # What does not work for now: `enrichment` in /healthz.
+        self.failing = Failing()
         correctors = _correctors(settings, model, engine)
         self.speakers: SpeakersOfSessions | None = None
         if settings.speakers.enabled:
-            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings))
+            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.failing)
         # Seconds after a final beyond which nobody wants what is found out of it.
         self.deadline_s = settings.correction.deadline_s
         needed = correctors or self.speakers is not None
-        self.corrections = Corrections(correctors, deadline_s=self.deadline_s) if needed else None
+        self.corrections = Corrections(correctors, deadline_s=self.deadline_s, failing=self.failing) if needed else None
         for corrector in correctors:
             if isinstance(corrector, SecondPass):
                 corrector.readers.add_done_callback(self._tell_of_loading)
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
-        self.translations = Translations(settings, model, engine.is_free_for)
-
-    @property
-    def failing(self) -> str:
-        """Why something of it does not work, in a line; empty where all does."""
-        failing = dict(self.corrections.failing) if self.corrections is not None else {}
-        if self.translations.failing:
-            failing["translation"] = self.translations.failing
-        if self.speakers is not None and self.speakers.failing:
-            failing["speakers"] = self.speakers.failing
-        return "; ".join(f"{name}: {why}" for name, why in failing.items())
+        self.translations = Translations(settings, model, engine.is_free_for, self.failing)
 
     def reload(self) -> None:
         """Read again what may have changed. Raises ConfigError, and goes on as before."""
@@ -71,8 +67,8 @@ class Enrichment:
         return EnrichedSession(self, log, runner)
 
     def _tell_of_loading(self, readers: "Future[Readers]") -> None:
-        if (error := readers.exception()) and self.corrections is not None:
-            self.corrections.fail(SecondPass.name, str(error))
+        if isinstance(error := readers.exception(), Exception):
+            self.failing.add(SecondPass.name, error)
 
 
 class EnrichedSession:
@@ -88,7 +84,9 @@ class EnrichedSession:
         self._finals = corrections.follow(log, self._read, self._settings) if corrections is not None else None
         self._speakers: SpeakersOfSession | None = None
         if enrichment.speakers is not None and self._finals is not None:
-            self._speakers = SpeakersOfSession(enrichment.speakers, log, self._ring, self._heard, self._finals.relabel)
+            self._speakers = SpeakersOfSession(
+                enrichment.speakers, log, self._ring, self._read, self._heard, self._finals.relabel
+            )
             hearing = self._speakers.hearing
             self._finals.label = lambda word: label_word(word, hearing)
         self._translated = TranslatedSession(enrichment.translations, log, self._read, self._translation_s)
@@ -96,7 +94,10 @@ class EnrichedSession:
     def label(self, event: Event) -> Event:
         """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
         for part in (self._spelling, self._speakers):
-            event = event if part is None else part.label(event)
+            try:
+                event = event if part is None else part.label(event)
+            except Exception:  # no caption is lost for what is added to it
+                logger.exception("nothing was added to a %s event", event.type)
         return event
 
     def finish(self, then: Callable[[], object]) -> None:
@@ -148,7 +149,7 @@ def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedW
                 model=wanted.to_model,
                 api_key=wanted.api_key,
                 deadline_s=wanted.deadline_s,
-                terms=[] if glossary is None else glossary.texts,
+                terms=lambda: glossary.texts if glossary is not None else (),  # those of now: it may be read again
             )
         )
     if glossary is not None:

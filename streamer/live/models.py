@@ -91,10 +91,7 @@ class Models:
         return known
 
     def get(self, known: Known) -> WhisperModel:
-        """Return a model, loaded; those used longest ago leave where there is no room for it.
-
-        Raises BusyError where there is none, and what `load_model` raises.
-        """
+        """Return a model, loaded; others leave where there is no room. Raises BusyError, and what `load` raises."""
         model = self._loaded.pop(known.path, None)
         if model is None and self._own is not None and known.path == self._own_path:
             model = self._own.twin()

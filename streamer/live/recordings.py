@@ -18,7 +18,8 @@ from typing import Any, Self
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
-from streamer.correct.spelling import Glossary, Spelling
+from streamer.correct.corrector import RecordingCorrector
+from streamer.correct.spelling import Glossary
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
@@ -35,8 +36,7 @@ logger = logging.getLogger(__name__)
 PATIENCE_S = 2.0
 PATIENCE = 4.0
 
-# From one look at the live sessions to the next.
-LOOK_S = 0.005
+LOOK_S = 0.005  # from one look at the live sessions to the next
 
 
 class Recordings:
@@ -143,25 +143,22 @@ class Recordings:
         def found(language: str, probabilities: object) -> None:
             job.language = language
 
-        n_times = 0
+        def heard(position_samples: int) -> None:
+            job.duration_s = position_samples / SAMPLE_RATE
 
         def read() -> Iterator[Float32Array]:
-            nonlocal n_times
-            n_times += 1
             # What a truncated file holds counts.
             with contextlib.suppress(TruncatedAudioError):
                 for block in read_audio(job.path):
-                    if n_times == 1:
-                        job.duration_s += len(block) / SAMPLE_RATE
                     self._wait_turn(job)
                     yield block
 
-        spelling = None if self._glossary is None else Spelling(self._glossary)
-        segments = transcribe_segments(model, read, resolved, on_language=found)
+        corrector = RecordingCorrector([self._glossary] if self._glossary is not None else [], decoding.task)
+        segments = transcribe_segments(model, read, resolved, on_progress=heard, on_language=found)
         for segment, final in with_finals(segments, decoding, model.tokenizer):
             job.put(
                 RecordedSegment(
-                    final=final if spelling is None else spelling.spelled(final),
+                    final=corrector.corrected(final),
                     seek=segment.seek,
                     tokens=segment.tokens,
                     temperature=segment.temperature,
@@ -184,15 +181,13 @@ class Recordings:
 
 
 class Job:
-    """A recording on its way to text; made and iterated on the server's loop.
-
-    See `server.interfaces.Transcription`.
-    """
+    """A recording on its way to text, made and iterated on the server's loop; see `server.interfaces.Transcription`."""
 
     def __init__(self, recordings: Recordings, path: Path, options: RecordingOptions, known: Known) -> None:
         self.path = path
         self.options = options
         self.known = known
+        self.model = known.shown  # its name
         self.duration_s = 0.0
         self.language = ""
         self.closed = False
@@ -204,11 +199,6 @@ class Job:
         self._begin_s: float | None = None
         self._end_s: float | None = None
         self._waited_s = 0.0
-
-    @property
-    def model(self) -> str:
-        """Name of the model that is used."""
-        return self.known.shown
 
     @property
     def work_s(self) -> float:

@@ -11,8 +11,10 @@ import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.ring import Overrun, RingBuffer
+from streamer.audio.ring import RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.correct.failing import Failing
+from streamer.correct.pipeline import ReadAudio
 from streamer.events import Event, Final, Speakers, Speech, Word
 from streamer.settings.apply import gate_settings
 from streamer.settings.table import Settings
@@ -65,11 +67,10 @@ def label_word(word: Word, hearing: Hearing) -> Word:
 class SpeakersOfSessions:
     """The thread that hears who speaks. Any thread may call any method."""
 
-    def __init__(self, vector_of: VectorOf, known: Mapping[str, Float32Array]) -> None:
+    def __init__(self, vector_of: VectorOf, known: Mapping[str, Float32Array], failing: Failing) -> None:
         self._vector_of = vector_of
         self.known = known
-        # Why nobody can be told for now; empty where that works.
-        self.failing = ""
+        self._failing = failing
         # Set where there may be something to do.
         self.wake = threading.Event()
         # Those that there may be something to do for; a session that is given up goes at once.
@@ -91,12 +92,10 @@ class SpeakersOfSessions:
         """Return the vector of what is said; None where that is nothing, or cannot be told."""
         try:
             vector = self._vector_of(samples)
-        except Exception as error:
-            if not self.failing:
-                logger.exception("who speaks cannot be told for now")
-            self.failing = f"unexpected {type(error).__name__}: {error}"
+        except Exception as error:  # noqa: BLE001 - told there
+            self._failing.add("speakers", error)
             return None
-        self.failing = ""
+        self._failing.remove("speakers")
         return vector
 
     def _run(self) -> None:
@@ -105,8 +104,7 @@ class SpeakersOfSessions:
             self.wake.clear()
             while any(self._each(self._step)):  # a window each in turn
                 pass
-            for session in [session for session in tuple(self._ending) if session.over]:
-                self._ending.discard(session)
+            self._ending -= {session for session in tuple(self._ending) if session.over}
 
     def _each(self, do: Callable[["SpeakersOfSession"], bool]) -> list[bool]:
         done = []
@@ -136,12 +134,13 @@ class SpeakersOfSession:
         speakers: SpeakersOfSessions,
         log: EventLog,
         ring: RingBuffer,
+        audio: ReadAudio,
         heard: Callable[[], int],
         relabel: Callable[[int], object],
     ) -> None:
         """Hear who speaks from now on.
 
-        heard : returns up to which sample of the session speech was looked for
+        heard : returns up to which sample of the session speech was looked for; asked before its end
         relabel : called with the number of a final when its labels may be others than it has
         """
         self.hearing = Hearing(speakers.known)
@@ -149,6 +148,7 @@ class SpeakersOfSession:
         self._speakers = speakers
         self._log = log
         self._ring = ring
+        self._audio = audio
         self._heard = heard
         self._relabel = relabel
         # Where finals end whose labels may still change, in seconds, by their numbers; oldest first.
@@ -163,7 +163,7 @@ class SpeakersOfSession:
 
     def label(self, event: Event) -> Event:
         """Return a final with who says each word, from what is known by now. It waits for nothing."""
-        if isinstance(event, Speech):
+        if isinstance(event, Speech) and not self.over:
             turn = self.hearing.begin if event.state == "start" else self.hearing.end
             turn(round(event.time * SAMPLE_RATE))
             self._speakers.wake.set()
@@ -182,9 +182,10 @@ class SpeakersOfSession:
     def step(self) -> bool:
         """Do a little work; return whether there may be more."""
         late, has_ended = time.monotonic() > self._until_s, self._then is not None
-        window = None if late else self.hearing.next_window(min(self._heard(), self._ring.head))
+        head = self._ring.head if has_ended else min(self._heard(), self._ring.head)
+        window = None if late else self.hearing.next_window(head)
         if window is not None:
-            samples = self._read(window)
+            samples = self._audio(window[0] / SAMPLE_RATE, window[1] / SAMPLE_RATE)
             self.hearing.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
         for same in self.hearing.take_merged():
             self._log.append(Speakers(same=same))
@@ -211,14 +212,8 @@ class SpeakersOfSession:
             if end_s < recent[-1][1] - RECENT_S:
                 del self._recent[number]
 
-    def _read(self, window: tuple[int, int]) -> Float32Array | None:
-        try:
-            return self._ring.read(*window)
-        except Overrun:
-            return None
-
     def _take(self, event: Event) -> None:
-        if isinstance(event, Final) and event.words:
+        if isinstance(event, Final) and event.words and not self.over:
             self._recent[event.seq] = event.end
             self._speakers.wake.set()
 

@@ -5,7 +5,6 @@ buffers of its own, so that windows of captions wait for one call of a graph at 
 """
 
 import dataclasses
-import logging
 import math
 import time
 from collections.abc import Callable
@@ -13,12 +12,12 @@ from collections.abc import Callable
 from streamer.arrays import Float32Array
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.audio.mel import log_mel
+from streamer.correct.failing import Failing
 from streamer.correct.pipeline import Lane, ReadAudio, once
 from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.live.turns import Turns
-from streamer.outside import printable
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
@@ -26,8 +25,6 @@ from streamer.stream.runner import RETRY_S
 from streamer.stream.window import Request
 from streamer.stream.words import SENTENCE_ENDS
 from streamer.whisper.model import WhisperModel
-
-logger = logging.getLogger(__name__)
 
 # What Whisper translates into.
 ENGLISH = "en"
@@ -38,17 +35,21 @@ MAX_WAITING = 50
 # Of the translation before, what the model sees.
 PROMPT_CHARACTERS = 200
 
-LATE = "captions leave no time for it: what is late is left out"
+NAME = "translation"
+LATE = StreamerError("captions leave no time for it: what is late is left out")
 
 
 class Translations:
     """Translates for all sessions, one passage after another. Nothing takes memory before the first."""
 
-    def __init__(self, settings: Settings, model: WhisperModel, is_free_for: Callable[[float], bool]) -> None:
-        """Translate in the time that captions leave: `is_free_for` says whether they need none for so many seconds."""
-        # Why the newest passage was not translated, and whether the log was told of such a thing.
-        self.failing = ""
-        self._told = False
+    def __init__(
+        self, settings: Settings, model: WhisperModel, is_free_for: Callable[[float], bool], failing: Failing
+    ) -> None:
+        """Translate in the time that captions leave: `is_free_for` says whether they need none for so many seconds.
+
+        failing : takes why the newest passage was not translated
+        """
+        self.failing = failing
         # What passages go through, in a thread.
         self.lane = Lane("translate", MAX_WAITING)
         # Grammar, words and prompt are of the language that is spoken.
@@ -83,21 +84,11 @@ class Translations:
             encoder, decoder = self._twin
             encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
             hypothesis = decoder.decode(encoded, request)
-        except TimeoutError:
-            self.fail(LATE)
+        except Exception as error:  # noqa: BLE001 - told there
+            self.failing.add(NAME, LATE if isinstance(error, TimeoutError) else error)
             return ""
-        except StreamerError as error:
-            self.fail(str(error))
-            return ""
-        self.failing = ""
+        self.failing.remove(NAME)
         return "" if hypothesis.failed else "".join(word.text for word in hypothesis.words).strip()
-
-    def fail(self, why: str) -> None:
-        """Note, and tell once, that a passage is left out."""
-        self.failing = why
-        if not self._told:  # it may come and go with each sentence
-            logger.warning("not everything is translated: %s", printable(why))
-        self._told = True
 
 
 class TranslatedSession:
@@ -130,7 +121,7 @@ class TranslatedSession:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Speech) and event.state == "end":
-            self._ends_s.append(event.time)
+            self._ends_s = [*self._ends_s[-MAX_WAITING:], event.time]
         elif isinstance(event, Gap):
             self._close()
         elif isinstance(event, Final):
@@ -152,7 +143,7 @@ class TranslatedSession:
         self._until_s = until_s = time.monotonic() + patience_s
         samples = self._audio(finals[0].start, min(finals[-1].end, finals[0].start + CHUNK_LENGTH_S))
         if samples is None or not self._translations.lane.put(lambda: self._translate(finals[-1], samples, until_s)):
-            self._translations.fail(LATE)
+            self._translations.failing.add(NAME, LATE)
 
     def _translate(self, final: Final, samples: Float32Array, until_s: float) -> None:
         if self._log.closed:

@@ -57,6 +57,10 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     check_hotwords(decoding.hotwords)
     if settings.correction.glossary:
         read_terms(Path(settings.correction.glossary))
+    if settings.correction.to:
+        from streamer.sinks.completions import completions_url  # it takes 0.1 s, which others need not wait
+
+        completions_url(settings.correction.to)
     clip_seconds(decoding.clip_timestamps)
     if decoding.hallucination_silence_threshold is not None and not decoding.word_timestamps:
         raise ConfigError(

@@ -7,7 +7,7 @@ OpenVINO Model Server speak the same.
 import contextlib
 import json
 import urllib.parse
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -55,7 +55,7 @@ class ChatEndpoint:
         url : up to and including /v1
         timeout_s : silence after which a reply is given up
         """
-        self._url = _completions_url(url)
+        self._url = completions_url(url)
         if not (api_key.isascii() and api_key.isprintable()):
             raise ConfigError(
                 f"{names.section}.api_key has characters that no key has: expected printable ASCII; copy it again"
@@ -129,7 +129,8 @@ class ChatEndpoint:
         return f"{self.name} answered {status}{f' ({said:.300})' if said else ''}{remedy}"
 
 
-def _completions_url(url: str) -> httpx.URL:
+def completions_url(url: str) -> httpx.URL:
+    """Return where an endpoint is asked. Raises ConfigError where its address cannot be one."""
     try:
         _ = urllib.parse.urlsplit(url).port  # it refuses brackets and port numbers that httpx lets through
         parsed = httpx.URL(url)
@@ -230,19 +231,10 @@ async def _body(response: httpx.Response, limit_bytes: int) -> str:
 
 
 def _error_message(value: dict[str, Any]) -> str:
-    return next((one_line(text) for text in _error_texts(value)), one_line(json.dumps(value)))[:300]
-
-
-def _error_texts(value: dict[str, Any]) -> Iterator[str]:
-    """Yield what an error says, wherever servers put it."""
+    """Return what an error says, wherever servers put it."""
     inner = value.get("error")
-    for candidate in (
-        inner.get("message") if isinstance(inner, dict) else inner,
-        value.get("message"),
-        value.get("detail"),
-    ):
-        if isinstance(candidate, str) and candidate:
-            yield candidate
+    texts = (inner.get("message") if isinstance(inner, dict) else inner, value.get("message"), value.get("detail"))
+    return one_line(next((text for text in texts if isinstance(text, str) and text), json.dumps(value)))[:300]
 
 
 def _silence(error: httpx.TimeoutException) -> str:

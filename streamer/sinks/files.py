@@ -22,10 +22,7 @@ MAX_CHARS = 4 << 20
 
 
 class GrowingFile:
-    """A file of finals as they read by now.
-
-    What lies in its place is kept as `captions-1.srt`, or with the next number that is free.
-    """
+    """A file of finals as they read by now. What lies in its place is kept as `captions-1.srt`, or a later number."""
 
     def __init__(self, path: Path, options: SubtitleOptions) -> None:
         """Begin the file. Raises ConfigError where it cannot be written, or its ending is that of no format."""

@@ -34,10 +34,7 @@ _HEADER = "WEBVTT\nX-TIMESTAMP-MAP=MPEGTS:0,LOCAL:00:00:00.000\n\n"
 
 
 class Hls:
-    """A playlist and its segments, one each 6 s of audio, also where nobody speaks.
-
-    A segment is published when all that was said in it is final.
-    """
+    """A playlist and its segments, one each 6 s of audio; published when all that was said in it is final."""
 
     def __init__(
         self,
@@ -65,8 +62,7 @@ class Hls:
         self._speaking = False
         self._open_s: float | None = None
 
-        # How many segments are published, and the number of the first. It comes from the clock on the wall, so that
-        # numbers go on when the daemon starts again.
+        # Segments published, and the number of the first, from the clock on the wall: they go on after a restart.
         self._n_segments = 0
         self._first = 0
 

@@ -1,7 +1,4 @@
-"""Finals as stream captions of OBS Studio, and as the text of one of its sources.
-
-Source: obs-websocket's protocol 5 (rpcVersion 1); libobs, `caption_text_new`, for the longest caption.
-"""
+"""Finals as captions and text of OBS Studio. Source: obs-websocket's protocol 5; libobs, `caption_text_new`."""
 
 import base64
 import contextlib
@@ -34,10 +31,7 @@ class Obs:
     """A sink that connects when the session begins, and again when OBS was restarted."""
 
     def __init__(self, url: str, *, password: str = "", text_source: str = "") -> None:
-        """Prepare; with `text_source`, the name of a text source, each final becomes its text as well.
-
-        Raises ConfigError where the address, HOST:PORT or ws://HOST:PORT, is none.
-        """
+        """Prepare; each final also becomes the text of `text_source`. Raises ConfigError for what is no address."""
         self._url = url if "://" in url else f"ws://{url}"
         try:
             uri = parse_uri(self._url)
@@ -101,10 +95,7 @@ class Obs:
             self._n_told += 1
 
     def _request(self, name: str, data: dict[str, Any]) -> bool:
-        """Make a request; return whether it was carried out, False where OBS does not stream.
-
-        Raises RefusalError where OBS answers another error.
-        """
+        """Make a request; return whether it was carried out: not where OBS does not stream. Raises RefusalError."""
         connection = self._connected()
         self._n_requests += 1
         number = str(self._n_requests)

@@ -36,10 +36,7 @@ class Outputs:
     """All outputs of the daemon's own input."""
 
     def __init__(self, settings: OutputsSettings, lines: SubtitleOptions | None = None) -> None:
-        """Prepare what the settings name; nothing is sent yet. Raises ConfigError where something cannot be.
-
-        lines : how subtitles are laid out
-        """
+        """Prepare what the settings name, subtitles as `lines` say. Nothing is sent yet. Raises ConfigError."""
         # At which time of the clock the audio began, as each of the newest events has it, and as the most prompt of
         # them does: what a computer slept is left out of the audio, so that it changes.
         self._beginnings: deque[float] = deque(maxlen=CLOCK_EVENTS)
@@ -96,8 +93,7 @@ class Output:
         # Finals that the sink took, that are lost, and attempts that failed.
         self.n_sent = self.n_dropped = self.n_failures = 0
 
-        # Events that wait, oldest first, without the one that the thread is at; finals lost since the last that was
-        # taken. Guarded by the condition.
+        # Events that wait for the thread, oldest first; finals lost since the last taken. Guarded by the condition.
         self._waiting: deque[Event] = deque()
         self._n_lost = 0
         self._changed = threading.Condition()
@@ -218,10 +214,7 @@ class Output:
 
 
 def parse_target(text: str) -> tuple[str, str]:
-    """Read what `--to` names as its kind and its argument, such as `hls` and a directory; the argument may be empty.
-
-    Raises ConfigError. No message repeats an argument: it may be an address that is a secret.
-    """
+    """Read the kind and the argument of `--to`. Raises ConfigError, which repeats no argument: it may be a secret."""
     kind, _, argument = text.partition(":")
     if kind in KINDS:
         return kind, argument

@@ -38,10 +38,7 @@ class PostingSink:
         )
 
     def post(self, body: bytes, headers: Mapping[str, str], query: str = "") -> str:
-        """Post a body, with more parameters in the address, and return the beginning of the answer.
-
-        Raises PeerError where no answer comes, or one that asks to try again; RefusalError where it says no.
-        """
+        """Post a body, return the beginning of the answer. Raises PeerError where to try again, else RefusalError."""
         # Appended as text: the address is signed, and to be sent as it was given.
         more = f"{'&' if '?' in self._url else '?'}{query}" if query else ""
         return self._send("POST", self._url + more, body, headers)

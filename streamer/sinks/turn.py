@@ -1,7 +1,4 @@
-"""When it is the listener's turn: what was said is a question once its speaker has finished.
-
-Pure: told of a daemon's events and the time, by any clock in seconds, it says when there is a question.
-"""
+"""When it is the listener's turn: what was said is a question once its speaker has finished. Pure, told the time."""
 
 import math
 

@@ -31,8 +31,9 @@ class ClusterSettings:
     # is nearly so.
     sure_above: float = 0.55
     margin: float = 0.1
-    # Windows that are older are forgotten.
+    # Windows that are older are forgotten; beyond so many speakers, whoever was heard least.
     keep_s: float = 300.0
+    n_kept: int = 500
 
 
 @dataclass(slots=True, eq=False)
@@ -104,6 +105,9 @@ class Clusters:
             first, self._unconfirmed = self._unconfirmed, window
             if first is not None and float(first.vector @ window.vector) >= settings.sure_above:
                 self._n_new += 1
+                heard = [speaker for speaker in self.speakers if not speaker.enrolled]
+                if len(heard) >= settings.n_kept:
+                    self.speakers.remove(min(heard, key=lambda speaker: speaker.n_windows))
                 self.speakers.append(Speaker(f"S{self._n_new}", np.zeros_like(window.vector)))
                 self._count(first, self.speakers[-1])
                 self._count(window, self.speakers[-1])

@@ -15,7 +15,6 @@ class LocalAgreement:
         """Ask for `n_agreeing` hypotheses in a row that agree; with 1 each is believed at once."""
         # The last n - 1 hypotheses behind the settled words, newest last.
         self._partners: deque[tuple[str, ...]] = deque(maxlen=n_agreeing - 1)
-        self._n_partners = n_agreeing - 1
 
     def update(self, words: Sequence[str], n_eligible: int, n_certain: int = 0) -> int:
         """Take a new hypothesis behind the settled words; return how many of its first words are settled now.
@@ -23,15 +22,12 @@ class LocalAgreement:
         Words behind the first `n_eligible` were cut off by the end of the audio, or nearly: they do not settle, though
         they are remembered for the next comparison. The first `n_certain` settle whatever was said before.
         """
-        agreed = n_eligible if len(self._partners) == self._n_partners else 0
+        agreed = n_eligible if len(self._partners) == self._partners.maxlen else 0
         for partner in self._partners:
             agreed = min(agreed, _common_prefix(partner, words))
         agreed = max(agreed, n_certain)
         self._partners.append(tuple(words))
-        if agreed:
-            shortened = [partner[agreed:] for partner in self._partners]
-            self._partners.clear()
-            self._partners.extend(shortened)
+        self._partners = deque((partner[agreed:] for partner in self._partners), self._partners.maxlen)
         return agreed
 
     def reset(self) -> None:

@@ -8,15 +8,13 @@ from streamer.audio.constants import SAMPLE_RATE
 # How finely arrivals are told apart.
 STEP_S = 0.1
 
-# Audio this far ahead of the clock was not spoken while it was sent: it comes from a recording. Live audio is ahead by
-# what is sent at a time.
+# Audio this far ahead of the clock comes from a recording. Live audio is ahead by what is sent at a time.
 RECORDED_AHEAD_S = 3.0
 
 # A lead that is not renewed is forgotten at this rate: clocks differ by a ten thousandth, which is seconds in a day.
 FORGOTTEN_S_PER_S = 0.005
 
-# Audio that comes late, after a while without any, makes up for no longer a while: who sends more at once than has been
-# said in it sends a recording.
+# Audio that comes late makes up for no longer a while without any: who sends more than was said in it, a recording.
 MOST_MADE_UP_FOR_S = 30.0
 
 
@@ -38,15 +36,11 @@ class Arrivals:
         self._noted_s: float | None = None
         self._held_back = False
 
-        # Up to here the audio comes from a recording: when it came it was too far ahead of the clock to be live. -1
-        # where none does.
+        # Up to here the audio came too far ahead of the clock to be live: from a recording. -1 where none does.
         self._recorded_until = -1
 
     def note(self, head: int, now_s: float, *, held_back: bool = False) -> None:
-        """Note that there are `head` samples at a time; both only grow.
-
-        held_back : whether the sender has to wait for room, so that it cannot be ahead of the clock
-        """
+        """Note that there are `head` samples at a time; both only grow. A `held_back` sender has to wait for room."""
         with self._lock:
             self._note_lead(head, now_s, held_back=held_back)
             if self._steps and now_s - self._steps[-1][0] < STEP_S:

@@ -24,15 +24,9 @@ Encoded = TypeVar("Encoded")
 EncodedOut = TypeVar("EncodedOut", covariant=True)
 EncodedIn = TypeVar("EncodedIn", contravariant=True)
 
-# How long a thread sleeps at most before it looks again: at the clock, or should a wake-up be missed.
-IDLE_S = 0.5
-
-# Time from one pass of a session to the next up to which captions still count as live, unless told otherwise.
-MAX_PACE_S = 2.0
-
-# Share of the machine's time above which finals get no second look: it would be somebody else's time. Who is alone has
-# more.
-MAX_RETRY_LOAD = 0.5
+IDLE_S = 0.5  # how long a thread sleeps at most before it looks again: at the clock, or should a wake-up be missed
+MAX_PACE_S = 2.0  # from one pass of a session to the next, up to which captions count as live, unless told otherwise
+MAX_RETRY_LOAD = 0.5  # share of the machine's time above which finals get no second look: it is somebody else's time
 
 
 class Encoder(Protocol[EncodedOut]):

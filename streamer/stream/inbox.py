@@ -30,10 +30,7 @@ class Inbox:
         return len(self._commands)
 
     def put(self, command: Command) -> None:
-        """Add a command, in place of one of the same name within the same chunk of audio.
-
-        So whoever sends no end of commands with hardly any audio between them does not fill the memory.
-        """
+        """Add a command, in place of one of its name within a chunk of audio: no end of them fills the memory."""
         with self._lock:
             for i in reversed(range(len(self._commands))):
                 waiting = self._commands[i]

@@ -7,18 +7,14 @@ from collections import deque
 from collections.abc import Collection
 from dataclasses import dataclass
 
-# Share of each thread's time that may be given away; the rest is for passes that take longer than most.
-MAX_LOAD = 0.9
+MAX_LOAD = 0.9  # share of each thread's time that may be given away; the rest is for passes that take long
 
 # Passes that the cost of one is taken from; with fewer than the least, nothing is known yet.
 N_PASSES = 32
 MIN_PASSES = 3
 
-# Time in which it shows that a session is silent: what was heard longer ago weighs less than a third.
-ACTIVITY_S = 30.0
-
-# Who sends nothing for no longer than this is still sending.
-HESITATION_S = 2.0
+ACTIVITY_S = 30.0  # in which it shows that a session is silent: what was heard longer ago weighs less than a third
+HESITATION_S = 2.0  # who sends nothing for no longer is still sending
 
 
 class Activity:
@@ -43,8 +39,7 @@ class Activity:
 class Load:
     """What sessions need, were each transcribed as rarely as is acceptable."""
 
-    # Share of the time that listening, encoding and decoding take; above 1 captions cannot be had at that pace. 0 while
-    # nothing is known.
+    # Share of the time that all work takes; above 1 captions cannot be had at that pace. 0 while nothing is known.
     ratio: float
 
     # Sessions that speak without a pause for which there is time, at least one; None while nothing is known.
@@ -58,8 +53,7 @@ class Load:
 class Pass:
     """What a pass took, and what it was over."""
 
-    # Seconds since the pass before it in which a thread was at work: two at once count once, as they may share a
-    # processor.
+    # Seconds since the last pass with a thread at work: two at once count once, as they may share a processor.
     busy_s: float
 
     # Seconds that each of the two took.
@@ -75,10 +69,7 @@ class Pass:
     new_s: float
 
     def cost_s(self, pace_s: float) -> float:
-        """Return what it would have cost, had it come `pace_s` after the one before it.
-
-        Passes that come more rarely hear more at a time, and each token that is new takes a call of the decoder.
-        """
+        """Return what it would have cost `pace_s` after the last: a new token takes a call of the decoder."""
         if not self.n_calls:
             return self.busy_s
         n_more = max(0.0, pace_s - self.new_s) * self.n_tokens / self.window_s

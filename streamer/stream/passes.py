@@ -15,19 +15,15 @@ from streamer.stream.window import Window
 # Silence this long is a pause: what was said before it is complete. (Stops, such as the t in "at ten", are shorter.)
 PAUSE_SAMPLES = SAMPLE_RATE // 4
 
-# After silence this long it is worth waiting for whether it becomes a pause.
-HESITATION_SAMPLES = SAMPLE_RATE // 10
+HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long it is worth waiting for whether it becomes a pause
 
 # Passes come no more often than so many times as much new audio comes as one costs, up to this much audio: words are
 # seen sooner where passes are cheap, and the machine is not kept busy for it.
 EASE = 2.5
 EASY_SAMPLES = SAMPLE_RATE
 
-# A pass that costs as much is expensive: its window is kept short.
-EXPENSIVE_SAMPLES = SAMPLE_RATE // 5
-
-# Speech that waits shares a window with what follows, unless a silence longer than this lies between.
-MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE
+EXPENSIVE_SAMPLES = SAMPLE_RATE // 5  # a pass that costs as much is expensive: its window is kept short
+MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # between two stretches of speech that share a window
 
 
 class State(Enum):
@@ -50,8 +46,7 @@ class Stretch:
     number: int
     start: int
 
-    # Where the next window begins, on the grid of the spectrogram's frames; where it would, had it not moved on within
-    # the segment.
+    # Where the next window begins, on the spectrogram's grid; where it would, had it not moved on within the segment.
     window_start: int
     segment_window_start: int
     state: State = State.OPEN
@@ -217,10 +212,7 @@ class Passes:
         return max(0, min(rest, PAUSE_SAMPLES - silence))
 
     def next_window(self, first_word: int, now_s: float) -> Window | None:
-        """Return the audio to transcribe next, None where nothing is due.
-
-        first_word : number of the first settled word that lies in it
-        """
+        """Return the audio to transcribe next, None where none is due; `first_word` is the first settled one in it."""
         if not self.due():
             return None
         self._join_waiting()
@@ -253,10 +245,7 @@ class Passes:
         return min(self.heard if stretch.open else stretch.end, stretch.window_start + N_SAMPLES)
 
     def _join_waiting(self) -> None:
-        """Let one window take in all the speech that waits and fits: where time is short, each saves a pass.
-
-        What is still being said has a pass of its own, unless that costs so much that the two had better share one.
-        """
+        """Let one window take in all speech that waits and fits; what is still being said, where passes cost much."""
         first = self._stretches[0]
         while len(self._stretches) > 1 and not first.open:
             following = self._stretches[1]

@@ -41,27 +41,17 @@ logger = logging.getLogger(__name__)
 # Audio that has waited for too long is given up in pieces of at least this, since each piece ends a segment.
 MIN_SHED_SAMPLES = 2 * SAMPLE_RATE
 
-# Least distance kept from where the buffer is being overwritten.
-OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE
-
-# Recorded audio looked at for speech at a time, so that it does not keep the others waiting. Live audio is looked at
-# up to its end, so that a window shows all there is.
+# Recorded audio looked at for speech at a time, so that the others need not wait. Live audio is looked at to its end.
 MAX_CHUNKS_A_TURN = 64
 
 # With less room than this in the buffer its sender has to wait: who sends so much at a time does so at once.
 HELD_BACK_SAMPLES = 5 * SAMPLE_RATE
 
-# Silence that is written at a time in place of audio that was lost.
-SILENCE_SAMPLES = SAMPLE_RATE
-
-# How long it is known when audio came, where no audio waits for too long.
-ARRIVALS_KEPT_S = 60.0
-
-# How often a session looks at the clock while nothing comes.
-TICK_S = 0.5
-
-# Seconds that a live session may spend on a better text for a final.
-RETRY_S = 2.0
+OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE  # least distance kept from where the buffer is being overwritten
+SILENCE_SAMPLES = SAMPLE_RATE  # written at a time in place of audio that was lost
+ARRIVALS_KEPT_S = 60.0  # how long it is known when audio came, where no audio waits for too long
+TICK_S = 0.5  # how often a session looks at the clock while nothing comes
+RETRY_S = 2.0  # that a live session may spend on a better text for a final
 
 
 class AudioKind(Enum):
@@ -96,8 +86,7 @@ class EngineStats:
     # Seconds of audio that were told to be lost, by reason; that came in, lost or not, by whose it is.
     gap_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
     audio_s: dict[str, float] = field(default_factory=lambda: {"own": 0.0, "client": 0.0})
-    # Called with the seconds that each pass took, and with the type of event that first shows a word of live audio and
-    # the seconds since that audio came.
+    # Called with the seconds that a pass took; with the event that first shows live audio, and its age.
     on_encode: Callable[[float], object] = lambda cost_s: None
     on_decode: Callable[[float], object] = lambda cost_s: None
     on_delay: Callable[[str, float], object] = lambda event_type, delay_s: None

@@ -62,7 +62,7 @@ class Session:
         # When audio was heard last, in seconds of the caller's clock.
         self._heard_s = 0.0
         # Whether the audio has ended.
-        self._ended = False
+        self.ended = False
 
     def change(self, settings: SessionSettings) -> None:
         self._settings = settings
@@ -71,13 +71,9 @@ class Session:
         self._transcript.change(settings)
 
     @property
-    def ended(self) -> bool:
-        return self._ended
-
-    @property
     def finished(self) -> bool:
         """Whether the audio has ended and everything that was said is final."""
-        return self._ended and self._passes.current is None
+        return self.ended and self._passes.current is None
 
     @property
     def paused(self) -> bool:
@@ -121,7 +117,7 @@ class Session:
     def finish(self, end: int) -> list[Event]:
         """The audio ends at `end`: what is being said is over."""
         self._passes.heard = max(self._passes.heard, end)
-        self._ended, self._missing = True, False
+        self.ended, self._missing = True, False
         return self.resume() if self.paused else self._end_speech()
 
     def flush(self) -> list[Event]:
@@ -191,7 +187,7 @@ class Session:
         session._losses, session._outage = self._losses, True
         session._flushes = self._flushes
         session._told_until, session._paused_from = self._told_until, self._paused_from
-        session._ended = self._ended
+        session.ended = self.ended
         if self._passes.current is not None:
             # Not even what is known could be told.
             session._add_loss(max(self._told_until, self._passes.current.start), start, "device")

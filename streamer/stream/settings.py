@@ -7,10 +7,7 @@ from streamer.stream.gate import GateSettings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecodeOptions:
-    """What a session chose of how its windows are decoded.
-
-    Hashable: what is made of it is kept for the windows that follow.
-    """
+    """What a session chose of how its windows are decoded. Hashable: what is made of it is kept for later windows."""
 
     initial_prompt: str = ""  # text that the model sees before the first window, as if it had been said
     hotwords: tuple[str, ...] = ()  # words and phrases that are made likelier while they are being spelled

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
-from streamer.events import Final, Partial, Word, seconds
+from streamer.events import Final, Partial, seconds
 from streamer.stream.agreement import LocalAgreement
 from streamer.stream.settings import SessionSettings
 from streamer.stream.window import Request, Window
@@ -21,13 +21,13 @@ from streamer.stream.words import (
     CLAUSE_ENDS,
     MIN_REREAD_WORDS,
     SENTENCE_ENDS,
-    HeardWord,
     between,
     event_words,
     find_reread,
     mean_log_prob,
+    placed,
 )
-from streamer.whisper.result import Hypothesis
+from streamer.whisper.result import Hypothesis, TimedWord
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not settle.
 CUT_OFF_SAMPLES = SAMPLE_RATE // 5
@@ -47,30 +47,20 @@ INVENTED_SAMPLES = SAMPLE_RATE // 10
 # the first reads again the second, which hears more, often does not.
 MAX_REREADING_PASSES = 2
 
-# Words of the last final that a window keeps after a cut. Three are enough for the decoder to find its place.
-N_ANCHOR_WORDS = 3
+N_ANCHOR_WORDS = 3  # of the last final that a window keeps after a cut: enough for the decoder to find its place
 
 # Settled words that a window keeps which moves on within a segment: these may have been settled in haste.
 N_KEPT_WORDS = 3
 MAX_KEPT_WORDS = 6
 
-# An anchor that reaches further back than this is no use: there was a pause, or a word was misplaced.
-MAX_ANCHOR_SAMPLES = 5 * SAMPLE_RATE
+MAX_ANCHOR_SAMPLES = 5 * SAMPLE_RATE  # further back, an anchor is no use: there was a pause, or a word was misplaced
+MAX_ANCHOR_TOKENS = 50  # more are a loop, or text without spaces: they would leave little room for what follows
+ANCHOR_MARGIN_SAMPLES = SAMPLE_RATE // 10  # audio kept before an anchor's first word, as good as word times are
 
-# An anchor of more tokens is a loop, or text without spaces: it would leave little room for what follows.
-MAX_ANCHOR_TOKENS = 50
+MAX_WINDOW_SAMPLES = N_SAMPLES - 2 * SAMPLE_RATE  # is cut even where nothing was settled: it cannot grow beyond 30 s
+FORCED_CUT_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of such a window stay unsettled
 
-# Audio kept before the first word of the anchor: word times are good to about a tenth of a second.
-ANCHOR_MARGIN_SAMPLES = SAMPLE_RATE // 10
-
-# A window this long is cut even where nothing was settled, because it cannot grow beyond 30 s.
-MAX_WINDOW_SAMPLES = N_SAMPLES - 2 * SAMPLE_RATE
-
-# Words that end within this of the end of such a window stay unsettled.
-FORCED_CUT_MARGIN_SAMPLES = 2 * SAMPLE_RATE
-
-# Settled tokens with which a window is cut however short it is: half of the decoder's context is for a text, and
-# nobody says as much in 30 s.
+# Settled tokens with which a window is cut, however short: half of the decoder's context is for a text.
 MAX_SETTLED_TOKENS = 200
 
 # Text of earlier finals that goes into the prompt, in characters; the decoder trims it to what its context allows.
@@ -96,7 +86,7 @@ class _Text:
     segment_start: int
 
     # Settled words, numbered from `n_forgotten` on; the first `n_final` (counted from the beginning) are final.
-    words: list[HeardWord] = field(default_factory=list)
+    words: list[TimedWord] = field(default_factory=list)
     n_forgotten: int = 0
     n_final: int = 0
 
@@ -104,7 +94,7 @@ class _Text:
     first_word: int = 0
 
     # Unsettled words of the newest hypothesis.
-    tail: list[HeardWord] = field(default_factory=list)
+    tail: list[TimedWord] = field(default_factory=list)
 
     # How many of these, from the first on, are new: those behind them the decoder read again, or went on from there.
     n_new: int = 0
@@ -127,7 +117,7 @@ class _Text:
     loops: bool = False
 
     # The tail of the newest hypothesis that could be trusted, and of how many settled and final words it was the tail.
-    trusted_tail: tuple[HeardWord, ...] = ()
+    trusted_tail: tuple[TimedWord, ...] = ()
     trusted_at: tuple[int, int] = (0, 0)
 
     # The newest partial, so that the same is not said twice, and how many words had settled by then: the segment
@@ -139,7 +129,7 @@ class _Text:
     def n_settled(self) -> int:
         return self.n_forgotten + len(self.words)
 
-    def settled_from(self, number: int) -> list[HeardWord]:
+    def settled_from(self, number: int) -> list[TimedWord]:
         """Return the settled words from a number on."""
         return self.words[max(0, number - self.n_forgotten) :]
 
@@ -149,7 +139,7 @@ class _Text:
         None where they are no use: far-away words would keep the window from moving on, endless ones the decoder.
         """
         anchor = self.settled_from(first)[: max(0, end - first)]
-        begin = anchor[0].start - ANCHOR_MARGIN_SAMPLES if anchor else position
+        begin = anchor[0].start_samples - ANCHOR_MARGIN_SAMPLES if anchor else position
         n_tokens = sum(len(word.tokens) for word in anchor)
         return None if position - begin > MAX_ANCHOR_SAMPLES or n_tokens > MAX_ANCHOR_TOKENS else begin
 
@@ -165,7 +155,7 @@ class _Text:
                 rest,
                 text=begun.text + rest.text,
                 tokens=begun.tokens + rest.tokens,
-                start=begun.start,
+                start_samples=begun.start_samples,
                 log_prob=begun.log_prob + rest.log_prob,
             )
             self.tail_writes_on = False
@@ -275,7 +265,7 @@ class Transcript:
         text = self._text
         new = text.tail[: text.n_new]
         limit = window.end - CUT_OFF_SAMPLES
-        n_eligible = next((i for i, word in enumerate(new) if word.end > limit), len(new))
+        n_eligible = next((i for i, word in enumerate(new) if word.end_samples > limit), len(new))
         words = [word.text for word in text.tail]
         text.settle(self._agreement.update(words, n_eligible, self._count_certain(new, window)))
         text.trusted_tail, text.trusted_at = tuple(text.tail), (text.n_settled, text.n_final)
@@ -300,7 +290,7 @@ class Transcript:
         text = self._text
         text.settle(text.n_new)
         # A word that is read twice is placed too early or too late; it was heard as far as the decoder looked for it.
-        heard = [max(word.end, word.attended) for word in text.words[-1:]]
+        heard = [max(word.end_samples, word.attended_samples) for word in text.words[-1:]]
         position = min(max([text.segment_start, *heard]), end)
         text.tail, text.tail_writes_on, text.rereads, text.n_rereading = [], False, False, 0
         self._agreement.reset()
@@ -341,8 +331,8 @@ class Transcript:
         if not places:
             return None
         # At the widest gap: a window that begins within speech is harder to read.
-        first = text.n_forgotten + max(places, key=lambda i: (words[i].start - words[i - 1].end, i))
-        start = text.anchor_start(first, text.n_settled, text.words[-1].end)
+        first = text.n_forgotten + max(places, key=lambda i: (words[i].start_samples - words[i - 1].end_samples, i))
+        start = text.anchor_start(first, text.n_settled, text.words[-1].end_samples)
         if start is not None:
             text.first_word = first
         return start
@@ -363,7 +353,7 @@ class Transcript:
             text="".join(word.text for word in words).lstrip(),
             # Without a space at its end: a final that ends there ends without it.
             stable=len("".join(word.text for word in settled).strip()),
-            words=self._event_words(words, len(settled), window.end),
+            words=event_words(words, len(settled), text.segment_start, window.end),
         )
         if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
             return None
@@ -427,7 +417,7 @@ class Transcript:
         text.tail, text.tail_writes_on = [], False
         position = 0  # tokens of the hypothesis that were looked at
         for timed in hypothesis.words:
-            word = HeardWord.of(timed, window)
+            word = placed(timed, window)
             owned = owners[position : position + len(word.tokens)]
             position += len(word.tokens)
             if not owned:
@@ -439,8 +429,8 @@ class Transcript:
             settled = text.words[owned[0]]
             text.words[owned[0]] = replace(
                 settled,
-                start=word.start,
-                end=word.end,
+                start_samples=word.start_samples,
+                end_samples=word.end_samples,
                 probability=word.probability,
                 log_prob=word.log_prob * len(settled.tokens) / len(word.tokens),
             )
@@ -448,24 +438,22 @@ class Transcript:
                 # The decoder wrote on at the last word: "President" has become "President's".
                 rest, n_rest = word.text[len(known) :], len(word.tokens) - len(owned)
                 log_prob = word.log_prob * n_rest / len(word.tokens)
+                own = word.tokens[-n_rest:]
                 text.tail.append(
-                    replace(word, text=rest, tokens=word.tokens[-n_rest:], start=word.end, log_prob=log_prob)
+                    replace(word, text=rest, tokens=own, start_samples=word.end_samples, log_prob=log_prob)
                 )
                 text.tail_writes_on = True
-        while text.tail and text.tail[-1].start > window.end - INVENTED_SAMPLES:
+        while text.tail and text.tail[-1].start_samples > window.end - INVENTED_SAMPLES:
             text.tail.pop()
         if self._is_silence(hypothesis):
             text.tail = []
         text.tail_writes_on = text.tail_writes_on and bool(text.tail)
 
     def _find_new(self, window: Window) -> None:
-        """Tell new words of the tail from those that the decoder read again.
-
-        What it read again does not settle. Where it did nothing else up to its end, nothing new was heard there.
-        """
+        """Tell new words of the tail from those that the decoder read again, which do not settle, and at its end go."""
         text = self._text
         # What the settled words were heard by counts from when they settled.
-        reach = text.words[-1].attended if text.words and window.first_word < text.n_settled else 0
+        reach = text.words[-1].attended_samples if text.words and window.first_word < text.n_settled else 0
         stretch = find_reread(text.tail, reach)
         text.n_new = stretch.start
         # Of one word it is not known before the next comes.
@@ -482,13 +470,16 @@ class Transcript:
             word.likelihood < LIKELY_PROBABILITY for word in hypothesis.words
         )
 
-    def _count_certain(self, words: Sequence[HeardWord], window: Window) -> int:
+    def _count_certain(self, words: Sequence[TimedWord], window: Window) -> int:
         """Count the first words that settle at once, whatever was said before."""
         if self._settings.policy != "alignatt":
             return 0
         limit = window.end if window.pause else window.end - self._margin
         for i, word in enumerate(words):
-            if max(word.attended, word.end) > limit or word.likelihood < self._settings.commit_probability:
+            if (
+                max(word.attended_samples, word.end_samples) > limit
+                or word.likelihood < self._settings.commit_probability
+            ):
                 return i
         return len(words)
 
@@ -503,8 +494,7 @@ class Transcript:
         """
         text, trim_after = self._text, self._trim_after
         open_words = text.settled_from(text.n_final)
-        # Stable words that were told belong to this segment. The last settled word stays: the decoder might still
-        # write on at it.
+        # Stable words that were told belong to this segment. The decoder might still write on at the last settled one.
         candidates = range(max(0, text.n_told_stable - text.n_final - 1), len(open_words) - 1)
         if crowded and candidates:
             i = candidates[-1]
@@ -514,24 +504,24 @@ class Transcript:
                 if length >= from_samples and open_words[i].text.endswith(ends):
                     return text.n_final + i + 1, between(open_words[i], open_words[i + 1])
         if candidates and (full or length >= trim_after):
-            i = max(candidates, key=lambda i: (open_words[i + 1].start - open_words[i].end, i))
+            i = max(candidates, key=lambda i: (open_words[i + 1].start_samples - open_words[i].end_samples, i))
             return text.n_final + i + 1, between(open_words[i], open_words[i + 1])
         if open_words and (full or crowded or length >= trim_after * 3 // 2):
             # Nothing settles any more. A shorter window is easier to agree on.
             last = open_words[-1]
-            return text.n_settled, between(last, text.tail[0]) if text.tail else last.end
+            return text.n_settled, between(last, text.tail[0]) if text.tail else last.end_samples
         return None
 
     def _force_cut(self, window: Window, middle: int) -> tuple[int, int]:
         """Settle what the newest hypothesis says, all but its end, and cut behind it, beyond `middle`."""
         text = self._text
         limit = window.end - FORCED_CUT_MARGIN_SAMPLES
-        text.settle(next((i for i, word in enumerate(text.tail[: text.n_new]) if word.end > limit), text.n_new))
+        text.settle(next((i for i, word in enumerate(text.tail[: text.n_new]) if word.end_samples > limit), text.n_new))
         self._agreement.reset()
-        if text.n_settled > text.n_final and text.words[-1].end >= middle:
-            return text.n_settled, text.words[-1].end
+        if text.n_settled > text.n_final and text.words[-1].end_samples >= middle:
+            return text.n_settled, text.words[-1].end_samples
         # Nothing was heard for long.
-        following = text.tail[0].start if text.tail else limit
+        following = text.tail[0].start_samples if text.tail else limit
         return text.n_settled, max(middle, min(following, limit))
 
     def _cut(self, window: Window, n_final: int, position: int) -> Cut:
@@ -554,7 +544,7 @@ class Transcript:
         text.n_forgotten += n_old
         return Cut(final, min(begin, position))
 
-    def _final(self, words: Sequence[HeardWord], end: int) -> Final:
+    def _final(self, words: Sequence[TimedWord], end: int) -> Final:
         text = self._text
         said = "".join(word.text for word in words)
         self._said = (self._said + said)[-PROMPT_CHARACTERS:]
@@ -564,7 +554,7 @@ class Transcript:
             start=seconds(text.segment_start),
             end=seconds(end),
             text=said.strip(),
-            words=self._event_words(words, len(words), end),
+            words=event_words(words, len(words), text.segment_start, end),
             language=text.language or text.newest_language or self.language,
             no_speech_prob=round(text.no_speech_prob, 4),
             avg_logprob=round(min(0.0, mean_log_prob(words) if words else text.avg_logprob), 4),
@@ -573,21 +563,15 @@ class Transcript:
         text.partial = None
         return final
 
-    def _event_words(self, words: Sequence[HeardWord], n_stable: int, end: int) -> tuple[Word, ...]:
-        return event_words(words, n_stable, self._text.segment_start, end)
-
     def _count_shown(self, window: Window, n_settled: int, trusted: bool) -> int:
-        """Count the unsettled words that are fit to be seen: those that will probably stay.
-
-        Words at the very end of the audio are guessed from their beginnings; what is on screen already stays there.
-        """
+        """Count the unsettled words that will probably stay: the last are guessed; what is on screen stays there."""
         text = self._text
         if not self._settings.show_probability:
             return len(text.tail)
         seen = text.partial.words[n_settled:] if text.partial is not None else ()
         limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
         for i, word in enumerate(text.tail):
-            least = self._settings.show_probability if word.end <= limit else CUT_OFF_PROBABILITY
+            least = self._settings.show_probability if word.end_samples <= limit else CUT_OFF_PROBABILITY
             likely = trusted and word.likelihood >= least
             if not likely and not (i < len(seen) and seen[i].word == word.text):
                 return i

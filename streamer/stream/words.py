@@ -1,8 +1,7 @@
 """Words with their places in a session's audio. Positions are absolute samples."""
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Word, seconds
@@ -18,37 +17,15 @@ SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
 CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
 
 
-@dataclass(frozen=True, slots=True)
-class HeardWord:
-    """A word and where it was heard."""
-
-    text: str
-    tokens: tuple[int, ...]
-    start: int
-    end: int
-
-    # How far into the audio the decoder had to look for it.
-    attended: int
-
-    # Mean of its tokens' probabilities, and the sum of their logarithms.
-    probability: float
-    log_prob: float
-
-    @property
-    def likelihood(self) -> float:
-        """Geometric mean of its tokens' probabilities: one unlikely token makes an unlikely word."""
-        return math.exp(self.log_prob / max(1, len(self.tokens)))
-
-    @classmethod
-    def of(cls, word: TimedWord, window: Window) -> "HeardWord":
-        """Return a word of a window's hypothesis at its place, which lies within the window."""
-        start = min(window.start + max(0, word.start_samples), window.end)
-        end = min(max(start, window.start + word.end_samples), window.end)
-        attended = min(window.start + word.attended_samples, window.end)
-        return cls(word.text, word.tokens, start, end, attended, word.probability, word.log_prob)
+def placed(word: TimedWord, window: Window) -> TimedWord:
+    """Return a word of a window's hypothesis at its place in the session, which lies within the window."""
+    start = min(window.start + max(0, word.start_samples), window.end)
+    end = min(max(start, window.start + word.end_samples), window.end)
+    attended = min(window.start + word.attended_samples, window.end)
+    return replace(word, start_samples=start, end_samples=end, attended_samples=attended)
 
 
-def find_reread(words: Sequence[HeardWord], reach: int) -> range:
+def find_reread(words: Sequence[TimedWord], reach: int) -> range:
     """Find the first stretch of words for which the decoder read again what it had read.
 
     That is told by where it looked, and not by the text: what is said twice is read in two places.
@@ -60,33 +37,33 @@ def find_reread(words: Sequence[HeardWord], reach: int) -> range:
     """
     first = 0
     while first < len(words):
-        behind = next((i for i in range(first, len(words)) if words[i].attended > reach), len(words))
+        behind = next((i for i in range(first, len(words)) if words[i].attended_samples > reach), len(words))
         several = behind - first >= MIN_REREAD_WORDS or behind == len(words)
-        if several and any(word.attended < reach - REREAD_SAMPLES for word in words[first:behind]):
+        if several and any(word.attended_samples < reach - REREAD_SAMPLES for word in words[first:behind]):
             return range(first, behind)
         if behind < len(words):
-            reach = words[behind].attended
+            reach = words[behind].attended_samples
         first = behind + 1
     return range(len(words), len(words))
 
 
-def between(left: HeardWord, right: HeardWord) -> int:
+def between(left: TimedWord, right: TimedWord) -> int:
     """Return the position in the middle between two words."""
-    return (left.end + right.start) // 2
+    return (left.end_samples + right.start_samples) // 2
 
 
-def mean_log_prob(words: Sequence[HeardWord]) -> float:
+def mean_log_prob(words: Sequence[TimedWord]) -> float:
     """Return the mean log-probability of the tokens of some words, of which there must be one; no less than -100."""
     return max(-100.0, sum(word.log_prob for word in words) / max(1, sum(len(word.tokens) for word in words)))
 
 
-def event_words(words: Sequence[HeardWord], n_stable: int, start: int, end: int) -> tuple[Word, ...]:
+def event_words(words: Sequence[TimedWord], n_stable: int, start: int, end: int) -> tuple[Word, ...]:
     """Turn words into those of an event, in order and within its bounds."""
     result: list[Word] = []
     earliest = start
     for i, word in enumerate(words):
-        begin = min(max(word.start, earliest), end)
-        earliest = min(max(word.end, begin), end)
+        begin = min(max(word.start_samples, earliest), end)
+        earliest = min(max(word.end_samples, begin), end)
         result.append(
             Word(
                 word=word.text,

@@ -9,9 +9,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import FRAMES_PER_SECOND
 from streamer.errors import ConfigError
 
-# How much louder the one who speaks is.
-LOUDER = 1.1
-
+LOUDER = 1.1  # how much the one who speaks is
 UNKNOWN_SPEAKER = "?"
 
 
@@ -25,13 +23,7 @@ class ChannelLoudness:
         self._n_heard = 0
 
     def add(self, samples: Float32Array, sample_rate: int) -> None:
-        """Hear further audio.
-
-        samples : shape = (n, 2)
-            At the recording's own rate, always the same.
-
-        Raises ConfigError where there are not two channels.
-        """
+        """Hear samples, shape (n, 2), always at the same rate. Raises ConfigError where there are not two channels."""
         n_samples, n_channels = samples.shape
         if n_channels != 2:
             raise ConfigError(

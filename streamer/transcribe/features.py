@@ -10,7 +10,7 @@ import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES, N_SAMPLES
-from streamer.audio.mel import LogMelFile, log_mel_recording
+from streamer.audio.mel import LogMelFile
 from streamer.transcribe.speech import Span, SpeechFinder
 
 # Begins to read a recording: blocks of 16 kHz mono, shape (n,), the same each time.
@@ -34,21 +34,11 @@ class Features:
         clips : start, end, start, end, ... of what is heard, in seconds; the last end may be missing
         finder : finds the speech in the clips, which alone is heard then
         """
-        # Frames from one to before another, at most 3000, shape (n_mels, n).
-        self._frames: Callable[[int, int], Float32Array]
-        if isinstance(audio, np.ndarray):
-            mel = log_mel_recording(np.pad(audio, (0, N_SAMPLES)), n_mels)
-            # Of the recording.
-            self.n_samples = len(audio)
-            self._frames = lambda start, end: mel[:, start:end]
-            self._silence = float(mel.min())
-            if finder:
-                finder.hear(audio)
-        else:
-            file = LogMelFile(_heard(audio, finder), n_mels, padding_samples=N_SAMPLES)
-            self.n_samples = file.n_samples
-            self._frames = file.frames
-            self._silence = file.silence
+        read = (lambda: [audio]) if isinstance(audio, np.ndarray) else audio
+        on_block = finder.hear if finder else lambda block: None
+        self._mel = LogMelFile(read, n_mels, padding_samples=N_SAMPLES, on_block=on_block)
+        # Of the recording.
+        self.n_samples = self._mel.n_samples
         # First frame of each clip and the one behind its last: of the recording, or of what is put together.
         self.clips = list(clip_frames(clips, self.n_samples // HOP_LENGTH))
         self.speech = finder.finish(self.n_samples // HOP_LENGTH, self.clips) if finder else None
@@ -65,7 +55,7 @@ class Features:
         """Return the first 30 s, shape (n_mels, 3000), with the silence behind a shorter recording."""
         if self.speech:
             return self.padded(self.frames(0, min(N_FRAMES, self.n_frames)), silence=True)
-        return self._frames(0, N_FRAMES)
+        return self._mel.frames(0, N_FRAMES)
 
     def window(self, begin: int, length: int) -> Float32Array:
         """Return the `length` frames from `begin` on, shape (n_mels, 3000)."""
@@ -77,33 +67,18 @@ class Features:
     def frames(self, begin: int, end: int) -> Float32Array:
         """Return frames, at most 3000, shape (n_mels, n); none before those that were asked for last."""
         if self.speech is None:
-            return self._frames(begin, end)
+            return self._mel.frames(begin, end)
         self._kept = self._kept[:, begin - self._kept_begin :]
         self._kept_begin = begin
         missing = self.speech.pieces(begin + self._kept.shape[1], end)
-        self._kept = np.concatenate([self._kept, *(self._frames(*piece) for piece in missing)], axis=1)
+        self._kept = np.concatenate([self._kept, *(self._mel.frames(*piece) for piece in missing)], axis=1)
         return self._kept[:, : end - begin]
 
     def padded(self, frames: Float32Array, *, silence: bool) -> Float32Array:
         """Return frames with zeros or silence behind them, shape (n_mels, 3000)."""
-        mel = np.full((len(frames), N_FRAMES), self._silence if silence else 0.0, dtype=np.float32)
+        mel = np.full((len(frames), N_FRAMES), self._mel.silence if silence else 0.0, dtype=np.float32)
         mel[:, : frames.shape[1]] = frames
         return mel
-
-
-def _heard(read: Read, finder: SpeechFinder | None) -> Read:
-    """Have speech found in a recording the first time that it is read."""
-    n_times = 0
-
-    def blocks() -> Iterator[Float32Array]:
-        nonlocal n_times
-        n_times += 1
-        for block in read():
-            if finder is not None and n_times == 1:
-                finder.hear(block)
-            yield block
-
-    return blocks
 
 
 def clip_frames(timestamps: Sequence[float], n_frames: int) -> Iterator[Span]:

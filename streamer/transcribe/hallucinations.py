@@ -1,7 +1,4 @@
-"""Text that was made up over silence: known by words that are too long, too short or unlikely, and passed over.
-
-Source: openai-whisper's `transcribe.py` (`hallucination_silence_threshold`).
-"""
+"""Text made up over silence: words too long, too short or unlikely. Source: openai-whisper's `transcribe.py`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,22 +11,13 @@ from streamer.whisper.result import TimedWord
 # As in the reference, whatever the settings say.
 _PUNCTUATION = DecodingSettings().prepend_punctuations + DecodingSettings().append_punctuations
 
-# Words at the beginning of a segment that are looked at.
-_FIRST_WORDS = 8
-
-# A likely word is likelier, and between so long, in seconds.
-_LEAST_PROBABILITY = 0.15
+_FIRST_WORDS = 8  # at the beginning of a segment that are looked at
+_LEAST_PROBABILITY = 0.15  # of a word that is likely
 _SHORTEST_S = 0.133
 _LONGEST_S = 2.0
-
-# Points for each second that a word is shorter than the shortest.
-_POINTS_FOR_SHORTNESS = 15.0
-
-# Points of a segment that is made up, whatever its length.
-_MOST_POINTS = 3.0
-
-# Text this near to the window's ends, in samples, counts as beside silence: nobody knows what is beyond.
-_NEAR_END_SAMPLES = 2 * SAMPLE_RATE
+_POINTS_FOR_SHORTNESS = 15.0  # for each second that a word is shorter than the shortest
+_MOST_POINTS = 3.0  # of a segment that is made up, whatever its length
+_NEAR_END_SAMPLES = 2 * SAMPLE_RATE  # from the window's ends, text counts as beside silence: nobody knows what follows
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""Transcription of a whole recording: window after window, each from where the one before was heard to.
-
-Source: openai-whisper's `transcribe.py`. What is heard, and where the next window begins, is as there.
-"""
+"""Transcription of a whole recording, window after window. Source: openai-whisper's `transcribe.py`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
@@ -67,10 +64,7 @@ def transcribe_segments(
     on_progress: Callable[[int], None] = lambda position_samples: None,
     on_language: OnLanguage = lambda language, probabilities: None,
 ) -> Iterator[Segment]:
-    """Transcribe a recording; see `transcribe`.
-
-    Yields the segments that have a length and a text, with their tokens.
-    """
+    """Yield the segments of a recording that have a length and a text, with their tokens; see `transcribe`."""
     tokenizer = model.tokenizer
     task = decoding.settings.task
     tasks = ("transcribe", "translate") if task == "both" else (task,)
@@ -107,10 +101,7 @@ def transcribe_segments(
 def _hear_windows(
     model: WhisperModel, features: Features, texts: Sequence[Text]
 ) -> Iterator[tuple[list[Segment], int]]:
-    """Hear window after window, each from where the one before was heard to.
-
-    Yields the segments of each, and the frame that all is heard to.
-    """
+    """Hear window after window; yield the segments of each, and the frame up to which all is heard."""
     for start, end in features.clips:
         seek = start
         while seek < end:

@@ -1,7 +1,4 @@
-"""The segments of a window: what its tokens say between two timestamps.
-
-Source: openai-whisper's `transcribe.py`.
-"""
+"""The segments of a window: what its tokens say between two timestamps, as openai-whisper's `transcribe.py` has it."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -79,10 +79,7 @@ class Speech:
                 yield piece
 
     def windows(self) -> list[Span]:
-        """Cut all of it into windows of up to 30 s: at a silence where there is one, else where speech is least likely.
-
-        None is shorter than 15 s but the last.
-        """
+        """Cut all of it into windows of 15 to 30 s, but the last: at a silence, else where speech is least likely."""
         cuts = [0]
         while self.n_frames - cuts[-1] > N_FRAMES:
             earliest, latest = cuts[-1] + N_FRAMES // 2, cuts[-1] + N_FRAMES
@@ -95,10 +92,7 @@ class Speech:
         return self._moved(frame * HOP_LENGTH, self._span(frame * HOP_LENGTH))
 
     def place(self, segment: Segment) -> None:
-        """Move a segment from the clock of what is put together to the recording's.
-
-        No word lies in two spans: it is in that of its middle, and the segment begins and ends with its words.
-        """
+        """Move a segment to the recording's clock: each word to the span of its middle, its ends to its words'."""
         spans = [self._span((word.start_samples + word.end_samples) // 2) for word in segment.words]
         first = max(self._span(segment.start_samples), spans[0] if spans else 0)
         last = max(first, bisect_left(self._starts, -(-segment.end_samples // HOP_LENGTH)) - 1)

@@ -1,7 +1,4 @@
-"""A text of a recording, as it grows window by window.
-
-Source: openai-whisper's `transcribe.py`.
-"""
+"""A text of a recording, as it grows window by window. Source: openai-whisper's `transcribe.py`."""
 
 import dataclasses
 import math
@@ -12,21 +9,14 @@ from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.settings.apply import ResolvedDecoding
 from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
-from streamer.whisper.decode.fallback import (
-    FallbackOptions,
-    at_temperature,
-    compression_ratio,
-    decode_with_fallback,
-    has_failed,
-)
+from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import TokenDecoder, drawer
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
-# Above this temperature a text was drawn too wildly to be continued.
-MAX_TEMPERATURE = 0.5
+MAX_TEMPERATURE = 0.5  # above it a text was drawn too wildly to be continued
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,19 +75,10 @@ class Text:
 
         Returns the segments that have a length and a text, and how many frames to go on by.
         """
-        tokenizer = self._model.tokenizer
-        if decoded is None:
-            decoded = self._decode(encoded, self._decoding.fallback)
-        elif len(self._decoding.fallback.temperatures) > 1:
-            ratio = compression_ratio(tokenizer.decode(decoded.tokens).strip())
-            if has_failed(decoded, ratio, self._decoding.fallback):
-                _, *hotter = self._decoding.fallback.temperatures
-                decoded = self._decode(
-                    encoded, dataclasses.replace(self._decoding.fallback, temperatures=tuple(hotter))
-                )
+        decoded = self._decode(encoded, decoded)
         if self._is_silence(decoded):
             return [], window.length
-        time_begin = tokenizer.special.timestamp_begin
+        time_begin = self._model.tokenizer.special.timestamp_begin
         segments, advance = split_segments(decoded.tokens, time_begin, window.length, alone=self._alone)
         if until is not None:
             segments = [segment for segment in segments if segment.start_samples < until * HOP_LENGTH]
@@ -122,8 +103,8 @@ class Text:
     def _options(self) -> WindowOptions:
         return dataclasses.replace(self._window_options, prompt=self._history.prompt())
 
-    def _decode(self, encoded: EncodedWindow, fallback: FallbackOptions) -> DecodedWindow:
-        options = self._options()
+    def _decode(self, encoded: EncodedWindow, first: DecodedWindow | None) -> DecodedWindow:
+        options, fallback = self._options(), self._decoding.fallback
         return self._model.run(
             lambda runtime: decode_with_fallback(
                 runtime.decoder_of(encoded),
@@ -132,6 +113,7 @@ class Text:
                 options,
                 fallback,
                 draw=self._draw,
+                first=first,
             )
         )
 
@@ -211,11 +193,7 @@ class History:
     """What was said so far, as the prompt of the next window."""
 
     def __init__(self, initial: Sequence[int], n_text_ctx: int, *, carried: bool, conditioned: bool) -> None:
-        """Start with those of the initial prompt.
-
-        carried : whether the initial prompt is in each prompt
-        conditioned : whether the text of the window before is in a prompt
-        """
+        """Start with an initial prompt, in each if `carried`; where `conditioned`, the window before is in it, too."""
         self._carried = carried
         self._conditioned = conditioned
         self._n_initial = len(initial)

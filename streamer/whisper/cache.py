@@ -31,11 +31,9 @@ UNUSED_AFTER_S = 90 * 24 * 3600.0
 MOST_BYTES = 4 << 30
 USED_NOW_S = 24 * 3600.0
 
-# Kind of an entry for graphs that were read in another process and did no harm there.
-READ = "READ"
-
-# Kind of an entry for what `models verify` measured of a model's words.
-WORDS = "WORDS"
+# Kinds of entries that hold no compiled graph.
+READ = "READ"  # for graphs that were read in another process and did no harm there
+WORDS = "WORDS"  # for what `models verify` measured of a model's words
 
 # Entries that are ours: a device or a kind, and a digest.
 _NAME = re.compile(r"(NPU|GPU|CPU|READ|WORDS)[.\w]*-[0-9a-f]{16}")

@@ -7,31 +7,19 @@ from pathlib import Path
 from streamer.audio.constants import N_FRAMES, exact_div
 from streamer.errors import ModelError
 
-# Narrowest and widest sizes that are accepted, up to twice large-v3's. A file that announces more is broken or hostile.
-_LIMITS = {
-    "n_mels": (1, 256),
-    "n_audio_ctx": (1, 1500),
-    "n_audio_state": (1, 2560),
-    "n_audio_head": (1, 40),
-    "n_audio_layer": (1, 64),
-    "n_vocab": (1, 131_072),
-    "n_text_ctx": (32, 448),  # room for the start of a transcript and some text
-    "n_text_state": (1, 2560),
-    "n_text_head": (1, 40),
-    "n_text_layer": (1, 64),
-}
-
-_HUGGINGFACE_NAMES = {
-    "n_mels": "num_mel_bins",
-    "n_audio_ctx": "max_source_positions",
-    "n_audio_state": "d_model",
-    "n_audio_head": "encoder_attention_heads",
-    "n_audio_layer": "encoder_layers",
-    "n_vocab": "vocab_size",
-    "n_text_ctx": "max_target_positions",
-    "n_text_state": "d_model",
-    "n_text_head": "decoder_attention_heads",
-    "n_text_layer": "decoder_layers",
+# Of each size Hugging Face's name, and the narrowest and widest that are accepted, up to twice large-v3's: a file that
+# announces more is broken or hostile.
+_SIZES = {
+    "n_mels": ("num_mel_bins", 1, 256),
+    "n_audio_ctx": ("max_source_positions", 1, 1500),
+    "n_audio_state": ("d_model", 1, 2560),
+    "n_audio_head": ("encoder_attention_heads", 1, 40),
+    "n_audio_layer": ("encoder_layers", 1, 64),
+    "n_vocab": ("vocab_size", 1, 131_072),
+    "n_text_ctx": ("max_target_positions", 32, 448),  # room for the start of a transcript and some text
+    "n_text_state": ("d_model", 1, 2560),
+    "n_text_head": ("decoder_attention_heads", 1, 40),
+    "n_text_layer": ("decoder_layers", 1, 64),
 }
 
 # Decoder heads, each by its layer and its place there.
@@ -68,26 +56,20 @@ class ModelDimensions:
 
     @classmethod
     def from_huggingface(cls, config: Mapping[str, object], path: Path) -> "ModelDimensions":
-        """Read the dimensions from a Hugging Face `config.json`.
-
-        Raises ModelError where one is missing, not a whole number, or not a Whisper model's.
-        """
-        return cls._read(config, _HUGGINGFACE_NAMES, path)
+        """Read a Hugging Face `config.json`. Raises ModelError where a size is missing, or not a Whisper model's."""
+        return cls._read(config, {name: published for name, (published, _, _) in _SIZES.items()}, path)
 
     @classmethod
     def from_openai(cls, dims: Mapping[str, object], path: Path) -> "ModelDimensions":
-        """Read the dimensions under openai-whisper's own names (`dims` of a `.pt`, MLX's `config.json`, ggml's header).
-
-        Raises ModelError where one is missing, not a whole number, or not a Whisper model's.
-        """
-        return cls._read(dims, {name: name for name in _LIMITS}, path)
+        """Read openai-whisper's own names (`.pt`, MLX's `config.json`, ggml's header); raises as `from_huggingface`."""
+        return cls._read(dims, {name: name for name in _SIZES}, path)
 
     @classmethod
     def _read(cls, source: Mapping[str, object], keys: Mapping[str, str], path: Path) -> "ModelDimensions":
         values: dict[str, int] = {}
         for name, key in keys.items():
             value = source.get(key)
-            low, high = _LIMITS[name]
+            _, low, high = _SIZES[name]
             if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
                 raise ModelError(
                     f"{path} has {key} {value!r:.60}: expected a whole number from {low} to {high};"

@@ -2,7 +2,8 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,6 +22,16 @@ _EXPECTED = (
 )
 
 
+@contextmanager
+def readable(path: Path, expected: str = "a file that you may read") -> Iterator[None]:
+    """Turn what the system says of a file into a ModelError."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{error.filename or path!s:.500}"
+        raise ModelError(f"{where} cannot be read ({error.strerror}): expected {expected}") from None
+
+
 def read_text(path: Path, max_bytes: int, expected: str) -> str:
     """Read a file of UTF-8 text of up to `max_bytes`.
 
@@ -29,15 +40,14 @@ def read_text(path: Path, max_bytes: int, expected: str) -> str:
     Raises ModelError where it is missing, larger, no text, or may not be read.
     """
     shown = f"{path!s:.500}"
-    try:
-        if path.exists() and not path.is_file():  # reading a pipe would wait
-            raise ModelError(f"{shown} is no file: {expected}")
-        with path.open("rb") as file:
-            data = file.read(max_bytes + 1)
-    except (FileNotFoundError, ValueError):  # a name with a zero byte is a ValueError
-        raise ModelError(f"{shown} is missing: {expected}") from None
-    except OSError as error:
-        raise ModelError(f"{shown} cannot be read ({error.strerror}): expected a file that you may read") from None
+    with readable(path):
+        try:
+            if path.exists() and not path.is_file():  # reading a pipe would wait
+                raise ModelError(f"{shown} is no file: {expected}")
+            with path.open("rb") as file:
+                data = file.read(max_bytes + 1)
+        except (FileNotFoundError, ValueError):  # a name with a zero byte is a ValueError
+            raise ModelError(f"{shown} is missing: {expected}") from None
     if len(data) > max_bytes:
         raise ModelError(f"{shown} has more than {max_bytes >> 20} MiB, and is not what its name says: fetch it again")
     try:

@@ -19,14 +19,10 @@ from streamer.whisper.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-# Text begins within the first second.
-MAX_INITIAL_TIMESTAMP_INDEX = 50  # steps of 20 ms
-
-# Shortest window, in seconds, that graphs are made for.
-MIN_WINDOW_S = 2
-
-# Beyond all layers and heads of any Whisper.
-MAX_HEAD_INDEX = 64
+MAX_INITIAL_TIMESTAMP_INDEX = 50  # steps of 20 ms: text begins within the first second
+MIN_WINDOW_S = 2  # shortest window that graphs are made for
+MAX_HEAD_INDEX = 64  # beyond all layers and heads of any Whisper
+MAX_BEAMS = 16  # each takes memory and time; nobody has gained from more
 
 # What is written but not spoken. Suppressed where it is one token, alone or behind a space.
 _SYMBOLS = (
@@ -41,10 +37,6 @@ _MUSIC = "♩♪♫♬♭♮♯"
 
 # Marks that may stand inside of a word, but not begin one.
 _INSIDE_WORDS = (" -", " '")
-
-
-# Each beam takes memory and time; nobody has gained from more.
-MAX_BEAMS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

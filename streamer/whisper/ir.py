@@ -14,18 +14,12 @@ from xml.parsers import expat
 import openvino as ov
 
 from streamer.errors import ModelError
+from streamer.whisper.files import readable
 
-# Largest graph that is read: the decoder of a large Whisper has some megabytes, without its weights.
-MAX_XML_BYTES = 64 << 20
-
-# Deepest element of a graph that is read. Without control flow it is 6.
-MAX_DEPTH = 32
-
-# Largest tensor inside of a graph, many times large-v3's.
-MAX_ELEMENTS = 1 << 32
-
-# Longest time that reading may take; some seconds are usual.
-READ_TIMEOUT_S = 300.0
+MAX_XML_BYTES = 64 << 20  # of a graph; the decoder of a large Whisper has some megabytes, without its weights
+MAX_DEPTH = 32  # of an element in a graph; without control flow it is 6
+MAX_ELEMENTS = 1 << 32  # of a tensor inside of a graph; many times large-v3's
+READ_TIMEOUT_S = 300.0  # some seconds are usual
 
 # Reads graphs and says nothing of errors: whoever started it reads them again to tell.
 _PROBE = """
@@ -96,7 +90,7 @@ def first_line(error: Exception) -> str:
 def _scan(path: Path) -> int:
     """Return the size of a graph's weights in bytes. Raises ModelError unless both files look as they should."""
     weights = path.with_suffix(".bin")
-    try:
+    with readable(path):
         if path.stat().st_size > MAX_XML_BYTES:
             raise ModelError(
                 f"{path} has more than {MAX_XML_BYTES >> 20} MiB: expected a graph of some megabytes; fetch it again"
@@ -107,10 +101,6 @@ def _scan(path: Path) -> int:
         n_bytes = weights.stat().st_size
         with weights.open("rb"):
             pass
-    except OSError as error:
-        raise ModelError(
-            f"{error.filename or path} cannot be read ({error.strerror}): expected a file that you may read"
-        ) from None
     if n_bytes < needed:
         raise ModelError(
             f"{weights} has {n_bytes} bytes, {path.name} needs {needed}: it is truncated, or of another graph; fetch"

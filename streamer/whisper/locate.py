@@ -9,10 +9,7 @@ from streamer.whisper.shipped import shipped
 
 
 def find_model(name: str) -> Path | None:
-    """Find a model on this machine: by its path, among those that came with the program, or among those downloaded.
-
-    Returns a directory or a checkpoint's file; None where there is none.
-    """
+    """Find a model, a directory or file, by its path, or among those shipped or downloaded; None: there is none."""
     if not name:
         return None  # as a path it would be the working directory
     try:
@@ -25,13 +22,12 @@ def find_model(name: str) -> Path | None:
 
 
 def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
-    """Find a model on this machine, else fetch it from the Hub.
-
-    Raises ModelError where there is no such model, PeerError where it cannot be fetched.
-    """
+    """Find a model here, else on the Hub. Raises ModelError where there is none, PeerError without a connection."""
     if found := find_model(name):
         return found
-    if _is_on_the_hub(name):
+    # A path into a directory that is here is a slip, not a repository.
+    is_path = "/" in name and Path(name.split("/")[0]).is_dir()
+    if cache.repository(name) is not None and not is_path:
         return fetch.pull(name, on_progress=on_progress)
     raise ModelError(
         f"there is no model {name!r:.200}: expected a directory, a checkpoint's file, OWNER/REPOSITORY on the Hub, or"
@@ -42,8 +38,3 @@ def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
 def name_of(path: Path, name: str) -> str:
     """Return what a model is called that was found under a name: a path's last part, else the name itself."""
     return path.resolve().name if Path(name).expanduser() == path else name
-
-
-def _is_on_the_hub(name: str) -> bool:
-    """Whether a name can be one of the Hub's. A path into a directory that is here is a slip, not a repository."""
-    return cache.repository(name) is not None and not ("/" in name and Path(name.split("/")[0]).is_dir())

@@ -9,7 +9,7 @@ N_BUFFERS = 2
 
 @dataclass(frozen=True, slots=True)
 class TimedWord:
-    """A word as Whisper writes it, with its tokens and its place in the window."""
+    """A word as Whisper writes it, with its tokens and its place in the window, or, once `placed`, in the session."""
 
     # Text with its leading space, punctuation and case.
     text: str
@@ -24,8 +24,7 @@ class TimedWord:
     # Arithmetic mean of its tokens' probabilities, 0 to 1.
     probability: float
 
-    # How far the decoder had to look for it, in samples from the start of the window (see `timing.attended_samples`);
-    # where nobody has measured it, its end.
+    # How far the decoder had to look for it (see `timing.attended_samples`); where that is not known, its end.
     attended_samples: int = -1
 
     # Sum of its tokens' log-probabilities, 0 at most; where nobody has added them up, as if all were equally probable.

@@ -1,7 +1,6 @@
 """Which of the formats of Whisper models a path holds, and all that is read from it before anything is compiled."""
 
-import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,7 +9,7 @@ from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ConfigError, ModelError, PeerError
 from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.files import read_json
+from streamer.whisper.files import read_json, readable
 from streamer.whisper.generation import GenerationConfig, default_generation, read_generation
 from streamer.whisper.graphs import foreign, saved
 from streamer.whisper.graphs.build import ModelGraphs
@@ -21,6 +20,8 @@ from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.weights import formats, lora
 from streamer.whisper.weights.checkpoint import Checkpoint
+
+_EXPECTED = "a model that you may read"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ def read_model(
 
     Raises ModelError where it is of no known format, or something is missing or broken.
     """
-    with _readable(path):
+    with readable(path, _EXPECTED):
         if lora_path is not None and holds_graphs(path):
             raise ModelError(
                 f"{path} holds graphs: expected a checkpoint, whose weights can take an adapter; convert the one that"
@@ -102,30 +103,16 @@ def read_model(
 
 def holds_graphs(path: Path) -> bool:
     """Tell whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
-    with _readable(path):
+    with readable(path, _EXPECTED):
         return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
 
 
 def load_checkpoint(path: Path, lora_path: Path | None = None) -> tuple[str, Checkpoint]:
-    """Load a checkpoint of any format, with an adapter in it; return the format's name too.
-
-    Raises ModelError where it is none, or one of the two is broken or does not fit the other.
-    """
-    with _readable(path):
+    """Load a checkpoint, with an adapter in it; return its format, too. Raises ModelError where one is unfit."""
+    with readable(path, _EXPECTED):
         format_, where = formats.find(path)
         checkpoint = format_.load(where)
         return format_.NAME, checkpoint if lora_path is None else lora.merged(checkpoint, lora_path)
-
-
-@contextlib.contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """Turn what the system says of a file or directory into a ModelError."""
-    try:
-        yield
-    except OSError as error:
-        raise ModelError(
-            f"{error.filename or path} cannot be read ({error.strerror}): expected a model that you may read"
-        ) from None
 
 
 def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_path: Path | None) -> ModelSource:

@@ -14,7 +14,7 @@ import whisper.audio
 from numpy.typing import NDArray
 
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RATE
-from streamer.audio.mel import LogMelFile, LogMelStream, log_mel, log_mel_recording, mel_filters
+from streamer.audio.mel import LogMelFile, LogMelStream, log_mel, mel_filters
 from streamer.errors import AudioFileError
 
 SPEECH = Path(__file__).parents[1] / "data" / "speech.flac"
@@ -176,6 +176,12 @@ def blocks_of(samples: Samples, block_samples: int) -> Callable[[], Iterator[Sam
     return lambda: (samples[first : first + block_samples] for first in range(0, len(samples), block_samples))
 
 
+def whole_of(file: LogMelFile) -> Samples:
+    """Return all frames of a recording, shape (n_mels, n_frames)."""
+    starts = range(0, file.n_frames, N_FRAMES)
+    return np.concatenate([file.frames(start, min(start + N_FRAMES, file.n_frames)) for start in starts], axis=1)
+
+
 # Every way in which the end of a recording can lie to the blocks of 3000 frames.
 LENGTHS = (
     *(0, 1, 160, N_SAMPLES - 1, N_SAMPLES, N_SAMPLES + 1, N_SAMPLES + 159, N_SAMPLES + 160, N_SAMPLES + 200),
@@ -188,7 +194,7 @@ LENGTHS = (
 def test_a_file_that_is_read_twice_gives_exactly_the_whole(n_samples: int) -> None:
     audio = white_noise(n_samples, seed=n_samples)
     audio[n_samples // 2 :] *= 1e-5
-    whole = log_mel_recording(audio, 80)
+    whole = whole_of(LogMelFile(lambda: [audio], 80))
     for block_samples in (1600, 70_001, 1_000_000):
         file = LogMelFile(blocks_of(audio, block_samples), 80)
         assert (file.n_samples, file.n_frames) == (n_samples, whole.shape[1])
@@ -204,16 +210,12 @@ def test_a_padded_file_gives_what_openai_whisper_gives(n_samples: int) -> None:
     expected = whisper.audio.log_mel_spectrogram(torch.tensor(audio), padding=N_SAMPLES).numpy()
     assert file.n_samples == n_samples
     assert file.n_frames == expected.shape[1]
-    actual = np.concatenate(
-        [file.frames(start, min(start + N_FRAMES, file.n_frames)) for start in range(0, file.n_frames, N_FRAMES)],
-        axis=1,
-    )
-    np.testing.assert_allclose(actual, expected, rtol=0, atol=FLOAT32_TOLERANCE)
+    np.testing.assert_allclose(whole_of(file), expected, rtol=0, atol=FLOAT32_TOLERANCE)
 
 
 def test_a_file_is_read_again_only_where_somebody_goes_far_back() -> None:
     audio = white_noise(5 * N_SAMPLES)
-    whole = log_mel_recording(audio, 80)
+    whole = whole_of(LogMelFile(lambda: [audio], 80))
     n_readings = 0
 
     def read() -> Iterator[Samples]:

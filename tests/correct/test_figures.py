@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Heard, RecordingCorrector, text_of
 from streamer.correct.figures import Figures, figured
 from streamer.events import Final, Word
 
@@ -233,6 +233,26 @@ def test_numbers_with_a_pause_between_them_are_not_one() -> None:
 def test_a_final_without_numbers_keeps_its_very_words() -> None:
     said = heard((" nothing", 0.0, 1.0), (" here", 1.0, 2.0))
     assert all(a is b for a, b in zip(Figures().correct(said, 1.0), said.words, strict=True))
+
+
+def test_a_recording_is_told_in_figures_by_the_rules_of_the_language_of_its_text() -> None:
+    words = tuple(
+        Word(word=f" {word}", start=float(n), end=n + 1.0, probability=0.9, stable=True)
+        for n, word in enumerate(("the", "elf", "had", "elf", "friends"))
+    )
+    final = Final(
+        segment=1, start=0.0, end=5.0, text="the elf had elf friends", words=words, language="de", no_speech_prob=0.0,
+        avg_logprob=0.0,
+    )  # fmt: skip
+    assert RecordingCorrector([Figures()], "transcribe").corrected(final).text == "the 11 had 11 friends"
+    assert RecordingCorrector([Figures()], "translate").corrected(final) is final
+
+
+def test_a_number_of_a_recording_that_may_have_begun_in_the_final_before_stays_in_words() -> None:
+    correctors = RecordingCorrector([Figures()], "transcribe")
+    texts = ("In nineteen", "fifty-three it was.", "Fifty-three it was.")
+    said = [heard(*((f" {word}", float(n), n + 1.0) for n, word in enumerate(text.split()))).final for text in texts]
+    assert [correctors.corrected(final).text for final in said] == [*texts[:2], "53 it was."]
 
 
 @pytest.mark.parametrize(("before", "text"), [("", "it left in nineteen"), ("it left in nineteen", "fifty-three.")])

@@ -72,7 +72,7 @@ def make() -> Iterator[Make]:
 
     def make(url: str, *, deadline_s: float = WAIT_S, api_key: str = "", terms: Sequence[str] = ()) -> Correcting:
         clock = Clock()
-        model = LanguageModel(url, model="m", api_key=api_key, deadline_s=deadline_s, terms=terms, clock=clock)
+        model = LanguageModel(url, model="m", api_key=api_key, deadline_s=deadline_s, terms=lambda: terms, clock=clock)
         made.append(model)
         return Correcting(model, clock)
 
@@ -348,7 +348,7 @@ def test_captions_go_on_without_it_and_the_log_has_one_line(make: Make, caplog: 
         assert over.wait(WAIT_S)
     assert not any(isinstance(event, Revision) for event in events)
     assert [record.levelname for record in caplog.records if "language_model" in record.getMessage()] == ["WARNING"]
-    assert "cannot be reached" in corrections.failing["language_model"]
+    assert "cannot be reached" in corrections.failing.why["language_model"]
 
 
 @pytest.mark.slow

@@ -166,7 +166,7 @@ def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() 
     finals.finish(over.set)
     assert over.wait(WAIT_S)
     assert revisions(events) == [(1, "glossary", "b")]
-    assert corrections.failing == {"language_model": "the endpoint is away: start it"}
+    assert corrections.failing.why == {"language_model": "the endpoint is away: start it"}
 
 
 def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:

@@ -129,7 +129,7 @@ def test_the_reader_knows_the_deadline_and_what_is_late_is_dropped() -> None:
         raise TimeoutError
 
     revisions, corrections = told(second_pass(read, 0.5))
-    assert (revisions, corrections.n_late, corrections.failing) == ([], 1, {})
+    assert (revisions, corrections.failing.why) == ([], {})
     assert 0 < until[0] <= WAIT_S
 
 
@@ -142,7 +142,7 @@ def test_a_model_that_cannot_be_loaded_is_told_and_one_that_is_not_there_yet_is_
     with pytest.raises(StreamerError, match="no such model"):
         corrector.correct(final, WAIT_S)
     revisions, corrections = told(corrector)
-    assert (revisions, corrections.failing) == ([], {"second_pass": "there is no such model: fetch it"})
+    assert (revisions, corrections.failing.why) == ([], {"second_pass": "there is no such model: fetch it"})
 
 
 def test_a_model_that_fails_changes_nothing() -> None:
@@ -150,4 +150,4 @@ def test_a_model_that_fails_changes_nothing() -> None:
         raise StreamerError("the device is lost")
 
     revisions, corrections = told(second_pass(read, 0.5))
-    assert (revisions, corrections.failing) == ([], {"second_pass": "the device is lost"})
+    assert (revisions, corrections.failing.why) == ([], {"second_pass": "the device is lost"})

@@ -128,7 +128,7 @@ def test_a_term_of_which_a_part_had_settled_comes_as_a_correction(glossary: Glos
     assert event.text == "near pord draven hold."
     corrected = glossary.correct(Heard(event, event.words, (), lambda: None), 1.0)
     assert text_of(corrected) == "near Port Dravenholt."
-    assert [(word.start, word.end) for word in corrected[1:]] == [(1.0, 1.853), (1.853, 3.9)]
+    assert [(word.start, word.end) for word in corrected[1:]] == [(1.0, 1.773), (1.773, 3.9)]
 
 
 def test_another_segment_begins_anew_and_other_events_pass(glossary: Glossary) -> None:

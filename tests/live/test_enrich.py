@@ -7,6 +7,7 @@ from unittest.mock import MagicMock
 import msgspec
 import pytest
 
+from streamer.correct.language_model import LanguageModel
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Partial, Revision, Word
 from streamer.live.enrich import Enrichment
@@ -72,3 +73,26 @@ def test_a_glossary_with_errors_is_refused_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "terms.yaml").write_text("- {find: a}", encoding="utf-8")
     with pytest.raises(ConfigError, match=r"terms\.yaml:1"):
         enrichment_of(tmp_path / "terms.yaml")
+
+
+def test_an_event_to_which_nothing_can_be_added_is_published_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "terms.yaml").write_text("- Quorbix", encoding="utf-8")
+    enrichment = enrichment_of(tmp_path / "terms.yaml")
+    session = enrichment.open(EventLog("abc", 100), MagicMock())
+    assert enrichment.glossary is not None
+    enrichment.glossary._indexes = {}
+    event = Partial(segment=1, start=0.0, end=1.0, text="quarbex", stable=0, words=words("quarbex", 0))
+    assert session.label(event) is event
+
+
+def test_the_endpoint_is_told_the_terms_that_the_glossary_has_by_now(tmp_path: Path) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text("- Quorbix", encoding="utf-8")
+    wanted = CorrectionSettings(glossary=str(path), to="http://127.0.0.1:1/v1")
+    enrichment = Enrichment(Settings(correction=wanted), MagicMock(), MagicMock())
+    path.write_text("- Grafana", encoding="utf-8")
+    enrichment.reload()
+    assert enrichment.corrections is not None
+    (endpoint,) = enrichment.corrections.slow
+    assert isinstance(endpoint, LanguageModel)
+    assert list(endpoint._terms()) == ["Grafana"]

@@ -144,4 +144,4 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(cache_dir: P
     finals = " ".join(event.text for event in events if isinstance(event, Final))
     assert " the " not in finals
     assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
-    assert enrichment.failing == ""
+    assert str(enrichment.failing) == ""

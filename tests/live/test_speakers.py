@@ -13,7 +13,8 @@ from huggingface_hub import constants
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.audio.ring import RingBuffer
+from streamer.audio.ring import Overrun, RingBuffer
+from streamer.correct.failing import Failing
 from streamer.correct.pipeline import Corrections
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Revision, Speakers, Speech, Word
@@ -61,10 +62,20 @@ class Session:
         self.log = EventLog("abc", 100)
         self.log.subscribe(self.events.append)
         self.ring = RingBuffer(seconds * SAMPLE_RATE)
-        self.thread = SpeakersOfSessions(vector_of, {})
+        self.failing = Failing()
+        self.thread = SpeakersOfSessions(vector_of, {}, self.failing)
         self.finals = Corrections([], deadline_s=WAIT_S).follow(self.log, lambda start, end: None)
-        self.speakers = SpeakersOfSession(self.thread, self.log, self.ring, lambda: self.ring.head, self.finals.relabel)
+        self.is_heard = True
+        self.speakers = SpeakersOfSession(
+            self.thread, self.log, self.ring, self.audio, lambda: self.ring.head * self.is_heard, self.finals.relabel
+        )
         self.finals.label = lambda word: label_word(word, self.speakers.hearing)
+
+    def audio(self, start_s: float, end_s: float) -> Float32Array | None:
+        try:
+            return self.ring.read(round(start_s * SAMPLE_RATE), round(end_s * SAMPLE_RATE))
+        except Overrun:
+            return None
 
     def say(self, person: int, seconds: float) -> None:
         self.ring.write(np.full(round(seconds * SAMPLE_RATE), person / 100, dtype=np.float32))
@@ -96,8 +107,9 @@ def labels(event: Event) -> list[str | None]:
 
 
 def newest(events: Sequence[Event]) -> list[str | None]:
-    """The labels that hold: of the newest revision, else of the final."""
-    return labels([event for event in events if isinstance(event, Final | Revision)][-1])
+    """The labels of the newest final that hold: of its newest revision, else its own."""
+    last = [event for event in events if isinstance(event, Final)][-1]
+    return labels([last, *(event for event in events if isinstance(event, Revision) and event.of == last.seq)][-1])
 
 
 def test_labels_that_come_too_late_for_the_final_are_told_as_a_revision_before_the_end() -> None:
@@ -148,6 +160,36 @@ def test_audio_that_is_gone_leaves_words_without_a_label_and_the_session_ends() 
     assert set(newest(session.events)) == {None}
 
 
+def test_the_end_is_heard_where_nobody_knows_any_more_how_far_speech_was_looked_for() -> None:
+    session = Session()
+    session.is_heard = False
+    session.tell(Speech(state="start", time=0.0))
+    session.say(1, 4.0)
+    session.tell(Speech(state="end", time=4.0), final(0.0, 4.0))
+    session.end()
+    assert set(newest(session.events)) == {"S1"}
+
+
+def test_a_session_that_cannot_be_heard_is_left_alone_and_ends() -> None:
+    session = Session()
+    over = threading.Event()
+
+    def fail(window: object, samples: object, vector: object) -> None:
+        over.set()
+        raise RuntimeError("a defect")
+
+    session.speakers.hearing.take = fail  # type: ignore[method-assign]
+    session.tell(Speech(state="start", time=0.0))
+    session.say(1, 4.0)
+    session.tell(Speech(state="end", time=4.0))
+    assert over.wait(WAIT_S)
+    session.end()
+    assert session.speakers.over
+    n_regions = len(session.speakers.hearing._regions)
+    session.speakers.label(Speech(state="start", time=8.0))
+    assert len(session.speakers.hearing._regions) == n_regions
+
+
 def test_a_model_that_fails_is_told_and_captions_go_on() -> None:
     broken = True
 
@@ -161,13 +203,13 @@ def test_a_model_that_fails_is_told_and_captions_go_on() -> None:
     session.say(1, 4.0)
     session.tell(Speech(state="end", time=4.0), final(0.0, 4.0))
     session.wait_until_heard()
-    assert "out of memory" in session.thread.failing
+    assert "out of memory" in session.failing.why["speakers"]
     broken = False
     session.tell(Speech(state="start", time=4.0))
     session.say(1, 4.0)
     session.tell(Speech(state="end", time=8.0), final(4.0, 8.0, 2))
     session.end()
-    assert session.thread.failing == ""
+    assert session.failing.why == {}
     assert set(newest(session.events)) == {"S1"}
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.correct.failing import Failing
 from streamer.errors import ConfigError
 from streamer.events import End, Event, Final, Gap, Speech, Translation
 from streamer.live import translation, turns
@@ -44,7 +45,7 @@ class Interpreter(Translations):
 
     def __init__(self) -> None:
         generation = SimpleNamespace(prompted=True)
-        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda duration_s: True)  # type: ignore[arg-type]
+        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda duration_s: True, Failing())  # type: ignore[arg-type]
         # Called before it answers.
         self.meanwhile: Callable[[], object] = lambda: None
 
@@ -148,7 +149,7 @@ class Machine:
         self.runtime = SimpleNamespace(windows_s=(5, 30))
         monkeypatch.setattr(translation, "WhisperEncoder", lambda model: SimpleNamespace(encode=self.call))
         monkeypatch.setattr(translation, "WhisperDecoder", lambda *_: SimpleNamespace(decode=self.decode))
-        self.translations = Translations(Settings(), self, self.is_free_for)  # type: ignore[arg-type]
+        self.translations = Translations(Settings(), self, self.is_free_for, Failing())  # type: ignore[arg-type]
 
     def translate(self, within_s: float) -> str:
         return self.translations.translate(SECOND, "de", "", self.clock() + within_s)
@@ -193,10 +194,10 @@ def test_what_is_late_is_left_out_and_a_recording_is_not_late(
     machine = Machine(monkeypatch, n_busy=math.inf)
     for _ in range(2):
         assert machine.translate(1.0) == ""
-    assert (machine.n_calls, machine.translations.failing) == (0, LATE)
+    assert (machine.n_calls, machine.translations.failing.why) == (0, {"translation": str(LATE)})
     assert len(caplog.records) == 1
     assert machine.translate(math.inf) == "Good day."
-    assert machine.translations.failing == ""
+    assert machine.translations.failing.why == {}
 
 
 def test_a_model_that_knows_english_only_is_refused(model: WhisperModel) -> None:

@@ -14,7 +14,7 @@ from streamer.errors import ConfigError, UsageError
 from streamer.settings.apply import clip_seconds, resolve_decoding, temperatures
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.load import load_settings
-from streamer.settings.table import DecodingSettings, Settings
+from streamer.settings.table import CorrectionSettings, DecodingSettings, Settings
 from streamer.sinks.subtitles import SubtitleOptions, subtitle_options
 from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.grammar import GrammarFilter
@@ -150,6 +150,11 @@ def test_live_audio_waits_in_the_buffer(given: dict[str, float], words: list[str
     assert all(word in str(caught.value) for word in words)
     # Files are read as fast as they are transcribed.
     check_options(contradictory, streaming=False)
+
+
+def test_an_address_that_is_none_is_refused_before_a_model_is_loaded() -> None:
+    with pytest.raises(ConfigError, match="expected http://HOST:PORT/v1"):
+        check_options(Settings(correction=CorrectionSettings(to="localhost:11434")), streaming=True)
 
 
 def test_a_short_name_that_is_a_path_says_nothing_of_the_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,6 +44,12 @@ def test_too_little_speech_makes_no_new_speaker_but_may_be_of_a_known_one() -> N
     assert [each.speaker and each.speaker.label for each in clusters.windows] == ["S1"] * 6
 
 
+def test_of_very_many_people_those_who_were_heard_least_are_forgotten_and_no_label_comes_twice() -> None:
+    clusters = Clusters({"Anna": voice(0)}, ClusterSettings(n_kept=2))
+    told(clusters, [1, 1, 1, 2, 2, 3, 3, 3])
+    assert [speaker.label for speaker in clusters.speakers] == ["Anna", "S1", "S3"]
+
+
 def test_a_window_of_two_people_moves_neither_voice() -> None:
     clusters = Clusters({})
     told(clusters, [1, 1, 1, 2, 2, 2])

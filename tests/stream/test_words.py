@@ -5,7 +5,8 @@ from collections.abc import Sequence
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.stream.words import HeardWord, find_reread
+from streamer.stream.words import find_reread
+from streamer.whisper.result import TimedWord
 
 
 @pytest.mark.parametrize(
@@ -26,5 +27,5 @@ from streamer.stream.words import HeardWord, find_reread
     ],
 )
 def test_what_is_read_again_is_found(attended_s: Sequence[float], reach_s: float, stretch: range) -> None:
-    words = [HeardWord(" so", (1,), 0, 0, round(time_s * SAMPLE_RATE), 0.9, -0.1) for time_s in attended_s]
+    words = [TimedWord(" so", (1,), 0, 0, 0.9, round(time_s * SAMPLE_RATE), -0.1) for time_s in attended_s]
     assert find_reread(words, round(reach_s * SAMPLE_RATE)) == stretch

@@ -18,6 +18,7 @@ from streamer.transcribe import texts, transcribe
 from streamer.transcribe.segments import Segment, split_segments
 from streamer.transcribe.speech import Speech, SpeechFinder
 from streamer.whisper.decode import fallback
+from streamer.whisper.decode.window import decode_window
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import TimedWord
@@ -191,21 +192,21 @@ def test_what_a_window_of_a_batch_leaves_unheard_is_heard_once_more(
 
 
 def test_a_window_that_failed_climbs_the_ladder_alone(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    tried: list[tuple[float, ...]] = []
-    attempt = fallback.decode_with_fallback
+    tried: list[float] = []
+    attempt = decode_window
 
     def decode(*args: Any, **options: Any) -> Any:  # noqa: ANN401 - as it is
-        tried.append(args[4].temperatures)
+        tried.append(args[3].temperature)
         return attempt(*args, **options)
 
-    monkeypatch.setattr(texts, "decode_with_fallback", decode)
+    monkeypatch.setattr(fallback, "decode_window", decode)
     samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 4)])
     options = {"batch_size": 2, "temperature_increment_on_fallback": 0.5, "sample_len": 5}
     list(transcribe(model, samples, decoding(model, **options, logprob_threshold=-100.0)))
     assert tried == []
     list(transcribe(model, samples, decoding(model, **options, logprob_threshold=0.0)))
-    assert len(tried) > 1
-    assert set(tried) == {(0.5, 1.0)}
+    assert len(tried) > 2
+    assert set(tried) == {0.5, 1.0}
 
 
 def test_a_model_that_takes_one_window_at_a_time_is_told_of_once(

@@ -57,10 +57,7 @@ class Address(ThreadedSource):
     """
 
     def __init__(self, url: str, speed: float = 1.0) -> None:
-        """Read from `url` at `speed` times real time; 0: as fast as on_audio takes it.
-
-        Raises ConfigError where it is of another protocol than those that are read.
-        """
+        """Read at `speed` times real time; 0: as fast as on_audio takes it. Raises ConfigError for other protocols."""
         self._scheme = url.lower().partition("://")[0]
         if self._scheme not in _PROTOCOLS:
             raise ConfigError(

@@ -13,8 +13,8 @@ from streamer.errors import AudioDeviceError, StreamerError
 
 log = logging.getLogger(__name__)
 
-# How long stop() waits for the source's thread. It only takes as long as one block or one attempt to open a device;
-# a thread that is blocked for longer (a read from a pipe, a driver that hangs) is a daemon and left behind.
+# How long stop() waits for the source's thread: for a block, or an attempt to open a device. One that is blocked for
+# longer (a driver that hangs) is a daemon and left behind.
 STOP_TIMEOUT_S = 5.0
 
 STEADY_S = 10.0  # what was back for less than this is still in the same outage: no further error
@@ -58,14 +58,13 @@ class Source(Protocol):
         """Begin to deliver. Raises StreamerError where there is nothing to deliver from; call it once."""
 
     def stop(self) -> None:
-        """Stop delivering and let go of the device or file; on_end is not called.
-
-        May be called again, and from any thread but the source's own.
-        """
+        """Stop delivering, without on_end, and let go of the device or file. Not for the source's own thread."""
 
 
 class ThreadedSource:
     """A source whose audio comes from a thread; a subclass says what to open and what the thread does."""
+
+    stop_timeout_s = STOP_TIMEOUT_S
 
     def __init__(self, name: str, *, realtime: bool, thread_name: str) -> None:
         self.name = name
@@ -99,7 +98,7 @@ class ThreadedSource:
         if thread is None:
             return
         assert thread is not threading.current_thread(), f"{self.name} cannot be stopped from its own thread"
-        thread.join(self._stop_timeout_s())
+        thread.join(self.stop_timeout_s)
         if thread.is_alive():
             log.debug("%s: its thread is blocked and left behind", self.name)
 
@@ -121,9 +120,6 @@ class ThreadedSource:
             callbacks.on_error(AudioDeviceError(f"{self.name} {fact}: expected audio; {remedy}"))
         except Exception:
             log.exception("%s: its error could not be published", self.name)
-
-    def _stop_timeout_s(self) -> float:
-        return STOP_TIMEOUT_S
 
     def _main(self, callbacks: SourceCallbacks) -> None:
         failure: StreamerError | None = None

@@ -26,8 +26,7 @@ _CODECS = (
     "pcm_alaw"
 )
 
-# Formats whose header says how long each track is, and those where it says how long the longest is. Of others FFmpeg
-# reports an estimate, or what is there.
+# Formats whose header says how long each track is, or the longest. Of others FFmpeg reports an estimate.
 _SAY_EACH = ("flac", "mov", "aiff", "au")
 _SAY_LONGEST = ("matroska", "asf")
 
@@ -133,10 +132,7 @@ class AudioTrack:
         yield from self._arrays(resampler, None)
 
     def _missing_s(self, frame: Any, n_s: float) -> float:  # noqa: ANN401 - PyAV's
-        """Return how much later than the end of what came a frame of a file belongs, as far as the file is that long.
-
-        A track may begin later than the others, and packets be damaged: the times of what follows stay right.
-        """
+        """Return how much too late a frame of a file is: a track may begin late, and packets may be damaged."""
         start_us = self._container.start_time
         if self._is_address or frame.pts is None or start_us is None:
             return 0.0

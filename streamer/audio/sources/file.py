@@ -23,8 +23,7 @@ from streamer.outside import printable
 
 BLOCK_S = 0.1  # audio read, and delivered, at a time
 
-# A replay that is late by no more catches up, so that its pace is exact. By more: the computer slept, and the rest
-# would come at once, more than any buffer holds.
+# A replay that is late by no more catches up, so that its pace is exact. By more: the computer slept.
 MAX_LATE_S = 5.0
 
 # A file counts as truncated where more than this is missing: encoders of lossy formats round to their own frames.
@@ -45,18 +44,12 @@ OnError = Callable[[StreamerError], None]
 
 
 def read_audio(path: str | Path, on_error: OnError | None = None, track: int = 1) -> Iterator[Float32Array]:
-    """Return the audio of a file in blocks of about 0.1 s, 16 kHz mono, shape (n,), without holding the whole of it.
-
-    See `AudioFile` for what is read and raised.
-    """
+    """Return the audio of a file in blocks of 0.1 s, 16 kHz mono, shape (n,). See `AudioFile` for what it raises."""
     return AudioFile(path, track).blocks(on_error)
 
 
 def check_audio(path: str | Path, track: int = 1) -> float | None:
-    """Return how many seconds of audio a file has, as far as that is known before it is read.
-
-    Raises AudioFileError where there is no audio to read.
-    """
+    """Return how long a file is, as far as that is known before it is read. Raises AudioFileError without audio."""
     file = AudioFile(path, track)
     file.close()
     return file.duration_s
@@ -66,10 +59,7 @@ class FileReplay(ThreadedSource):
     """A file, played as if it were the microphone."""
 
     def __init__(self, path: str | Path, speed: float = 1.0) -> None:
-        """Play at `speed` times real time; 0: as fast as on_audio takes it.
-
-        Raises AudioFileError where there is no audio to read.
-        """
+        """Play at `speed` times real time; 0: as fast as on_audio takes it. Raises AudioFileError as `AudioFile`."""
         assert speed >= 0, f"speed {speed} is negative"
         super().__init__(str(path), realtime=speed > 0, thread_name="file")
         self.speed = speed
@@ -99,16 +89,10 @@ class FileReplay(ThreadedSource):
 
 
 class AudioFile:
-    """An audio file, opened and checked; read once.
-
-    Anything FFmpeg reads: wav, flac, ogg, opus, mp3, m4a, mp4, webm, mkv, mov, aac, wma and others.
-    """
+    """An audio file of any format that `container` reads, opened and checked; read once."""
 
     def __init__(self, path: str | Path, track: int = 1) -> None:
-        """Open a file, "-" for one on standard input; `track` is which of its audio tracks, from 1 on.
-
-        Raises AudioFileError where there is no audio to read.
-        """
+        """Open a file ("-": standard input) and one of its audio tracks, from 1 on. Raises AudioFileError."""
         self.path = "standard input" if str(path) == "-" else str(path)
 
         # The bytes; open until the last block was read or close() was called.

@@ -196,8 +196,7 @@ class Microphone(ThreadedSource):
     def _look_again(self) -> None:
         """Let the list of devices be a new one."""
         sd = _sounddevice()
-        # PortAudio lists the devices once, when it is initialised. Where that failed last time, it is terminated
-        # already and says so.
+        # PortAudio lists the devices once, when it is initialised. Where that failed last time, it is not.
         with contextlib.suppress(sd.PortAudioError):
             sd._terminate()
         sd._initialize()
@@ -255,8 +254,7 @@ class CaptureStream:
     """
 
     # Not PortAudio's blocking stream: it keeps 10 to 40 ms while its reader is held up, where this keeps 10 s; its
-    # blocks have no stamps of the converter's clock, and the time less what waits was wrong by half a second after
-    # such a halt; and a read has no time limit.
+    # blocks have no stamps of the converter's clock; and a read has no time limit.
 
     def __init__(self, sd: Any, info: MicrophoneInfo) -> None:  # noqa: ANN401
         sample_rate = info.default_sample_rate
@@ -370,11 +368,9 @@ def _find(device: str) -> MicrophoneInfo:
     default = next((microphone for microphone in microphones if microphone.is_default), microphones[0])
     if not device:
         return default
-    wanted = device.casefold()
+    number, wanted = int(device) if device.isdecimal() else None, device.casefold()
     matches = [
-        microphone
-        for microphone in microphones
-        if (device.isdecimal() and microphone.index == int(device)) or wanted in microphone.name.casefold()
+        microphone for microphone in microphones if microphone.index == number or wanted in microphone.name.casefold()
     ]
     if not matches:
         known = ", ".join(f"{microphone.index} {microphone.name!r}" for microphone in microphones)
@@ -384,11 +380,8 @@ def _find(device: str) -> MicrophoneInfo:
 
     def preference(microphone: MicrophoneInfo) -> tuple[bool, bool, bool]:
         # Windows lists a device once for each of its sound systems: stay with the default one's.
-        return (
-            not (device.isdecimal() and microphone.index == int(device)),
-            microphone.name.casefold() != wanted,
-            microphone.host_api != default.host_api,
-        )
+        named = microphone.name.casefold() == wanted
+        return microphone.index != number, not named, microphone.host_api != default.host_api
 
     return min(matches, key=preference)
 

@@ -16,9 +16,6 @@ log = logging.getLogger(__name__)
 # At most this much is asked of the pipe at a time; it gives what it has.
 READ_BYTES = 16_384
 
-# A read that is under way cannot be called off portably; its thread is left to die with the process.
-STOP_TIMEOUT_S = 0.5
-
 
 def standard_input() -> BinaryIO:
     """Return standard input as bytes. Raises AudioFileError where it is closed."""
@@ -32,22 +29,18 @@ def standard_input() -> BinaryIO:
 class StdinPcm(ThreadedSource):
     """Raw PCM from a pipe; a RIFF/WAVE header at its beginning is recognised and its format taken instead."""
 
-    def __init__(self, stream: BinaryIO, format: str, sample_rate: int, channels: int) -> None:
-        """Read `stream` as `format` ("s16le" or "f32le") of `sample_rate` frames a second, `channels` interleaved.
+    # A read that is under way cannot be called off portably; its thread is left to die with the process.
+    stop_timeout_s = 0.5
 
-        Raises ProtocolError where one of them is not one we accept.
-        """
+    def __init__(self, stream: BinaryIO, format: str, sample_rate: int, channels: int) -> None:
+        """Read "s16le" or "f32le" of `sample_rate` frames a second. Raises ProtocolError for what is not accepted."""
         # Whoever writes to a pipe waits until there is room: nothing is lost however slow the consumer.
         super().__init__("standard input", realtime=False, thread_name="stdin")
         self._stream = stream
-        self._decoder = _decoder(format, sample_rate, channels)
-
-    def _stop_timeout_s(self) -> float:
-        return STOP_TIMEOUT_S
+        self._decoder = PcmDecoder(format, sample_rate, channels, whole_chunks=False)
 
     def _open(self) -> None:
-        # A pipe that another program set not to block looks ended whenever it is empty. Not every stream is a file, and
-        # not every system has the call.
+        # A pipe that another program set not to block looks ended when it is empty. Not every stream or system can.
         with contextlib.suppress(AttributeError, OSError, ValueError):
             os.set_blocking(self._stream.fileno(), True)
 
@@ -130,10 +123,6 @@ class StreamInputError(StreamerError):
         self.code = code  # type: ignore[misc]  # told by the decoder, not by the class
 
 
-def _decoder(format: str, sample_rate: int, channels: int) -> PcmDecoder:
-    return PcmDecoder(format, sample_rate, channels, whole_chunks=False)
-
-
 def _wav_decoder(header: WavHeader) -> PcmDecoder:
     known = {(FORMAT_PCM, 16): "s16le", (FORMAT_FLOAT, 32): "f32le"}
     format = known.get((header.format, header.bits_per_sample))
@@ -143,6 +132,6 @@ def _wav_decoder(header: WavHeader) -> PcmDecoder:
             " expected 16-bit PCM or 32-bit float; convert it before the pipe"
         )
     try:
-        return _decoder(format, header.sample_rate, header.channels)
+        return PcmDecoder(format, header.sample_rate, header.channels, whole_chunks=False)
     except ProtocolError as error:
         raise AudioFileError(f"standard input is WAV, but its {error}") from None

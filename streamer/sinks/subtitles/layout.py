@@ -1,8 +1,4 @@
-"""Where lines and cues begin, and how long a cue stands.
-
-Source: BBC Subtitle Guidelines, Netflix Timed Text Style Guide; the other layout is that of openai-whisper's
-`SubtitlesWriter`.
-"""
+"""Where lines and cues begin, and how long they stand: by the guides of BBC and Netflix, or as openai-whisper's."""
 
 import dataclasses
 import itertools
@@ -31,8 +27,7 @@ _CLAUSE_ENDS = f",;:–—{_WIDE_CLAUSE_ENDS}"
 _CLAUSE_PAUSE_MS = 250
 _LINKING_CHARS = 3  # most words as short as that belong to the next one: articles, prepositions, conjunctions
 
-# In openai-whisper no limit is one of so many characters or words, and a pause is so long, from start to start. As many
-# lines are more than a cue of as many words can have.
+# In openai-whisper no limit is one of so many characters, words or lines, and a pause so long, from start to start.
 _WHISPER_NO_LIMIT = 1000
 _WHISPER_PAUSE_S = 3.0
 
@@ -213,10 +208,7 @@ class CueTimes:
 
 
 class WhisperLayout:
-    """The same lines and cues as openai-whisper's, for the same segments and options.
-
-    Segments without word times become one cue each, on one line.
-    """
+    """openai-whisper's lines and cues. Segments without word times become one cue each, on one line."""
 
     def __init__(self, options: SubtitleOptions) -> None:
         self._max_line_chars = options.max_line_width or _WHISPER_NO_LIMIT

@@ -46,14 +46,18 @@ def decode_with_fallback(
     fallback: FallbackOptions,
     cancelled: Callable[[], bool] = lambda: False,
     draw: Draw | None = None,
+    first: DecodedWindow | None = None,
 ) -> DecodedWindow:
     """Decode a window at one temperature after another until its text can be trusted; the last text counts anyway.
 
     Several texts are drawn above temperature 0, where that is asked for.
+
+    first : what the first temperature gave, where it was tried
     """
     for temperature in fallback.temperatures:
         attempt = at_temperature(options, temperature)
-        window = decode_window(decoder, tokenizer, config, attempt, cancelled, draw)
+        window = first or decode_window(decoder, tokenizer, config, attempt, cancelled, draw)
+        first = None
         if not has_failed(window, compression_ratio(tokenizer.decode(window.tokens).strip()), fallback):
             break
     return window

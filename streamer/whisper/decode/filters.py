@@ -1,7 +1,4 @@
-"""Whisper's rules on which tokens may come next.
-
-Source: openai-whisper's `decoding.py` (the logit filters and the timestamp rules).
-"""
+"""Whisper's rules on which tokens may come next (openai-whisper's `decoding.py`: logit filters, timestamp rules)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

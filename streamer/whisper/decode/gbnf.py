@@ -44,8 +44,7 @@ _LAST_CODE_POINT = 0x10FFFF
 class _Item:
     """Characters or another rule, once or repeated."""
 
-    # In Lark; empty where it is a rule, which is named here at this offset. Parentheses are rules without a name that
-    # could be written: "root(1".
+    # In Lark; empty where it is a rule, which is named here at this offset. Parentheses are rules such as "(1".
     characters: str = ""
     rule: str = ""
     offset: int = 0

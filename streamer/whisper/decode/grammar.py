@@ -1,9 +1,4 @@
-"""Text that a grammar allows: tokens that do not fit it become unlikely.
-
-llguidance follows the text and finds the tokens that fit; a token may end inside of a character.
-
-Source: whisper.cpp (the penalty).
-"""
+"""Text that a grammar allows, as llguidance follows it: tokens that do not fit become unlikely. Source: whisper.cpp."""
 
 from collections.abc import Sequence
 from functools import lru_cache
@@ -39,10 +34,7 @@ class Grammar:
     """A grammar that can be followed."""
 
     def __init__(self, text: str, root: str = "root", where: str = "the grammar") -> None:
-        """Take the rules that `root` begins; `where` names the grammar in messages.
-
-        Raises ConfigError where it is broken, or too large.
-        """
+        """Take the rules that `root` begins; `where` names them in messages. Raises ConfigError for broken ones."""
         self.where = where
         self._lark = to_lark(text, where, root)
         # The first step over single bytes tells whether the whole can be built.

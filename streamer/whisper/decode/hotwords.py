@@ -27,10 +27,7 @@ MAX_PHRASE_LENGTH = 100  # characters
 
 
 def check_hotwords(phrases: Sequence[str]) -> tuple[str, ...]:
-    """Return the phrases without space around them, each once, in order.
-
-    Raises ConfigError where there are too many, or one is empty, too long, or has control characters.
-    """
+    """Return the phrases in order, each once, trimmed. Raises ConfigError for too many, or one that cannot be used."""
     cleaned = tuple(dict.fromkeys(" ".join(phrase.split()) for phrase in phrases))
     if len(cleaned) > MAX_PHRASES:
         raise ConfigError(f"there are {len(cleaned)} hot words: expected up to {MAX_PHRASES}; keep those that matter")

@@ -16,8 +16,7 @@ from streamer.arrays import FloatArray
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.probabilities import log_prob, log_softmax
 
-# A run of tokens that comes this often in a row, and so fills this many tokens, is a loop. People do say "no, no, no,
-# no": a short run has to go on for longer.
+# A run of tokens that comes this often in a row, in this many tokens, is a loop. People do say "no, no, no, no".
 LOOP_REPEATS = 4
 LOOP_TOKENS = 16
 LOOP_LONGEST_TOKENS = 24  # of one run
@@ -201,10 +200,7 @@ def follow(
 
 
 def loop_length(tokens: Sequence[int]) -> int:
-    """Return the length of the run that the tokens end with again and again, 0 where there is no loop.
-
-    A loop is `LOOP_REPEATS` rounds in a row, more where they would be fewer than `LOOP_TOKENS` tokens.
-    """
+    """Return the length of the run that the tokens end with LOOP_REPEATS times, in LOOP_TOKENS at least; 0: no loop."""
     for length in range(1, min(LOOP_LONGEST_TOKENS, len(tokens) // LOOP_REPEATS) + 1):
         n_tokens = length * loop_repeats(length)
         # A sequence has a period where it equals itself moved on by it.
@@ -220,11 +216,7 @@ def loop_repeats(length: int) -> int:
 def follow_beams(
     decoder: TokenDecoder, logits: FloatArray, search: Search, *, n_beams: int, patience: float = 1.0
 ) -> list[Found]:
-    """Continue the fed sequence along the likeliest beams; return the texts that were found, none of them ranked.
-
-    logits : shape = (n_vocab,)
-        Those of the last token fed.
-    """
+    """Return the texts along the likeliest beams behind the fed sequence, whose last logits, (n_vocab,), are given."""
     branching = decoder.start_beams()
     limit = min(search.limit, branching.n_free // n_beams)
     n_wanted = round(n_beams * patience)

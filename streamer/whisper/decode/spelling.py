@@ -11,10 +11,7 @@ _BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
 
 @lru_cache(maxsize=2)
 def token_bytes(tokenizer: Tokenizer) -> tuple[bytes, ...]:
-    """Return the bytes of the tokens before the end of text; none where a number is free.
-
-    The answer is kept: for a published vocabulary it takes half a second.
-    """
+    """Return the bytes of the tokens before the end of text, none for a free number; kept: it takes half a second."""
     vocabulary: dict[str, int] = json.loads(tokenizer.to_json())["model"]["vocab"]
     spelled = {number: _spell(text) for text, number in vocabulary.items()}
     return tuple(spelled.get(number, b"") for number in range(tokenizer.special.end_of_text))

@@ -1,7 +1,4 @@
-"""Which tokens of text never come: those of a list of numbers, and those whose text matches a pattern.
-
-Source: openai-whisper's `decoding.py` (`suppress_tokens`), whisper.cpp (`suppress_regex`).
-"""
+"""Which tokens never come: by number (openai-whisper's `suppress_tokens`), by text (whisper.cpp's `suppress_regex`)."""
 
 import json
 import re
@@ -14,13 +11,9 @@ from streamer.errors import ConfigError
 from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
-# In a list: what the model's settings suppress.
-MODEL_TOKENS = -1
-
+MODEL_TOKENS = -1  # in a list: what the model's settings suppress
 MAX_PATTERN_LENGTH = 1000
-
-# Longest time for the whole vocabulary. Usual patterns need a tenth of a second; some need for ever.
-MATCH_TIMEOUT_S = 10.0
+MATCH_TIMEOUT_S = 10.0  # for the whole vocabulary; usual patterns need a tenth of a second, some for ever
 
 # Gets a pattern and texts, tells which match.
 _MATCHER = """
@@ -33,10 +26,7 @@ json.dump([i for i, text in enumerate(texts) if match(text)], sys.stdout)
 
 
 def parse_suppress_tokens(setting: str) -> tuple[int, ...]:
-    """Read a list of token numbers with commas between; -1 stands for those that the model's settings suppress.
-
-    Raises ConfigError where it is something else.
-    """
+    """Read numbers of tokens with commas between; -1: the model's own list. Raises ConfigError for anything else."""
     try:
         tokens = tuple(int(number) for number in setting.split(",")) if setting.strip() else ()
     except ValueError:

@@ -1,7 +1,4 @@
-"""Decoding of one window.
-
-Source: openai-whisper's `decoding.py`; generation settings from the model's own `generation_config.json`.
-"""
+"""Decoding of one window, as openai-whisper's `decoding.py`, with the model's own generation settings."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -45,8 +42,7 @@ class WindowOptions:
     # Text that the window is known to begin with; no part of the result either.
     prefix: tuple[int, ...] = ()
 
-    # Text that the result begins with, as if it had been sampled. Where the sequence has no room for all of it, nothing
-    # follows.
+    # Text that the result begins with, as if it had been sampled. Without room for all of it, nothing follows.
     begins_with: tuple[int, ...] = ()
 
     # What may well follow, such as what was said of this audio before. It changes no result: it saves calls where it is
@@ -103,8 +99,7 @@ class DecodedWindow:
     n_start: int
     looped: bool = False
 
-    # Tokens that were sampled (see `Found`), those that were given before (prompt, start and beginning), and with how
-    # many of the latter the result begins.
+    # Tokens sampled (see `Found`), given before (prompt, start, beginning), and how many of these begin the result.
     n_sampled: int = 0
     n_given: int = 0
     n_begins_with: int = 0
@@ -217,10 +212,7 @@ def _search(
 def detect_language(
     decoder: TokenDecoder, tokenizer: Tokenizer, among: Sequence[str] = ()
 ) -> tuple[str, Mapping[str, float]]:
-    """Find the language of the window that the decoder holds, with the probability of each.
-
-    among : codes of the only languages that may be; none given: all of the tokenizer's
-    """
+    """Return the language (`among` some) of the window that the decoder holds, and the probability of each."""
     decoder.begin()
     logits, _ = decoder.feed([tokenizer.special.start_of_transcript])
     codes = list(among or tokenizer.languages)

@@ -21,14 +21,9 @@ from streamer.whisper.decode.timing import Spelling, join_times, word_spans
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER, Tokenizer
 
-# What ends a sentence.
 SENTENCE_ENDS = ".。!！?？"
-
-# However slowly somebody speaks, a word of the usual length is no longer.
-MAX_MEDIAN_SAMPLES = SAMPLE_RATE * 7 // 10  # 0.7 s
-
-# Words at the ends of a segment are held against its timestamps where they lie this far outside.
-SLACK_SAMPLES = SAMPLE_RATE // 2  # 0.5 s
+MAX_MEDIAN_SAMPLES = SAMPLE_RATE * 7 // 10  # 0.7 s: however slowly somebody speaks, the usual word is no longer
+SLACK_SAMPLES = SAMPLE_RATE // 2  # 0.5 s: words this far outside of a segment are held against its timestamps
 
 
 class Segment(Protocol):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-# Blocks at least this large are given back to the system when they are freed. Windows and attention weights are
-# larger, and no two of them have the same size.
+# Blocks at least this large are given back to the system when they are freed. Windows and attention are larger.
 LARGE_BLOCK_BYTES = 256 * 1024
 
 _M_MMAP_THRESHOLD = -3  # mallopt's parameter, from glibc's malloc.h

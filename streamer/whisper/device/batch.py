@@ -8,8 +8,8 @@ Source: windows that are cut at silences, and decoded in batches, are Bain et al
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import numpy as np
@@ -28,11 +28,7 @@ class BatchDecoder:
     """The decoder's forward pass over the sequences of several windows. One thread at a time may use it."""
 
     def __init__(self, stage: Stage, dims: ModelDimensions, n_windows: int, n_beams: int) -> None:
-        """Take a decoder's graph for any number of windows (B), tokens (T) and slots (P).
-
-        n_windows : most windows at once
-        n_beams : most sequences of each
-        """
+        """Take a decoder's graph for any sizes: at most `n_windows` at once, of `n_beams` sequences each."""
         self.stage = stage
         self.dims = dims
         self.n_beams = n_beams
@@ -67,7 +63,7 @@ class BatchDecoder:
 
 @dataclass(slots=True, kw_only=True)
 class _Call:
-    """Tokens of one window to be computed, and then their logits, or why there are none."""
+    """Tokens of one window to be computed."""
 
     window: "WindowDecoder"
     tokens: Sequence[int]
@@ -80,16 +76,12 @@ class _Call:
     # Where the tokens' own keys and values are kept.
     slots: Sequence[int]
 
-    # Shape (n, n_vocab).
-    logits: FloatArray | None = None
-    error: BaseException | None = None
+    # Shape (n, n_vocab), or why there are none.
+    logits: Future[FloatArray] = field(default_factory=Future)
 
 
 class _Run:
-    """A batch at work: the cache of its windows' text, and the calls that wait for each other.
-
-    The windows that are still decoded have the first rows of all tensors.
-    """
+    """A batch at work: the cache of its windows' text, and the calls that wait. Windows at work have the first rows."""
 
     def __init__(self, batch: BatchDecoder, n_windows: int) -> None:
         self._stage = batch.stage
@@ -100,9 +92,8 @@ class _Run:
         self._cache: list[ov.Tensor] = []
         self._n_slots = 0
         self.decoders = [WindowDecoder(self, batch, row) for row in range(n_windows)]
-        # All that follows is guarded by the condition. Windows that are still decoded, and those that the graph's
-        # inputs are bound for.
-        self._changed = threading.Condition()
+        # Guards all that follows: windows that are still decoded, and those that the graph's inputs are bound for.
+        self._lock = threading.Lock()
         self._n_live = n_windows
         self._n_bound = 0
         self._waiting: list[_Call] = []
@@ -113,27 +104,23 @@ class _Run:
         try:
             return decode(decoder)
         finally:
-            with self._changed:
+            with self._lock:
                 self._n_live -= 1
                 self._swap(decoder, next(other for other in self.decoders if other.row == self._n_live))
                 self._compute_if_all_wait()
 
     def abort(self, error: BaseException) -> None:
-        with self._changed:
+        with self._lock:
             self._aborted = error
 
     def compute(self, call: _Call) -> FloatArray:
         """Return a call's logits, shape (n, n_vocab), when all other windows have come to their calls."""
-        with self._changed:
+        with self._lock:
             if self._aborted is not None:
                 raise self._aborted
             self._waiting.append(call)
             self._compute_if_all_wait()
-            self._changed.wait_for(lambda: call.logits is not None or call.error is not None)
-        if call.error is not None:
-            raise call.error
-        assert call.logits is not None
-        return call.logits
+        return call.logits.result()
 
     def _compute_if_all_wait(self) -> None:
         if not self._waiting or len(self._waiting) < self._n_live:
@@ -143,8 +130,7 @@ class _Run:
             self._compute(calls)
         except BaseException as error:  # noqa: BLE001 - the threads that wait raise it
             for call in calls:
-                call.error = error
-        self._changed.notify_all()
+                call.logits.set_exception(error)
 
     def _compute(self, calls: Sequence[_Call]) -> None:
         n_windows, n_tokens = len(calls), max(len(call.tokens) for call in calls)
@@ -176,7 +162,7 @@ class _Run:
                 slots[call.window.row][:, call.slots] = present[call.window.row, :, : len(call.tokens)]
         logits = to_float32(self._stage.output("logits"))
         for call in calls:
-            call.logits = logits[call.window.row, : len(call.tokens)]
+            call.logits.set_result(logits[call.window.row, : len(call.tokens)])
 
     def _grow(self, n_slots: int) -> None:
         shape = ov.Shape([*self._shape[:2], n_slots, self._shape[3]])
@@ -205,16 +191,13 @@ class _Run:
 
 
 class WindowDecoder:
-    """One window's part of a batch: a `search.TokenDecoder` and, from `start_beams` on, a `search.BranchingDecoder`.
-
-    It gives no attention: a batch is for texts.
-    """
+    """One window's part of a batch, a `search.TokenDecoder` and `BranchingDecoder`; it gives no attention."""
 
     def __init__(self, run: _Run, batch: BatchDecoder, row: int) -> None:
         # Of the batch's tensors; the run changes it.
         self.row = row
         self._run = run
-        self._n_text_ctx = batch.dims.n_text_ctx
+        self.capacity = batch.dims.n_text_ctx
         self._most_slots = beam_slots(batch.dims, batch.n_beams)
         self.n_beams = batch.n_beams
         # Tokens of the sequence, each in the slot of its number.
@@ -222,10 +205,6 @@ class WindowDecoder:
         # Of beams: which slots each sees, shape (n_sequences, n), and their tokens behind the sequence.
         self._visible: Float32Array = np.empty((0, 0), dtype=np.float32)
         self._n_behind = 0
-
-    @property
-    def capacity(self) -> int:
-        return self._n_text_ctx
 
     @property
     def beams(self) -> "WindowDecoder | None":

@@ -109,13 +109,18 @@ def the_core(*, renewed: bool = False) -> ov.Core:
 
 def available_devices() -> list[str]:
     """Return the names of the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
-    return _available(the_core())
+    try:
+        return list(the_core().available_devices)
+    except RuntimeError as error:
+        raise InferenceError(
+            f"OpenVINO cannot list its devices ({first_line(error)}): expected the CPU at least; install it again with"
+            " pip install --force-reinstall openvino"
+        ) from None
 
 
 def list_devices() -> list[DeviceInfo]:
     """Return the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
-    core = the_core()
-    return [describe_device(core, name) for name in _available(core)]
+    return [describe_device(the_core(), name) for name in available_devices()]
 
 
 def describe_device(core: ov.Core, name: str) -> DeviceInfo:
@@ -151,10 +156,7 @@ def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> li
 
 
 def plan_stages(settings: DeviceSettings, available: Sequence[str]) -> dict[str, StagePlan]:
-    """Decide which of the available devices each stage tries.
-
-    Raises ConfigError where a device is not there, or a property is not KEY=VALUE.
-    """
+    """Return which devices each stage tries. Raises ConfigError for one that is not there, or no KEY=VALUE."""
     plans: dict[str, StagePlan] = {}
     for stage in STAGES:
         own = settings.stage_devices.get(stage, "")
@@ -235,16 +237,6 @@ def device_facts(core: ov.Core, device: str) -> list[str]:
     """Return OpenVINO's version, the device and its driver: what is compiled under them is good for no others."""
     names = ("FULL_DEVICE_NAME", *_DRIVER_PROPERTIES.get(kind_of(device), ()))
     return [ov.get_version(), device, *(_told(core, device, name) for name in names)]
-
-
-def _available(core: ov.Core) -> list[str]:
-    try:
-        return list(core.available_devices)
-    except RuntimeError as error:
-        raise InferenceError(
-            f"OpenVINO cannot list its devices ({first_line(error)}): expected the CPU at least; install it again with"
-            " pip install --force-reinstall openvino"
-        ) from None
 
 
 def _our_properties(device: str, plan: StagePlan, *, precise: bool = False) -> dict[str, object]:

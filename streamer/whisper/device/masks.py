@@ -30,8 +30,7 @@ MOVED_OVER_SAME = 4.0
 # Numbers of cached tokens that are tried.
 _CACHED = (0, 1, 3)
 
-# Spread of keys and values of noise in an empty slot: strong, so that it shows wherever it is looked at. That of cached
-# tokens is 1, so that none of them takes all the attention of the others.
+# Spread of noise in an empty slot: strong, so that it shows. That of cached tokens is 1: none takes all attention.
 _NOISE_SCALE = 4.0
 
 

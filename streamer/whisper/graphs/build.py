@@ -46,10 +46,7 @@ class ModelGraphs:
     def of(
         cls, checkpoint: Checkpoint, alignment_heads: Heads, precisions: Mapping[str, str] | None = None
     ) -> "ModelGraphs":
-        """Return the graphs that we build from a checkpoint's weights.
-
-        precisions : that the weights of each stage are brought to (see `compress`); None: as the checkpoint has them
-        """
+        """Return the graphs of a checkpoint, with weights in the precision of each stage (see `compress`)."""
         dims, tensors = checkpoint.dims, checkpoint.tensors
         to = dict.fromkeys(STAGES, "f32") | dict(precisions or {})
         return cls(
@@ -66,8 +63,8 @@ class ModelGraphs:
 def build_encoder(dims: ModelDimensions, weights: Weights, precision: str = "f32") -> ov.Model:
     """Build the encoder, from a spectrogram to hidden states, for 30 s; `fix_sizes` makes one for less audio of it."""
     build = _Builder(weights, ports("encoder", dims), precision)
-    x = build.gelu(build.convolution(build.inputs["input_features"], "encoder.conv1", stride=1))
-    x = build.gelu(build.convolution(x, "encoder.conv2", stride=2))
+    x = ops.gelu(build.convolution(build.inputs["input_features"], "encoder.conv1", stride=1), "erf")
+    x = ops.gelu(build.convolution(x, "encoder.conv2", stride=2), "erf")
     x = ops.transpose(x, build.integers([0, 2, 1]))
     # As many positions as there are: all, unless the graph is fixed to a shorter window.
     length = ops.gather(ops.shape_of(x), build.integers([1]), ops.constant(np.int64(0)))
@@ -247,9 +244,6 @@ class _Builder:
         normed = ops.mvn(x, self.integers([-1]), True, LAYER_NORM_EPSILON, "inside_sqrt")
         return ops.add(ops.multiply(normed, self.plain(f"{prefix}.weight")), self.plain(f"{prefix}.bias"))
 
-    def gelu(self, x: ov.Node) -> ov.Node:
-        return ops.gelu(x, "erf")
-
     def convolution(self, x: ov.Node, prefix: str, stride: int) -> ov.Node:
         y = ops.convolution(x, self.table(f"{prefix}.weight"), [stride], [1], [1], [1])
         bias = self._weights[f"{prefix}.bias"].astype(np.float32)
@@ -283,14 +277,11 @@ class _Builder:
         return reduce(ops.add, attended), shares
 
     def thirds(self, x: ov.Node, length: int) -> list[ov.Node]:
-        """Return three pieces of the second axis, of this length each.
-
-        Not by a split as the attention's: the NPU plugin's CPU path takes the two for one and the same.
-        """
+        """Return thirds of the second axis. Not by `variadic_split`: the NPU plugin's CPU path mixes two of them up."""
         step, axis = self.integers([1]), self.integers([1])
         bounds = [self.integers([i * length]) for i in range(4)]
         return [ops.slice(x, begin, end, step, axis) for begin, end in itertools.pairwise(bounds)]
 
     def feed_forward(self, x: ov.Node, prefix: str) -> ov.Node:
         normed = self.layer_norm(x, f"{prefix}.final_layer_norm")
-        return ops.add(x, self.linear(self.gelu(self.linear(normed, f"{prefix}.fc1")), f"{prefix}.fc2"))
+        return ops.add(x, self.linear(ops.gelu(self.linear(normed, f"{prefix}.fc1"), "erf"), f"{prefix}.fc2"))

@@ -40,17 +40,13 @@ _INTEGERS = {
 # From the largest to the smallest. f32 leaves the weights as the checkpoint has them, which may be f16.
 PRECISIONS = ("f32", "f16", *_INTEGERS)
 
-# Of a stage that is not named.
-DEFAULT_PRECISION = "f16"
+DEFAULT_PRECISION = "f16"  # of a stage that is not named
 
 # Smaller groups are not made: the whole row has one scale then. nano.en's rows of 192 make groups of 64.
 _LEAST_GROUP = 32
 
-# Weights that are worked on at once, so that their copies in float32 stay small.
-_PIECE = 1 << 20
-
-# Parts of a row's range that are tried as the range of its numbers.
-_PARTS = (1.0, 0.93, 0.86, 0.79, 0.72)
+_PIECE = 1 << 20  # weights that are worked on at once, so that their copies in float32 stay small
+_PARTS = (1.0, 0.93, 0.86, 0.79, 0.72)  # of a row's range, tried as the range of its numbers
 
 _F16 = np.finfo(np.float16)
 
@@ -141,10 +137,7 @@ def _quantize_symmetric(
     scales: NDArray[np.float16],
     _: NDArray[np.uint8],
 ) -> None:
-    """Round rows to multiples of their scales; the number of the largest weight is the lowest, which has no opposite.
-
-    So a scale may be negative, and the numbers are used to the last.
-    """
+    """Round rows to multiples of scales, negative ones too, so that the largest weight has the lowest number."""
     lowest = -(1 << bits - 1)
     high, low = rows.max(axis=1, keepdims=True), rows.min(axis=1, keepdims=True)
     widest = np.where(high > -low, high, low) / lowest

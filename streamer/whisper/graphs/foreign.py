@@ -88,10 +88,7 @@ def is_triple(directory: Path) -> bool:
 
 
 def load_triple(directory: Path) -> ForeignTriple:
-    """Read what three graphs say of the model and check that they belong together.
-
-    Raises ModelError where a graph is missing, there twice, broken, not a static graph, or not of the same model.
-    """
+    """Read what three graphs say of their model. Raises ModelError where they are broken, or do not belong together."""
     paths = _find_graphs(directory)
     probe_graphs(list(paths.values()))
     graphs = {stage: _Graph(path) for stage, path in paths.items()}

@@ -14,8 +14,7 @@ from streamer.whisper.dims import ModelDimensions
 # What a window goes through, in this order.
 STAGES = ("encoder", "cross_kv", "decoder")
 
-# Tokens of one call of the block decoder: the prompt and a known prefix go through in blocks. On a two-core machine
-# a block of 16 costs 1.3 to 1.7 single steps.
+# Tokens of one call of the block decoder, for prompt and known prefix. On two cores 16 cost 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
 
 # Windows that are decoded at once, at most. The cache has room for so many tokens of each, and for so many more each
@@ -70,11 +69,7 @@ class GraphId:
         return self == call or (self.bounded and self.stage == call.stage)
 
     def ports(self, dims: ModelDimensions, n_heads: int, n_slots: int | None = None) -> Ports:
-        """Return its ports.
-
-        n_heads : alignment heads whose attention a decoder gives
-        n_slots : of its cache; None: as many as there can be
-        """
+        """Return its ports, with the attention of `n_heads` and a cache of `n_slots`; None: as many as there can be."""
         if n_slots is None:
             n_slots = beam_slots(dims, self.n_tokens) if self.beams else dims.cache_size
         return ports(self.stage, dims, n_heads, window_s=self.window_s, n_tokens=self.n_tokens, n_slots=n_slots)
@@ -126,10 +121,7 @@ def ports(
 
 
 def key_values(n_layer: int, side: str) -> list[str]:
-    """Return the names of all layers' keys and values, to be put behind `past_` and `present_`.
-
-    side : `decoder`, for those of the text before, or `encoder`, for those of the audio
-    """
+    """Return the names of all layers' keys and values, of the text (`decoder`) or the audio (`encoder`)."""
     return [f"key_values.{i}.{side}.{kind}" for i in range(n_layer) for kind in ("key", "value")]
 
 

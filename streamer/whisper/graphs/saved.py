@@ -29,7 +29,7 @@ import openvino as ov
 from streamer.errors import ModelError, StreamerError, UsageError
 from streamer.whisper import cache
 from streamer.whisper.dims import Heads, ModelDimensions
-from streamer.whisper.files import converted, read_json
+from streamer.whisper.files import converted, read_json, readable
 from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ports import STAGES, dtype_of, ports
 from streamer.whisper.ir import first_line, probe_graphs, read_graph
@@ -38,8 +38,7 @@ logger = logging.getLogger(__name__)
 
 MANIFEST = "streamer.json"
 
-# Of `streamer.json` and of the graphs' ports. A program reads all versions up to its own. Decoders of version 1 are for
-# one window at a time.
+# Of `streamer.json` and the graphs' ports. All versions are read. Decoders of version 1 are for one window at a time.
 FORMAT_VERSION = 2
 
 # Files beside the graphs.
@@ -103,10 +102,7 @@ class SavedModel:
     files: Mapping[str, FileMark]
 
     def read(self, stage: str) -> ov.Model:
-        """Read the graph of a stage. Its weights stay on disk until they are used.
-
-        Raises ModelError where a file is missing, truncated or changed, is no graph, or is of another model.
-        """
+        """Read a stage's graph; weights stay on disk until used. Raises ModelError where a file is not as it was."""
         xml = self.directory / f"{stage}.xml"
         self._check_files(stage)
         model = read_graph(xml)
@@ -145,12 +141,8 @@ class SavedModel:
     def _check_files(self, stage: str) -> None:
         for suffix in (".xml", ".bin"):
             path = self.directory / f"{stage}{suffix}"
-            try:
+            with readable(path):
                 _check_file(path, self.files[path.name])
-            except OSError as error:
-                raise ModelError(
-                    f"{path} cannot be read ({error.strerror}): expected a file that you may read"
-                ) from None
 
 
 def _check_file(path: Path, mark: FileMark) -> None:
@@ -231,10 +223,7 @@ def _load(directory: Path) -> SavedModel:
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raise UsageError unless a model can be saved there: where nothing is, in an empty directory, or by `force`.
-
-    Even `force` replaces nothing but a saved model.
-    """
+    """Raise UsageError unless a model can be saved there: in a new or empty place, or by `force` over a saved model."""
     try:
         if not os.path.lexists(target):
             parent = next((parent for parent in target.absolute().parents if os.path.lexists(parent)), target)
@@ -314,11 +303,7 @@ def _write_manifest(directory: Path, description: Description) -> None:
     marks = {path.name: FileMark.of(path) for path in sorted(directory.iterdir())}
     data = {
         "version": FORMAT_VERSION,
-        "name": description.name,
-        "origin": description.origin,
-        "dims": asdict(description.dims),
-        "alignment_heads": [list(head) for head in description.alignment_heads],
-        "precisions": dict(description.precisions),
+        **asdict(description),
         "files": {name: asdict(mark) for name, mark in marks.items()},
     }
     (directory / MANIFEST).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

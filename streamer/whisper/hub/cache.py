@@ -69,10 +69,7 @@ class Wanted:
 
 
 def repository(name: str) -> str | None:
-    """Return the repository that a name means, a short one (`base.en`), `owner/repo` or `owner/repo/file.bin`.
-
-    None where it cannot be a name on the hub.
-    """
+    """Return the repository that a name means: `base.en`, `owner/repo` or `owner/repo/file.bin`; else None."""
     wanted = parse(name)
     return wanted.repository if wanted else None
 
@@ -135,10 +132,7 @@ def _read_record(path: Path) -> tuple[str, dict[str, int]]:
 
 
 def adopt(wanted: Wanted) -> Path | None:
-    """Take what another program fetched, if it is whole and right.
-
-    The cache names content by its digest, so that nobody need be asked.
-    """
+    """Take what another program fetched, if it is whole and right: the cache names content by its digest."""
     from streamer.whisper.hub.download import has_digest
 
     if wanted.file:

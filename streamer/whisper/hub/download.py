@@ -131,10 +131,7 @@ def size_of(path: Path) -> int:
 
 
 def reason_of(error: BaseException) -> str:
-    """Say in a few words why a server could not be asked.
-
-    Only what the system says is repeated: messages of HTTP libraries may hold headers, and so the user's token.
-    """
+    """Say why a server could not be asked, in the system's words: those of HTTP libraries may hold the user's token."""
     link: BaseException | None = error
     while link is not None:
         if "Timeout" in type(link).__name__:

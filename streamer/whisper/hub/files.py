@@ -20,10 +20,7 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 
 
 def choose(names: Iterable[str], repository: str) -> list[str]:
-    """Choose what a loader needs: one set of weights and what lies beside it.
-
-    Raises ModelError where there are no weights that we read, or several and no way to tell which.
-    """
+    """Choose one set of weights and what lies beside it. Raises ModelError where there is none, or several."""
     there = sorted(name for name in names if _PLAIN_NAME.fullmatch(name))
     companions = [name for name in there if name in _COMPANIONS or name.endswith(".tiktoken")]
     if "streamer.json" in there:  # made by `streamer models convert`

@@ -103,18 +103,12 @@ class Tokenizer:
 
     @classmethod
     def load(cls, path: Path, *, n_vocab: int, multilingual: bool | None = None) -> "Tokenizer":
-        """Load the tokenizer of a model with `n_vocab` tokens from its directory, or from a file of any known kind.
-
-        Raises ModelError where there is none, or it is broken, of another model, or lacks a special token.
-        """
+        """Load a model's tokenizer from its directory, or from a file. Raises ModelError where it is unfit."""
         path = vocabulary.find(path)
         return cls(vocabulary.load(path, n_vocab), multilingual=multilingual, where=str(path))
 
     def as_multilingual(self, multilingual: bool) -> "Tokenizer":
-        """Return the tokenizer for a model that says itself whether it is multilingual.
-
-        Raises ModelError where it says so and there is no token of a language.
-        """
+        """Return it for a model that says if it is multilingual. Raises ModelError without languages."""
         return Tokenizer(self._backend, multilingual=multilingual, where=self.where)
 
     def to_json(self) -> bytes:
@@ -126,20 +120,14 @@ class Tokenizer:
         return list(self.languages) if self.multilingual else ["en"]
 
     def choose_language(self, wanted: str, task: str) -> str:
-        """Return the language to decode in: the wanted one, the only one there is, or `auto` to be found out.
-
-        Raises ConfigError where the model does not know the language, or cannot translate.
-        """
+        """Return the language to decode in: as wanted, the only one, or `auto`. Raises as `start_sequence`."""
         known = self.known_languages
         chosen = known[0] if wanted == "auto" and len(known) == 1 else wanted
         self.start_sequence(known[0] if chosen == "auto" else chosen, task)
         return chosen
 
     def start_sequence(self, language: str, task: str) -> list[int]:
-        """Return the tokens that start a transcript.
-
-        Raises ConfigError where the model does not know the language, or cannot translate.
-        """
+        """Return the tokens that start a transcript. Raises ConfigError for a language or task that the model lacks."""
         if not self.multilingual:
             if task == "translate":
                 raise ConfigError(

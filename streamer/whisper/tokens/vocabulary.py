@@ -16,7 +16,7 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from streamer.errors import ModelError
-from streamer.whisper.files import parse_json, read_json, read_text
+from streamer.whisper.files import parse_json, read_json, read_text, readable
 from streamer.whisper.tokens.special import PUBLISHED, complete, named_in
 
 # Largest file that is read: those of Whisper have up to 4 MB, and as values in memory take up to thirty times as much.
@@ -28,13 +28,10 @@ _MAX_ADDED = 16_384
 # Bytes of all tokens of a table together, of which Whisper's have 320 thousand: there may be as many merges.
 _MAX_TABLE_BYTES = 1 << 19
 
-# What the first line of merges.txt begins with.
-_MERGES_HEADER = "#version"
-
+_MERGES_HEADER = "#version"  # how the first line of merges.txt begins
 _EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
 
-# How a vocabulary writes each byte: as the Latin-1 character that it is, or where that cannot be printed, as one of the
-# characters from 256 on.
+# How a vocabulary writes each byte: as its Latin-1 character, or where that cannot be printed, as one from 256 on.
 _ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 _UNPRINTABLE = [byte for byte in range(256) if chr(byte) not in _ALPHABET]
 _CHARACTERS = dict(enumerate(map(chr, range(256)))) | dict(
@@ -45,17 +42,13 @@ BYTE_CHARACTERS = list(_CHARACTERS.values())
 
 def find(path: Path) -> Path:
     """Return the tokenizer's file in a directory, or the file itself; raise ModelError where a directory has none."""
-    try:
+    with readable(path, "a tokenizer that you may read"):
         if not path.is_dir():
             return path
         for name in ("tokenizer.json", "vocab.json"):
             if (path / name).is_file():
                 return path / name
         rank_files = sorted(path.glob("*.tiktoken"))
-    except OSError as error:
-        raise ModelError(
-            f"{path!s:.500} cannot be read ({error.strerror}): expected a tokenizer that you may read"
-        ) from None
     if len(rank_files) > 1:
         raise ModelError(
             f"{path} has {rank_files[0].name} and {rank_files[1].name}: expected one tokenizer; say which with"

@@ -45,8 +45,7 @@ class Checkpoint:
 
     dims: ModelDimensions
 
-    # float16 or float32, contiguous. Each look-up may read the file again. `proj_out.weight` is among them where the
-    # logits are not made with the embedding.
+    # float16 or float32, contiguous; each look-up may read the file. `proj_out.weight` is there unless it is tied.
     tensors: Mapping[str, FloatArray]
 
     # Hugging Face's config.json; other formats have none.
@@ -107,10 +106,7 @@ def as_checkpoint(
 
 
 def first_bytes(path: Path, n_bytes: int = 4) -> bytes:
-    """Return how a checkpoint's file begins, by which its format is known; nothing of what cannot be one.
-
-    Raises OSError where the file cannot be read.
-    """
+    """Return how a checkpoint's file begins, by which it is known; nothing of other files. Raises OSError."""
     if path.suffix not in (".pt", ".pth", ".bin") or not path.is_file():  # reading a pipe would wait
         return b""
     with path.open("rb") as file:
@@ -118,10 +114,7 @@ def first_bytes(path: Path, n_bytes: int = 4) -> bytes:
 
 
 def expected_shapes(dims: ModelDimensions, *, tied: bool = True) -> dict[str, tuple[int, ...]]:
-    """Return name and shape of every tensor that a model of these dimensions has.
-
-    tied : whether the logits are made with the embedding, as in all published models
-    """
+    """Return name and shape of every tensor of a model; `tied`: the logits are made with the embedding."""
     audio, text = dims.n_audio_state, dims.n_text_state
     shapes: dict[str, tuple[int, ...]] = {
         "encoder.conv1.weight": (audio, dims.n_mels, 3),

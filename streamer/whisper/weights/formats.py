@@ -27,10 +27,7 @@ FORMATS: tuple[Format, ...] = (optimum, mlx, huggingface, ggml, openai)
 
 
 def find(path: Path) -> tuple[Format, Path]:
-    """Find out the format of a checkpoint; return it, and the file or directory to load.
-
-    Raises ModelError where it is none, OSError where it cannot be read.
-    """
+    """Return the format of a checkpoint, and what to load. Raises ModelError where it is none, and OSError."""
     if other := _unread_format(path):
         raise ModelError(
             f"{path} is a model for {other}, whose files are not read: name the checkpoint that it was made from, such"

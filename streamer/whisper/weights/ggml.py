@@ -75,10 +75,7 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path) -> Checkpoint:
-    """Load a checkpoint; quantized tensors become float32.
-
-    Raises ModelError where the file is truncated, of a type that cannot be read, or not whisper.cpp's; OSError.
-    """
+    """Load a checkpoint, quantized or not. Raises ModelError where it is truncated or no such file, and OSError."""
     with path.open("rb") as opened:
         file = _File(path, opened)
         dims, version = _read_header(file)

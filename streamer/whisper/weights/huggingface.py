@@ -26,10 +26,7 @@ def matches(path: Path) -> bool:
 
 
 def load(directory: Path) -> Checkpoint:
-    """Load a checkpoint.
-
-    Raises ModelError where a file is missing, truncated, not Whisper's, or does not fit the other.
-    """
+    """Load a checkpoint. Raises ModelError where a file is missing, damaged, not Whisper's, or of another model."""
     config_path = directory / "config.json"
     if lora.is_alone(directory):
         base = lora.base_of(directory) or "the model that it was made for"

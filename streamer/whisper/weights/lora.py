@@ -54,19 +54,13 @@ def is_alone(directory: Path) -> bool:
 
 
 def base_of(directory: Path) -> str:
-    """Return what an adapter calls the model that it was made for; empty where it does not say.
-
-    Raises ModelError where its config is missing or broken.
-    """
+    """Return which model an adapter says that it was made for, or nothing. Raises ModelError for a broken config."""
     base = read_json(directory / CONFIG, expected=_EXPECTED).get("base_model_name_or_path")
     return one_line(base)[:100] if isinstance(base, str) else ""
 
 
 def merged(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
-    """Return a checkpoint with an adapter in it. Each tensor is changed when it is read.
-
-    Raises ModelError where the adapter is broken, of a kind that is not known, or does not fit the model.
-    """
+    """Return a checkpoint with an adapter in it, added when read. Raises ModelError where the adapter does not fit."""
     tensors = checkpoint.tensors
     shapes = expected_shapes(checkpoint.dims, tied="proj_out.weight" not in frozenset(tensors))
     changes = _read_changes(directory, shapes)

@@ -44,10 +44,7 @@ def matches(directory: Path) -> bool:
 
 
 def load(directory: Path) -> Checkpoint:
-    """Load a checkpoint; quantized tensors become float32.
-
-    Raises ModelError where a file is missing, truncated, not Whisper's, or does not fit the other.
-    """
+    """Load a checkpoint, quantized or not. Raises ModelError where a file is missing, truncated or not Whisper's."""
     config_path = directory / "config.json"
     config = read_json(config_path)
     if "n_mels" in config:
@@ -59,7 +56,8 @@ def load(directory: Path) -> Checkpoint:
     path = _find_weights(directory)
     stored = (npz if path.suffix == ".npz" else safetensors).read_header(path)
     tensors = {
-        name: _find_tensor(stored, _mlx_name(name), shape) for name, shape in expected_shapes(dims, tied=tied).items()
+        name: _find_tensor(stored, openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2."), shape)
+        for name, shape in expected_shapes(dims, tied=tied).items()
     }
     # Older files, and those of others, may have them.
     if tensors[_ENCODER_POSITIONS] is None and dims.n_audio_state >= 4 and dims.n_audio_state % 2 == 0:
@@ -75,10 +73,6 @@ def _find_weights(directory: Path) -> Path:
         if (directory / name).is_file():
             return directory / name
     raise ModelError(f"{directory} has no weights: expected one of {', '.join(_WEIGHTS)}; fetch it again")
-
-
-def _mlx_name(name: str) -> str:
-    return openai_name(name).replace(".mlp.0.", ".mlp1.").replace(".mlp.2.", ".mlp2.")
 
 
 def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, ...]) -> Tensor | None:
@@ -109,10 +103,7 @@ def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, .
 
 @dataclass(frozen=True, slots=True)
 class _Sinusoids:
-    """The encoder's positions, shape (n_positions, width): sines of falling frequency, then cosines.
-
-    Source: `sinusoids` of openai-whisper, in float32 as there.
-    """
+    """The encoder's positions, (n_positions, width): sines, then cosines; `sinusoids` of openai-whisper, in float32."""
 
     shape: tuple[int, int]
     half: bool

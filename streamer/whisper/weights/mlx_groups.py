@@ -47,10 +47,7 @@ class GroupedMatrix:
             )
 
     def read(self) -> Float32Array:
-        """Return the matrix, shape (rows, columns).
-
-        Raises ModelError where the file has changed since it was opened.
-        """
+        """Return the matrix, (rows, columns). Raises ModelError where the file has changed since it was opened."""
         # Whole numbers of 32 bits have no reader of their own, and a float of as many is read bit by bit.
         packed = replace(self.packed, dtype="F32").read().view(np.uint8)
         values = _unpack(packed, bits=packed.shape[1] * 8 // self.shape[1])

@@ -24,11 +24,7 @@ _DESCRIPTION = re.compile(
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Read which arrays a file has, and where. None of them is read.
-
-    Raises ModelError where the file cannot be read, is truncated, or has a description that does not fit what it
-    describes.
-    """
+    """Read which arrays a file has, and where, but none of them. Raises ModelError where the file is damaged."""
     with open_file(path, "numpy.savez") as file:
         archive = Archive(file)
         tensors = {name.removesuffix(".npy"): _find_array(path, archive, name) for name in archive.names}

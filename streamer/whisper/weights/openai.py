@@ -49,10 +49,7 @@ def matches(path: Path) -> bool:
 
 
 def load(path: Path) -> Checkpoint:
-    """Load a checkpoint.
-
-    Raises ModelError where the file is missing, truncated, not openai-whisper's, or holds more than data.
-    """
+    """Load a checkpoint. Raises ModelError where it is missing, damaged, another program's, or more than data."""
     saved = torch.read(path)
     dims, state = saved.get("dims"), saved.get("model_state_dict")
     if not isinstance(dims, dict) or not isinstance(state, dict):

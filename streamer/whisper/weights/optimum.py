@@ -50,10 +50,7 @@ def matches(path: Path) -> bool:
 
 
 def load(directory: Path) -> Checkpoint:
-    """Load the weights of an export. They stay on disk until they are read.
-
-    Raises ModelError where a file is missing, truncated, no graph, or not of the Whisper that config.json describes.
-    """
+    """Load the weights of an export, which stay on disk until they are read. Raises ModelError where it is broken."""
     path = directory / "config.json"
     config = read_json(path)
     dims = ModelDimensions.from_huggingface(config, path)

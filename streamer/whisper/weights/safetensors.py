@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from streamer.errors import ModelError
+from streamer.whisper.files import readable
 from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape
 
 # Longest table that is read: that of large-v3 has 150 kB.
@@ -19,12 +20,9 @@ _LENGTH_BYTES = 8
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
-    """Read which tensors a file has, and where. None of them is read.
-
-    Raises ModelError where the file cannot be read, is truncated, or has a table that does not fit it.
-    """
+    """Read which tensors a file has, and where, but none of them. Raises ModelError where the file is damaged."""
     try:
-        with path.open("rb") as file:
+        with readable(path), path.open("rb") as file:
             n_bytes = os.fstat(file.fileno()).st_size
             length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
             start = _LENGTH_BYTES + length
@@ -46,8 +44,6 @@ def read_header(path: Path) -> dict[str, StoredTensor]:
             end = next_begin
         if start + end != n_bytes:
             raise ValueError(f"{n_bytes} bytes where {start + end} are announced")
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
     except (ValueError, RecursionError) as error:
         reason = " ".join(str(error).split())
         raise ModelError(

@@ -50,10 +50,7 @@ class StoredTensor:
     packed: tuple[int, int] | None = None
 
     def read(self) -> FloatArray:
-        """Return the elements: float16 and float32 as they are, bfloat16 as the float32 that it is the upper half of.
-
-        Raises ModelError where the file has changed since it was opened.
-        """
+        """Return the elements, bfloat16 as float32, others as is. Raises ModelError where the file has changed."""
         strides = self.strides or row_strides(self.shape)
         values = read_elements(self.path, READ_AS[self.dtype], spread(self.shape, strides), self.start, self.packed)
         values = as_strided(values, self.shape, [stride * values.itemsize for stride in strides])
@@ -67,10 +64,7 @@ class StoredTensor:
 def read_elements(
     path: Path, dtype: DTypeLike, count: int, start: int, packed: tuple[int, int] | None = None
 ) -> NDArray[Any]:
-    """Read `count` elements from the byte `start` of a file, or of what is `packed` in it (see `StoredTensor`).
-
-    Raises ModelError where they are there no longer, or damaged.
-    """
+    """Read elements from a byte of a file, or of what is `packed` in it, on. Raises ModelError where they are gone."""
     try:
         if packed is None:
             values = np.fromfile(path, dtype, count, offset=start)

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.errors import ModelError
+from streamer.whisper.files import readable
 
 # That of large-v3 has 130 kB, that of a quantized one 200 kB.
 _MAX_DIRECTORY_BYTES = 4 << 20
@@ -58,14 +59,12 @@ def open_file(path: Path, writer: str) -> Iterator[File]:
     In the block UnfitError, and ValueError and its like for a broken file, say the reason.
     """
     try:
-        with File(path) as file:
+        with readable(path), File(path) as file:
             yield file
     except UnfitError as error:
         raise ModelError(
             f"{path} is not taken ({error}): expected tensors, numbers and texts alone; save it again with {writer}"
         ) from None
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that you may read") from None
     except (zipfile.BadZipFile, NotImplementedError, EOFError, ValueError, OverflowError, struct.error) as error:
         reason = " ".join(str(error).split())
         raise ModelError(
@@ -117,10 +116,7 @@ class Archive:
 
 
 def inflate(file: BinaryIO, n_packed: int, n_bytes: int) -> NDArray[np.uint8]:
-    """Return the first `n_bytes` of what is deflated in the next `n_packed` bytes of a file.
-
-    Raises ValueError where it is damaged, or less.
-    """
+    """Return the first `n_bytes` that are deflated in the next `n_packed` of a file. Raises ValueError if damaged."""
     values = np.empty(n_bytes, np.uint8)
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)  # without a header of its own
     end = 0
