@@ -47,11 +47,7 @@ def notice(message: str) -> None:
 
 def end_on_sigterm() -> None:
     """Let SIGTERM end a command as Ctrl-C does: quietly, with what was written complete."""
-    signal.signal(signal.SIGTERM, _interrupt)
-
-
-def _interrupt(*_: object) -> None:
-    # A shell lets what it starts with `&` ignore Ctrl-C, which is not meant for it.
+    # A script's shell lets what it starts with `&` ignore SIGINT: SIGTERM would do nothing either.
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.raise_signal(signal.SIGINT)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
