@@ -14,7 +14,7 @@ from websockets.uri import parse_uri
 from streamer.errors import ConfigError, PeerError, RefusalError
 from streamer.events import Event, Final, Ready
 from streamer.outside import is_loopback, one_line
-from streamer.sinks.outputs import pieces
+from streamer.sinks.pieces import pieces
 
 TIMEOUT_S = 10.0  # for a connection, and for the answer to a request
 MAX_MESSAGE_BYTES = 1 << 20

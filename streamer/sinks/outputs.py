@@ -28,7 +28,6 @@ MAX_DELAY_S = 30.0
 MAX_REFUSALS = 5  # attempts with one event where the other side answers that it does not take it
 CLOSE_TIMEOUT_S = 5.0  # at the end, for what still waits
 MAX_SECRET_BYTES = 65_536
-WORD_BYTES = 10  # by which pieces of a final differ in length
 CLOCK_EVENTS = 64  # the newest so many tell at which time of the clock the audio was heard
 
 
@@ -238,25 +237,6 @@ def read_secret(text: str, name: str) -> str:
         raise ConfigError(
             f"{name} names a file that cannot be read ({reason}): expected @FILE with the value"
         ) from None
-
-
-def pieces(final: Final, limit_bytes: int) -> list[tuple[float, str]]:
-    """Cut a final between words into texts of at most `limit_bytes` in UTF-8, each with the second at which it begins.
-
-    They are about equally long, so that none is a last word. A word that is longer than the limit stays whole.
-    """
-    words = [(word.start, word.word) for word in final.words]
-    n_bytes = len(final.text.encode("utf-8"))
-    limit_bytes = min(limit_bytes, n_bytes // -(-n_bytes // limit_bytes) + WORD_BYTES)
-    found: list[tuple[float, str]] = []
-    for start_s, word in words or [(final.start, f" {word}") for word in final.text.split()]:
-        begin_s, text = found[-1] if found else (start_s, "")
-        longer = one_line(text + word)
-        if found and len(longer.encode("utf-8")) <= limit_bytes:
-            found[-1] = (begin_s, longer)
-        elif alone := one_line(word):
-            found.append((start_s, alone))
-    return found
 
 
 def _make_sink(

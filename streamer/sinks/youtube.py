@@ -10,7 +10,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from streamer.events import Event, Final
-from streamer.sinks.outputs import pieces
+from streamer.sinks.pieces import pieces
 from streamer.sinks.post import PostingSink
 
 MAX_LINE_BYTES = 84  # two rows of 42 characters

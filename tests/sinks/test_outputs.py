@@ -13,7 +13,8 @@ from streamer.settings.load import load_settings
 from streamer.settings.table import OutputsSettings
 from streamer.sinks import outputs as module
 from streamer.sinks.obs import MAX_CAPTION_BYTES, Obs
-from streamer.sinks.outputs import Output, Outputs, parse_target, pieces, read_secret
+from streamer.sinks.outputs import Output, Outputs, parse_target, read_secret
+from streamer.sinks.pieces import pieces
 from streamer.sinks.webhook import Webhook
 from streamer.sinks.youtube import YouTube
 from streamer.sinks.zoom import Zoom
