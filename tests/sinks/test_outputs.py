@@ -12,13 +12,12 @@ from streamer.events import End, Event, Gap, Partial, Ready, Speech
 from streamer.settings.load import load_settings
 from streamer.settings.table import OutputsSettings
 from streamer.sinks import outputs as module
-from streamer.sinks.obs import MAX_CAPTION_BYTES, Obs
+from streamer.sinks.obs import Obs
 from streamer.sinks.outputs import Output, Outputs, parse_target, read_secret
-from streamer.sinks.pieces import pieces
 from streamer.sinks.webhook import Webhook
 from streamer.sinks.youtube import YouTube
 from streamer.sinks.zoom import Zoom
-from tests.sinks.stand_ins import LONG_S, final, spoken, warnings
+from tests.sinks.stand_ins import LONG_S, final, warnings
 
 
 class Peer:
@@ -203,14 +202,6 @@ def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: py
     assert made.said_at(3.0) == pytest.approx(1003.2)
     made.close()
     assert [[event.type for event in peer.taken] for peer in peers] == [["ready", "final", "speech"]] * 3
-
-
-def test_a_final_is_cut_between_words() -> None:
-    assert pieces(spoken(1, "one", "two", "three"), 7) == [(10.0, "one two"), (11.0, "three")]
-    words = ["wordy"] * 10
-    assert pieces(spoken(1, *words), 53) == [(10.0, " ".join(words[:6])), (13.0, " ".join(words[6:]))]
-    assert pieces(final(1, "一二三四"), MAX_CAPTION_BYTES) == [(1.0, "一二三四")]
-    assert pieces(final(1, "no times here"), 8) == [(1.0, "no times"), (1.0, "here")]
 
 
 def test_settings_make_each_kind() -> None:
