@@ -18,8 +18,12 @@
     +-- IdleError                 a client that sends nothing
     +-- StoppingError             the daemon is about to stop
     +-- HistoryError              the history cannot be read, or deleted from
+    +-- SessionStateError         a session's state that cannot be gone on from
     +-- PeerError                 another program (a daemon, a chat endpoint) cannot be reached or misbehaves
         +-- RefusalError              it answers that it does not take what it was sent
+        +-- ClusterError              NATS: it cannot be reached, is too old, or refuses
+            +-- ClusterMessageError       what another machine of the cluster says is not understood
+            +-- FencedError               another machine owns the session
 
 Each message is one line: the fact, what was expected, and what to do about it.
 """
@@ -167,3 +171,23 @@ class PeerError(StreamerError):
 
 class RefusalError(PeerError):
     """Another program answers that it does not take what it was sent."""
+
+
+class SessionStateError(StreamerError):
+    """A session's state, as another machine left it, that cannot be gone on from."""
+
+    code: ClassVar[str] = "session_state"
+
+
+class ClusterError(PeerError):
+    """NATS cannot be reached, is too old, or refuses; or a machine of the cluster misbehaves."""
+
+    code: ClassVar[str] = "cluster"
+
+
+class ClusterMessageError(ClusterError):
+    """What another machine of the cluster says is not understood."""
+
+
+class FencedError(ClusterError):
+    """Another machine owns the session by now."""

@@ -27,7 +27,8 @@ class RingBuffer:
     that comes too late, or that the writer laps while it copies, gets Overrun.
     """
 
-    def __init__(self, capacity_samples: int) -> None:
+    def __init__(self, capacity_samples: int, *, start: int = 0) -> None:
+        """Hold `capacity_samples` of what comes from position `start` on."""
         assert capacity_samples > 0, f"capacity {capacity_samples} is not positive"
         self.capacity_samples = capacity_samples
 
@@ -41,13 +42,13 @@ class RingBuffer:
         self._samples = np.zeros(capacity_samples, dtype=np.float32)
 
         # Samples written since the start: the position after the newest. Set after the samples are in place.
-        self.head = 0
+        self.head = start
 
         # Position of the oldest sample that can be read. Set before the samples behind it are overwritten.
-        self.oldest = 0
+        self.oldest = start
 
         # Everything before this position may be overwritten without loss; see release().
-        self._released = 0
+        self._released = start
 
         # Wakes those who wait for room. Held for a notification or the test of a condition, never longer.
         self._changed = threading.Condition(threading.Lock())

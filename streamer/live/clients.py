@@ -67,7 +67,7 @@ class ClientStreams:
         """Let other limits hold from now on."""
         self._settings = dataclasses.replace(self._settings, server=front)
 
-    def open(self, start: StreamStart) -> "ClientStream":
+    async def open(self, start: StreamStart, *, tenant: str = "") -> "ClientStream":
         """Open a session.
 
         Raises BusyError where all places are taken, there is no time for another session, or the model is still
@@ -128,7 +128,7 @@ class ClientStreams:
         self._watch(name)
         return stream
 
-    def resume(self, session: str) -> "ClientStream":
+    async def resume(self, session: str, *, after: int = 0) -> "ClientStream":
         """Return the stream of that session, which is kept no more. Raises UnknownSessionError where there is none."""
         stream = self._open.get(session)
         if stream is None:
@@ -194,6 +194,8 @@ class ClientStreams:
 
 class ClientStream:
     """One client's audio on its way to text (see `server.interfaces.ClientStream`), used on the server's loop."""
+
+    outlives = False
 
     def __init__(
         self,

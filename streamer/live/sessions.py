@@ -18,6 +18,7 @@ from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.stream.settings import SessionSettings
+from streamer.stream.state import SessionState
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
@@ -40,8 +41,12 @@ def open_session(
     options: SessionOptions = NO_OPTIONS,
     label: Callable[[Event], Event] = lambda event: event,
     enrichment: Enrichment | None = None,
+    state: SessionState | None = None,
+    live_from: int = 0,
 ) -> SessionRunner:
     """Return a session that publishes to a log, `ready` first; `Engine.add` sets it to work.
+
+    With `state` it goes on where another was, and has been ready before.
 
     `options` are a client's own; `label` adds to an event what only the source knows, `enrichment` what else is to be
     known of it. See `SessionRunner` for the rest.
@@ -59,9 +64,12 @@ def open_session(
         label=lambda event: label(event if enriched is None else enriched.label(event)),
         on_event=log.append,
         on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
+        state=state,
+        live_from=live_from,
     )
     enriched = enrichment.open(log, runner) if enrichment is not None else None
-    log.append(ready_event(model, chosen.language))
+    if state is None:
+        log.append(ready_event(model, chosen.language))
     return runner
 
 

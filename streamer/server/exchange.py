@@ -229,7 +229,7 @@ class _Exchange:
             match action:
                 case Open(start):
                     self._drop_stream()
-                    self._stream = self._streams.open(start)
+                    self._stream = await self._streams.open(start)
                     self._sender = Sender(self, self._context, self._stream.feed)
                     self._run(self._tell(self._sender))
                 case Hear(audio) if stream is not None:

@@ -65,6 +65,10 @@ class ClientStream(Protocol):
     def report(self, code: str, message: str, fatal: bool) -> None:
         """Publish an `error` event in the session."""
 
+    @property
+    def outlives(self) -> bool:
+        """Whether another daemon can go on with the session when this one stops."""
+
     def go_on(self) -> int:
         """Forget what was not taken in yet; return how many samples of the audio, of all channels together one, at the
         client's own rate, were. The client sends the rest again, over another connection.
@@ -80,16 +84,16 @@ class ClientStream(Protocol):
 class Streams(Protocol):
     """Where clients' streams are opened."""
 
-    def open(self, start: StreamStart) -> ClientStream:
-        """Open a session for one client.
+    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
+        """Open a session for one client, who showed the token of a name (empty: none).
 
         Raises BusyError where there is no room, UsageError where it asks for what the model cannot do.
         """
 
-    def resume(self, session: str) -> ClientStream:
-        """Return the stream of that session, which is kept no more.
+    async def resume(self, session: str, *, after: int = 0) -> ClientStream:
+        """Return the stream of that session, which is kept no more, to a client that has events up to a number.
 
-        Raises UnknownSessionError where there is none.
+        Raises UnknownSessionError where there is none, BusyError where it cannot be gone on with for now.
         """
 
 

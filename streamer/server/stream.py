@@ -44,11 +44,11 @@ class StreamEndpoint:
         first: str | bytes | None = None
         try:
             if session:
-                stream = self._streams.resume(session)
+                stream = await self._streams.resume(session, after=after or 0)
             else:
                 first = await self._first_message(connection)
                 start, first = _parse_first(first)
-                stream = self._streams.open(start)
+                stream = await self._streams.open(start)
         except GoneError:
             return
         except StreamerError as error:

@@ -30,6 +30,15 @@ class LocalAgreement:
         self._partners = deque((partner[agreed:] for partner in self._partners), self._partners.maxlen)
         return agreed
 
+    @property
+    def partners(self) -> tuple[tuple[str, ...], ...]:
+        """The hypotheses that are remembered, oldest first."""
+        return tuple(self._partners)
+
+    def remember(self, partners: Sequence[tuple[str, ...]]) -> None:
+        """Take over what was remembered elsewhere."""
+        self._partners = deque(partners, self._partners.maxlen)
+
     def reset(self) -> None:
         """Forget all partners: the next hypothesis is the first."""
         self._partners.clear()

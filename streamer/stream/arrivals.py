@@ -39,10 +39,15 @@ class Arrivals:
         # Up to here the audio came too far ahead of the clock to be live: from a recording. -1 where none does.
         self._recorded_until = -1
 
-    def note(self, head: int, now_s: float, *, held_back: bool = False) -> None:
-        """Note that there are `head` samples at a time; both only grow. A `held_back` sender has to wait for room."""
+    def note(self, head: int, now_s: float, *, held_back: bool = False, again: bool = False) -> None:
+        """Note that there are `head` samples at a time; both only grow.
+
+        held_back : whether the sender has to wait for room
+        again : whether it came before, and is only sent again: that says nothing of its pace
+        """
         with self._lock:
-            self._note_lead(head, now_s, held_back=held_back)
+            if not again:
+                self._note_lead(head, now_s, held_back=held_back)
             if self._steps and now_s - self._steps[-1][0] < STEP_S:
                 # Said to have come at the step's beginning: up to a step too old.
                 self._steps[-1] = (self._steps[-1][0], head)

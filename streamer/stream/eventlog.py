@@ -63,8 +63,12 @@ class EventLog:
     everything else the newest `limit` events; the `ready` event stays for as long as the log.
     """
 
-    def __init__(self, session: str, limit: int, keep: Callable[[Event], object] | None = None) -> None:
+    def __init__(
+        self, session: str, limit: int, keep: Callable[[Event], object] | None = None, *, after: int = 0
+    ) -> None:
         """Open the log of `session`, a name unique to it, which keeps `limit` events for replay.
+
+        Numbers begin behind `after`.
 
         `keep` is called with each event before any listener sees it, so that what was told is kept. It is called under
         the log's lock.
@@ -79,7 +83,7 @@ class EventLog:
         # because a listener may cancel itself.
         self._lock = threading.RLock()
         # Number of the newest event; 0 before the first.
-        self._seq = 0
+        self._seq = after
         # The first `ready` event; None before it.
         self._ready: Event | None = None
         # All other events but partials, oldest first, at most `limit`.
@@ -123,8 +127,16 @@ class EventLog:
             if self._end is not None:
                 self._logger.debug("the session has ended, a late %s event is dropped", event.type)
                 return event.stamped(0, self.session)
-            self._seq += 1
-            event = event.stamped(self._seq, self.session)
+            event = event.stamped(self._seq + 1, self.session)
+            self.put(event)
+            return event
+
+    def put(self, event: Event) -> None:
+        """Take in an event that has its number, from where the session is transcribed; nothing where it is known."""
+        with self._lock:
+            if self._end is not None or event.seq <= self._seq:
+                return
+            self._seq = event.seq
             if self._keep_for_good is not None:
                 try:
                     self._keep_for_good(event)
@@ -132,7 +144,6 @@ class EventLog:
                     self._logger.exception("a %s event could not be kept", event.type)
             self._keep(event)
             self._publish(event)
-            return event
 
     def subscribe(self, listener: Listener, *, after: int | None = None, session: str | None = None) -> Subscription:
         """Add a listener and return what it missed; between the two no event is lost or doubled.

@@ -1,6 +1,9 @@
 """The speech gate: from speech probabilities, chunk by chunk, to where speech begins and ends. No I/O, no clock."""
 
 from dataclasses import dataclass
+from typing import Self
+
+import msgspec
 
 from streamer.audio.constants import SAMPLE_RATE
 
@@ -32,6 +35,15 @@ class SpeechEnd:
     position: int
 
 
+class GateState(msgspec.Struct, frozen=True, array_like=True):
+    """A gate's memory, to go on with elsewhere."""
+
+    open: bool
+    run_start: int | None
+    last_speech: int
+    floor: int
+
+
 class SpeechGate:
     """Turns probabilities into starts and ends that alternate and never go back in time."""
 
@@ -46,6 +58,16 @@ class SpeechGate:
         self.last_speech = start
         # Earliest position that a start may be given: the last end.
         self._floor = start
+
+    @property
+    def state(self) -> GateState:
+        return GateState(self.open, self._run_start, self.last_speech, self._floor)
+
+    @classmethod
+    def restored(cls, settings: GateSettings, state: GateState) -> Self:
+        gate = cls(settings)
+        gate.open, gate._run_start, gate.last_speech, gate._floor = msgspec.structs.astuple(state)
+        return gate
 
     def change(self, settings: GateSettings) -> None:
         self._threshold = settings.threshold

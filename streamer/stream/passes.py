@@ -5,8 +5,11 @@ A *stretch* is speech between two silences. Only the oldest is transcribed; thos
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
+from typing import Self
+
+import msgspec
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.stream.settings import SessionSettings
@@ -76,6 +79,15 @@ class Stretch:
         return self.state is State.OPEN
 
 
+class PassesState(msgspec.Struct, frozen=True, array_like=True):
+    """The stretches that are not final, to go on with elsewhere; what is on its way has to be handed out again."""
+
+    stretches: tuple[Stretch, ...]
+    heard: int
+    last_speech: int
+    cost: int
+
+
 class Passes:
     """The stretches of speech that are not final yet, and their windows."""
 
@@ -89,6 +101,23 @@ class Passes:
         # What the last pass cost, in samples of real time.
         self.cost = 0
         self.change(settings)
+
+    @property
+    def state(self) -> PassesState:
+        stretches = tuple(
+            replace(stretch, state=State.OPEN, issued_end=min(stretch.issued_end, stretch.taken_end))
+            if stretch.open
+            else replace(stretch, state=State.ENDED, issued_end=0)
+            for stretch in self._stretches
+        )
+        return PassesState(stretches, self.heard, self.last_speech, self.cost)
+
+    @classmethod
+    def restored(cls, settings: SessionSettings, numbers: Iterator[int], state: PassesState) -> Self:
+        passes = cls(settings, numbers)
+        passes._stretches.extend(replace(stretch) for stretch in state.stretches)
+        passes.heard, passes.last_speech, passes.cost = state.heard, state.last_speech, state.cost
+        return passes
 
     def change(self, settings: SessionSettings) -> None:
         self._pace = round(settings.pace_s * SAMPLE_RATE)

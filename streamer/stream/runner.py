@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import get_args
+from typing import TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -32,11 +32,13 @@ from streamer.stream.outage import Outage
 from streamer.stream.schedule import deadline
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
+from streamer.stream.state import SessionState
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis
 
 logger = logging.getLogger(__name__)
 
+Taken = TypeVar("Taken")
 
 # Audio that has waited for too long is given up in pieces of at least this, since each piece ends a segment.
 MIN_SHED_SAMPLES = 2 * SAMPLE_RATE
@@ -52,6 +54,7 @@ SILENCE_SAMPLES = SAMPLE_RATE  # written at a time in place of audio that was lo
 ARRIVALS_KEPT_S = 60.0  # how long it is known when audio came, where no audio waits for too long
 TICK_S = 0.5  # how often a session looks at the clock while nothing comes
 RETRY_S = 2.0  # that a live session may spend on a better text for a final
+WARMING_CHUNKS = 32  # a second of audio, that a detector hears again before it goes on where another was
 
 
 class AudioKind(Enum):
@@ -117,6 +120,8 @@ class SessionRunner:
         label: Callable[[Event], Event] = lambda event: event,
         on_event: Callable[[Event], object],
         on_finished: Callable[[], object] = lambda: None,
+        state: SessionState | None = None,
+        live_from: int = 0,
     ) -> None:
         """Make a session for audio of a kind, of which the buffer holds `capacity_samples`.
 
@@ -124,14 +129,19 @@ class SessionRunner:
         speaking when it is asked whether there is room for another. `name` is what the log calls it by. `label` returns
         an event as it is to be published; it sees the words of a text also where nobody wants them. It, `on_event` and
         `on_finished` are called under the session's lock, from the engine's threads: they return at once.
+
+        With `state` it goes on where another was. Audio from `state.needed_from` on is to be written first, and the
+        session to be set to work when all of it up to `state.heard` is there (`restored`). Up to position `live_from`
+        it says nothing of the pace at which it comes. Raises SessionStateError where the state is none.
         """
         self.logger = logging.LoggerAdapter(logger, {"session": name})
-        self.ring = RingBuffer(capacity_samples)
+        self.ring = RingBuffer(capacity_samples, start=0 if state is None else state.needed_from)
         self.kind = kind
         self.reserved = reserved
         self.settings = settings
         # Whether what comes is not heard, as somebody has asked last.
-        self.paused = False
+        self.paused = state is not None and state.paused_from is not None
+        self._live_from = live_from
         self._max_delay_s = max_delay_s
         self._label = label
         self._on_event = on_event
@@ -150,10 +160,12 @@ class SessionRunner:
         # The listening thread's own: what hears speech; position up to which it has listened; when to look again.
         self._new_detector = new_detector
         self._detector = new_detector()
-        self.position = 0
+        self.position = 0 if state is None else state.heard
         self._tick_at_s = -math.inf
         # Whether what comes next does not follow what the detector has heard.
         self._detector_behind = False
+        # Whether the detector has yet to hear what came before the position.
+        self._detector_cold = state is not None
         # The encoding thread's own.
         self.mel = LogMelStream(n_mels)
         # The decoding thread's own: position up to which windows were decoded.
@@ -161,7 +173,7 @@ class SessionRunner:
 
         # Guards everything below.
         self._lock = threading.Lock()
-        self._session = Session(settings)
+        self._session = Session(settings) if state is None else Session.restored(settings, state)
         # Length of the audio, once its end is known.
         self.end_position: int | None = None
         # Windows handed out that have not come back.
@@ -189,6 +201,7 @@ class SessionRunner:
         """Be served by an engine from now on."""
         self._clock, self._wake, self._on_over, self._stats = clock, wake, on_over, stats
         self._activity = Activity(clock())
+        self._arrivals.note(self.ring.head, clock(), again=True)
         self.ring.on_write = self._note_arrival
 
     # What comes in.
@@ -228,6 +241,15 @@ class SessionRunner:
     def change(self, settings: SessionSettings) -> None:
         self._command("change", lambda: self._change(settings))
 
+    def mark(self, number: int) -> None:
+        """Have the session's state say `number` when all that was asked for before has taken effect."""
+        self._command("mark", lambda: self._mark(number))
+
+    def snapshot(self, take: Callable[[], Taken]) -> tuple[Taken, SessionState]:
+        """Return what `take` returns and the session's state; between the two nothing is decided or published."""
+        with self._lock:
+            return take(), self._session.state
+
     def close(self) -> None:
         """Publish nothing any more: when this has returned nothing is. `on_finished` is not called."""
         with self._lock:
@@ -243,6 +265,11 @@ class SessionRunner:
         self._leave()
 
     # What can be seen.
+
+    @property
+    def restored(self) -> bool:
+        """Whether all audio is there that a session which goes on where another was has heard before."""
+        return self.ring.head >= self.position
 
     @property
     def failing(self) -> str:
@@ -377,7 +404,9 @@ class SessionRunner:
 
     def _note_arrival(self) -> None:
         """Audio has come: called by the thread that wrote it."""
-        self._arrivals.note(self.ring.head, self._clock(), held_back=self.ring.free < HELD_BACK_SAMPLES)
+        again = self.ring.head <= self._live_from
+        held_back = self.ring.free < HELD_BACK_SAMPLES
+        self._arrivals.note(self.ring.head, self._clock(), held_back=held_back, again=again)
         if self.ring.head - self.position >= CHUNK_SAMPLES:
             self._wake()
 
@@ -443,7 +472,9 @@ class SessionRunner:
             # One that has failed is replaced.
             self._detector = self._new_detector() if self._outage.listening else self._detector
             self._detector.reset()
-            self._detector_behind = False
+            self._detector_behind = self._detector_cold = False
+        if self._detector_cold:
+            self._warm_detector(begin)
         (probability,) = self._detector.process(np.pad(samples, (0, CHUNK_SAMPLES - len(samples))))
         with self._lock:
             if self.over or self._session is not session:
@@ -454,6 +485,18 @@ class SessionRunner:
             self._publish(events)
             speech = self._session.waiting_from is not None
         self._activity.hear(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
+
+    def _warm_detector(self, position: int) -> None:
+        """Let the detector hear what came before a position, as the one had that heard it elsewhere."""
+        n_chunks = min(WARMING_CHUNKS, (position - self.ring.oldest) // CHUNK_SAMPLES)
+        for i in range(n_chunks, 0, -1):
+            begin = position - i * CHUNK_SAMPLES
+            self._detector.process(self.ring.read(begin, begin + CHUNK_SAMPLES))
+        self._detector_cold = False
+
+    def _mark(self, number: int) -> Iterable[Event]:
+        self._session.mark = number
+        return []
 
     def _end(self) -> Iterable[Event]:
         if self._session.ended:

@@ -9,28 +9,20 @@ A stretch is told in *segments*, one final each: the last ends with the stretch,
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import Self
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
 from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.stream.passes import Passes, Stretch
 from streamer.stream.settings import SessionSettings
+from streamer.stream.state import Loss, SessionState
 from streamer.stream.transcript import INVENTED_SAMPLES, Cut, Transcript
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis
 
 # Where no audio has come for as long, speech has ended: whoever sent it has stopped. Networks hesitate for less.
 STALL_S = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Loss:
-    """Audio that is not transcribed."""
-
-    start: int
-    end: int
-    reason: GapReason
 
 
 class Session:
@@ -44,7 +36,7 @@ class Session:
         self._passes = Passes(settings, self._numbers, start=start)
         self._transcript = Transcript(settings)
         # Losses that are not published yet, in order: speech before them is not final, or more is being lost.
-        self._losses: list[_Loss] = []
+        self._losses: list[Loss] = []
         # Places up to which everything is to be told, where that has not happened yet.
         self._flushes: list[int] = []
         # Whether what is lost goes on to be lost, since windows fail: the loss is published when it is over.
@@ -59,10 +51,49 @@ class Session:
         self._paused_from: int | None = None
         # Seconds that there are for a better text of a final, as was said last.
         self._retry_s = 0.0
-        # When audio was heard last, in seconds of the caller's clock.
-        self._heard_s = 0.0
+        # When audio was heard last, in seconds of the caller's clock; None where it is not known yet.
+        self._heard_s: float | None = None
         # Whether the audio has ended.
         self.ended = False
+        # What the sender of the audio has said last of how far it is, to be found in the state.
+        self.mark = 0
+
+    @property
+    def state(self) -> SessionState:
+        """What another session needs to go on from here; see `restored`."""
+        return SessionState(
+            needed_from=min(self.needed_from, self._passes.heard),
+            mark=self.mark,
+            gate=self._gate.state,
+            passes=self._passes.state,
+            transcript=self._transcript.state,
+            losses=tuple(self._losses),
+            flushes=tuple(self._flushes),
+            missing=self._missing,
+            after_loss=self._after_loss,
+            told_until=self._told_until,
+            paused_from=self._paused_from,
+            retry_s=self._retry_s,
+            ended=self.ended,
+        )
+
+    @classmethod
+    def restored(cls, settings: SessionSettings, state: SessionState) -> Self:
+        """Return a session that goes on where another was: it hears audio from `state.heard` on.
+
+        Windows may reach back to `state.needed_from`. Raises SessionStateError where that cannot be.
+        """
+        state.check()
+        numbers = itertools.count(1 + max((stretch.number for stretch in state.passes.stretches), default=0))
+        session = cls(settings, numbers=numbers)
+        session._gate = SpeechGate.restored(settings.gate, state.gate)
+        session._passes = Passes.restored(settings, numbers, state.passes)
+        session._transcript = Transcript.restored(settings, state.transcript)
+        session._losses, session._flushes = list(state.losses), list(state.flushes)
+        session._missing, session._after_loss = state.missing, state.after_loss
+        session._told_until, session._paused_from = state.told_until, state.paused_from
+        session._retry_s, session.ended, session.mark = state.retry_s, state.ended, state.mark
+        return session
 
     def change(self, settings: SessionSettings) -> None:
         self._settings = settings
@@ -111,6 +142,8 @@ class Session:
 
     def tick(self, now_s: float) -> list[Event]:
         """Time has passed, and all audio that came was heard: where none comes any more, speech has ended."""
+        if self._heard_s is None:
+            self._heard_s = now_s
         stall_s = max(STALL_S, self._settings.gate.min_silence_s)
         return self._end_speech() if self._gate.open and now_s - self._heard_s >= stall_s else []
 
@@ -187,7 +220,7 @@ class Session:
         session._losses, session._outage = self._losses, True
         session._flushes = self._flushes
         session._told_until, session._paused_from = self._told_until, self._paused_from
-        session.ended = self.ended
+        session.ended, session.mark = self.ended, self.mark
         if self._passes.current is not None:
             # Not even what is known could be told.
             session._add_loss(max(self._told_until, self._passes.current.start), start, "device")
@@ -416,7 +449,7 @@ class Session:
         if before is not None and before.reason == reason and adjoins:
             self._losses.remove(before)
             start = before.start
-        self._losses = sorted([*self._losses, _Loss(start, end, reason)], key=lambda loss: loss.start)
+        self._losses = sorted([*self._losses, Loss(start, end, reason)], key=lambda loss: loss.start)
 
     def _tell_losses(self) -> list[Event]:
         """Publish the losses that are over, and before which all that was said is final; and which flushes are done."""

@@ -11,6 +11,9 @@ them too, and goes on behind them, so that nothing is lost or doubled at the joi
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
+
+import msgspec
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.events import Final, Partial, seconds
@@ -79,7 +82,7 @@ class Cut:
 
 
 @dataclass(slots=True)
-class _Text:
+class Text:
     """The text of a stretch of speech."""
 
     # Where the segment that is open begins: where the last final ended, or speech began.
@@ -162,6 +165,17 @@ class _Text:
         self.words += settled
 
 
+class TranscriptState(msgspec.Struct, frozen=True, array_like=True):
+    """A transcript's memory, to go on with elsewhere."""
+
+    segment: int
+    known_language: str
+    said: str
+    anything_said: bool
+    text: Text
+    partners: tuple[tuple[str, ...], ...]
+
+
 class Transcript:
     """What has been said in a session, of which the newest stretch of speech is still open."""
 
@@ -183,9 +197,24 @@ class Transcript:
         self._trim_after = round(settings.trim_after_s * SAMPLE_RATE)
         self._agreement = LocalAgreement(settings.n_agreeing)
 
+    @property
+    def state(self) -> TranscriptState:
+        text = replace(self._text, words=list(self._text.words), tail=list(self._text.tail))
+        partners = self._agreement.partners
+        return TranscriptState(self.segment, self.known_language, self._said, self._anything_said, text, partners)
+
+    @classmethod
+    def restored(cls, settings: SessionSettings, state: TranscriptState) -> Self:
+        transcript = cls(settings)
+        transcript.segment, transcript.known_language = state.segment, state.known_language
+        transcript._said, transcript._anything_said = state.said, state.anything_said
+        transcript._text = replace(state.text, words=list(state.text.words), tail=list(state.text.tail))
+        transcript._agreement.remember(state.partners)
+        return transcript
+
     def begin(self, start: int) -> None:
         """Go on with speech that begins at a position; what was not final of the last is forgotten."""
-        self._text = _Text(start)
+        self._text = Text(start)
         self._agreement.reset()
 
     @property

@@ -57,15 +57,15 @@ def streams_of(machine: Machine, max_streams: int = 64, resume_s: float = 30.0, 
 
 async def test_nobody_is_let_in_before_the_model_is_there() -> None:
     with pytest.raises(BusyError, match="still being loaded"):
-        ClientStreams(Settings()).open(StreamStart())
+        await ClientStreams(Settings()).open(StreamStart())
 
 
 async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(machine: Machine, tmp_path: Path) -> None:
     with contextlib.closing(History(tmp_path / "history.db")) as history:
         streams = ClientStreams(Settings(), history)
         streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
-        streams.open(StreamStart())
-        kept = streams.open(StreamStart(keep=True))
+        await streams.open(StreamStart())
+        kept = await streams.open(StreamStart(keep=True))
         (session,) = history.file.sessions(9)
         assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
         kept.abandon()
@@ -75,88 +75,88 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
 
 async def test_a_client_that_wants_its_text_kept_is_told_that_it_is_not(machine: Machine) -> None:
     with pytest.raises(ConfigError, match="keeps no history: leave keep out"):
-        streams_of(machine).open(StreamStart(keep=True))
+        await streams_of(machine).open(StreamStart(keep=True))
 
 
 async def test_a_client_that_could_not_be_kept_in_real_time_is_refused_until_another_leaves(machine: Machine) -> None:
     machine.talker(60.0, pause=0.0)
     machine.run_until(5.0)
     streams = streams_of(machine)
-    clients = [streams.open(StreamStart()) for _ in range(3)]
+    clients = [await streams.open(StreamStart()) for _ in range(3)]
     with pytest.raises(BusyError) as refusal:
-        streams.open(StreamStart())
+        await streams.open(StreamStart())
     assert str(refusal.value) == (
         "this machine keeps 4 sessions in real time, and they are taken: try again later, or raise stream.max_pace_s"
     )
     clients[0].abandon()
-    streams.open(StreamStart())
+    await streams.open(StreamStart())
 
 
 async def test_the_number_of_clients_has_a_limit_also_where_there_is_time(machine: Machine) -> None:
     streams = streams_of(machine, max_streams=2)
     for _ in range(2):
-        streams.open(StreamStart())
+        await streams.open(StreamStart())
     with pytest.raises(BusyError, match=r"all 2 places .* server\.max_streams"):
-        streams.open(StreamStart())
+        await streams.open(StreamStart())
 
 
 async def test_clients_may_be_as_many_as_like_where_nothing_is_known_yet(machine: Machine) -> None:
     streams = streams_of(machine)
     for _ in range(20):
-        streams.open(StreamStart())
+        await streams.open(StreamStart())
     assert machine.engine.n_sessions == 20
 
 
 async def test_names_of_sessions_cannot_be_guessed(machine: Machine) -> None:
     streams = streams_of(machine)
-    names = {streams.open(StreamStart()).feed.session for _ in range(20)}
+    names = {(await streams.open(StreamStart())).feed.session for _ in range(20)}
     assert len(names) == 20
     assert all(len(name) == 32 for name in names)  # 192 bits
 
 
 async def test_a_kept_stream_is_found_until_its_time_is_over(machine: Machine) -> None:
     streams = streams_of(machine, resume_s=0.01)
-    stream = streams.open(StreamStart())
+    stream = await streams.open(StreamStart())
     stream.keep()
-    assert streams.resume(stream.feed.session) is stream
+    assert await streams.resume(stream.feed.session) is stream
     await asyncio.sleep(0.03)  # its connection is back: there is no time that could be over
-    assert streams.resume(stream.feed.session) is stream
+    assert await streams.resume(stream.feed.session) is stream
     given_up = asyncio.Event()
     stream.feed.subscribe(lambda event: given_up.set())
     stream.keep()
     await within(given_up.wait())
     with pytest.raises(UnknownSessionError, match=r"0\.01 s .*server\.resume_s"):
-        streams.resume(stream.feed.session)
+        await streams.resume(stream.feed.session)
     assert machine.engine.n_sessions == 0
 
 
 async def test_nothing_is_kept_where_that_is_switched_off(machine: Machine) -> None:
     streams = streams_of(machine, resume_s=0.0)
-    stream = streams.open(StreamStart())
+    stream = await streams.open(StreamStart())
     stream.keep()
     assert machine.engine.n_sessions == 0
     with pytest.raises(UnknownSessionError):
-        streams.resume(stream.feed.session)
+        await streams.resume(stream.feed.session)
 
 
 async def test_a_newcomer_takes_the_place_that_was_kept_longest(machine: Machine) -> None:
     streams = streams_of(machine, max_streams=3)
-    first, second, third = (streams.open(StreamStart()) for _ in range(3))
+    first, second, third = [await streams.open(StreamStart()) for _ in range(3)]
     first.keep()
     second.keep()
-    streams.resume(first.feed.session)
+    await streams.resume(first.feed.session)
     first.keep()  # now it is the newer of the two
     with pytest.raises(ProtocolError):
-        streams.open(StreamStart(sample_rate=1))  # one who is refused takes nobody's place
-    streams.open(StreamStart())
+        await streams.open(StreamStart(sample_rate=1))  # one who is refused takes nobody's place
+    await streams.open(StreamStart())
     with pytest.raises(UnknownSessionError):
-        streams.resume(second.feed.session)
-    streams.open(StreamStart())
+        await streams.resume(second.feed.session)
+    await streams.open(StreamStart())
     with pytest.raises(UnknownSessionError):
-        streams.resume(first.feed.session)
+        await streams.resume(first.feed.session)
     with pytest.raises(BusyError):
-        streams.open(StreamStart())
-    assert streams.resume(third.feed.session) is third
+        await streams.open(StreamStart())
+    assert await streams.resume(third.feed.session) is third
     assert machine.engine.n_sessions == 3
 
 
@@ -255,7 +255,7 @@ def be_silent(stream: ClientStream, seconds: float) -> None:
 
 async def test_who_sends_nothing_is_told_so_and_ended(machine: Machine) -> None:
     streams = streams_of(machine, idle_s=0.05)
-    stream = streams.open(StreamStart())
+    stream = await streams.open(StreamStart())
     events: list[Event] = []
     stream.feed.subscribe(events.append)
     await stream.write(bytes(320))
@@ -272,7 +272,7 @@ async def test_who_sends_nothing_is_told_so_and_ended(machine: Machine) -> None:
 
 
 async def test_audio_and_commands_are_signs_of_life_and_an_empty_message_is_none(machine: Machine) -> None:
-    stream = streams_of(machine).open(StreamStart())
+    stream = await streams_of(machine).open(StreamStart())
     for said in (stream.write(bytes(2)), stream.command("flush"), stream.change(StreamStart(pace_s=1.0))):
         be_silent(stream, 100.0)
         await stream.write(b"")
@@ -301,38 +301,38 @@ async def test_who_waits_for_us_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> 
 
 async def test_a_kept_stream_is_not_ended_for_being_idle(machine: Machine) -> None:
     streams = streams_of(machine, idle_s=0.2)
-    stream = streams.open(StreamStart())
+    stream = await streams.open(StreamStart())
     stream.keep()
     be_silent(stream, 100.0)
     await asyncio.sleep(0.2)
     assert not stream.complete
-    assert streams.resume(stream.feed.session) is stream
+    assert await streams.resume(stream.feed.session) is stream
     assert not stream.complete
     assert stream.idle_s < 50.0
 
 
 async def test_a_newcomer_takes_the_place_of_who_was_idle_longest(machine: Machine) -> None:
     streams = streams_of(machine, max_streams=2)
-    first, second = (streams.open(StreamStart()) for _ in range(2))
+    first, second = [await streams.open(StreamStart()) for _ in range(2)]
     be_silent(first, SPARE_S - 20.0)
     with pytest.raises(BusyError):
-        streams.open(StreamStart())
+        await streams.open(StreamStart())
     be_silent(first, 40.0)
     be_silent(second, 60.0)
-    third = streams.open(StreamStart())
+    third = await streams.open(StreamStart())
     assert (first.expired, second.expired) == (False, True)
     first.touch()
     with pytest.raises(BusyError):
-        streams.open(StreamStart())
+        await streams.open(StreamStart())
     # Its connection broke before it had been told: it takes no place, and has none to give.
     second.keep()
     with pytest.raises(BusyError):
-        streams.open(StreamStart())
+        await streams.open(StreamStart())
     third.keep()
-    streams.open(StreamStart())
+    await streams.open(StreamStart())
     with pytest.raises(UnknownSessionError):
-        streams.resume(third.feed.session)
-    assert streams.resume(second.feed.session) is second
+        await streams.resume(third.feed.session)
+    assert await streams.resume(second.feed.session) is second
 
 
 @pytest.mark.parametrize(

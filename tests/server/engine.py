@@ -97,10 +97,10 @@ class OneStream:
     def __init__(self, stream: ClientStream) -> None:
         self._stream = stream
 
-    def open(self, start: StreamStart) -> ClientStream:
+    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
         return self._stream
 
-    def resume(self, session: str) -> ClientStream:
+    async def resume(self, session: str, *, after: int = 0) -> ClientStream:
         assert session == self._stream.feed.session
         return self._stream
 

@@ -77,6 +77,8 @@ def opened_log(session: str = "s1", limit: int = 1000) -> EventLog:
 class RecordingStream:
     """A client's stream that keeps its audio, and says how many bytes there were once it is over."""
 
+    outlives = False
+
     def __init__(self, start: StreamStart) -> None:
         self.start = start
         self.log = opened_log(SESSION)
@@ -174,7 +176,7 @@ class RecordingStreams:
         # Called with each new stream.
         self.prepare: Callable[[RecordingStream], None] = lambda stream: None
 
-    def open(self, start: StreamStart) -> ClientStream:
+    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
         if self.refusal is not None:
             raise self.refusal
         stream = RecordingStream(start)
@@ -183,7 +185,7 @@ class RecordingStreams:
         self.arrived.set()
         return stream
 
-    def resume(self, session: str) -> ClientStream:
+    async def resume(self, session: str, *, after: int = 0) -> ClientStream:
         for stream in self.opened:
             if stream.log.session == session and not stream.abandoned.is_set():
                 return stream

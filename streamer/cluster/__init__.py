@@ -1,0 +1,1 @@
+"""Many machines behind one address: gateways that clients talk to, workers that transcribe, NATS between them."""

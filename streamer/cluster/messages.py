@@ -1,0 +1,274 @@
+"""What gateways and workers tell each other, and what is stored of a session, as MessagePack (docs/cluster.md).
+
+All subjects stand under one prefix:
+
+| Subject | Carries | From | To |
+| --- | --- | --- | --- |
+| `alive.worker.ID`, `alive.gateway.ID` | `WorkerAlive`, `GatewayAlive` | each, every BEAT_S | all |
+| `worker.ID` | `Open`, `Release` (requests), `Audio`, `Do`, `Leave` | gateways | that worker |
+| `gateway.ID` | `Told`, `Move` | workers | that gateway |
+| `events.SESSION` | `Record`, in the stream `SESSIONS` | the worker that owns the session | its log |
+
+Positions are absolute samples of a session's audio, at 16 kHz. A session's *epoch* rises with each worker that
+owns it.
+"""
+
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from streamer.arrays import Float32Array
+from streamer.errors import ClusterMessageError
+from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.stream.state import SessionState
+
+# Of all messages and of what is stored. Machines with another do not understand each other.
+VERSION = 1
+
+PREFIX = "streamer"
+ALIVE_WORKERS = f"{PREFIX}.alive.worker"
+ALIVE_GATEWAYS = f"{PREFIX}.alive.gateway"
+WORKERS = f"{PREFIX}.worker"
+GATEWAYS = f"{PREFIX}.gateway"
+EVENTS = f"{PREFIX}.events"
+
+BEAT_S = 0.5  # from one sign of life to the next
+LOST_S = 1.6  # without one, a machine counts as lost
+
+# Audio goes in pieces of at most so many samples: as 32-bit floats, well below NATS' limit of 1 MB.
+MAX_BLOCK_SAMPLES = 80_000
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, tag=str.lower, tag_field="type"):
+    """What all messages share: the name of the class, in lower case, is their type."""
+
+
+class WorkerAlive(Message, frozen=True, kw_only=True):
+    """A worker's sign of life."""
+
+    worker: str
+    version: int
+
+    # Name of the model, and what tells it from others: a session's tokens are those of one model.
+    model: str
+
+    # Share of the machine's time that its sessions take, and sessions that it keeps in real time; 0: not known yet.
+    load: float
+    capacity: int
+
+    # Open sessions, and whether there is room for another.
+    sessions: int
+    room: bool
+    draining: bool = False
+
+    # What keeps it from transcribing, in a few words; empty while all is well.
+    failing: str = ""
+
+    # Recordings at work, and counters since its start, by name (cluster/metrics.py).
+    recordings: int = 0
+    counters: dict[str, float] = {}
+
+
+class GatewayAlive(Message, frozen=True, kw_only=True):
+    """A gateway's sign of life."""
+
+    gateway: str
+    version: int
+
+    # Open sessions, by the name of the token that they were opened with; empty: without one.
+    sessions: dict[str, int] = {}
+    draining: bool = False
+    counters: dict[str, float] = {}
+
+
+class Checkpoint(Message, frozen=True, kw_only=True):
+    """All that another worker needs to go on with a session, but for its audio from `state.needed_from` on."""
+
+    version: int
+    model: str
+
+    # How the client's audio came, and what it has chosen by now.
+    start: StreamStart
+
+    # Number of the newest event that is told in it.
+    seq: int
+
+    # Number of the newest of the client's commands (`Do`) that took effect.
+    command: int
+    state: SessionState
+
+
+class Record(Message, frozen=True, kw_only=True):
+    """An entry of a session's log. Who wrote the last one owns the session."""
+
+    version: int
+
+    # 1 for the first owner, and one more for each that follows.
+    epoch: int
+    worker: str
+
+    # 1, 2, 3, ... of the session's records.
+    number: int
+
+    # As JSON lines, none where the owner only says that it is the owner, or renews what would expire.
+    events: tuple[str, ...]
+    checkpoint: Checkpoint
+
+
+class Open(Message, frozen=True, kw_only=True):
+    """Request: transcribe a session, from its beginning or from where another left it. Answer: Opened, Refused."""
+
+    session: str
+    gateway: str
+
+    # The newest that is known of it; of a new session, with an empty state.
+    checkpoint: Checkpoint
+
+    # Events that follow have numbers above this: clients may have seen partials up to it.
+    seen: int
+
+    # End of the audio that the gateway has by now: up to there it was not spoken just now.
+    head: int
+
+    # Whether it is taken in although there is no room: it was going on elsewhere, and nobody else has room.
+    must: bool = False
+
+
+class Opened(Message, frozen=True, kw_only=True):
+    """The worker owns the session: it wants audio from `checkpoint.state.needed_from` on, commands behind `command`."""
+
+    epoch: int
+    checkpoint: Checkpoint
+
+    # Number of the newest record of the session's log: the one that says so.
+    number: int
+
+
+class Refused(Message, frozen=True, kw_only=True):
+    """The worker does not do it: the code of the error (`busy`, `config`, ...), and why."""
+
+    code: str
+    message: str
+
+
+class Release(Message, frozen=True, kw_only=True):
+    """Request: let go of a session, for whoever asks next. Answer: Released, Refused (`unknown_session`)."""
+
+    session: str
+    gateway: str
+
+
+class Released(Message, frozen=True, kw_only=True):
+    """The session as it was when it was let go. Nothing more of it is stored or told."""
+
+    epoch: int
+    number: int
+    checkpoint: Checkpoint
+
+
+class Audio(Message, frozen=True, kw_only=True):
+    """A piece of a session's audio."""
+
+    session: str
+    epoch: int
+
+    # Of its first sample; number of the newest command before it.
+    position: int
+    command: int
+
+    # Little-endian: 32-bit floats where `wide`, else 16-bit integers.
+    data: bytes
+    wide: bool
+
+
+class Do(Message, frozen=True, kw_only=True):
+    """A command at its place in a session's audio."""
+
+    session: str
+    epoch: int
+    position: int
+
+    # 1, 2, 3, ...
+    command: int
+
+    # `flush`, `pause`, `resume`, `clear`, `set`, `report` (an `error` event) or `end` (no more audio comes).
+    what: str
+    options: SessionOptions | None = None
+    code: str = ""
+    message: str = ""
+    fatal: bool = False
+
+
+class Leave(Message, frozen=True, kw_only=True):
+    """Nobody wants the session any more: it is not transcribed further, and its log ends."""
+
+    session: str
+    epoch: int
+
+
+class Told(Message, frozen=True, kw_only=True):
+    """What a session says: a record that is stored, a partial, or no more than how far it is."""
+
+    session: str
+    epoch: int
+
+    # Number of the newest record that was stored; whether this is it.
+    number: int
+    stored: bool
+    events: tuple[str, ...]
+    checkpoint: Checkpoint
+
+    # Position behind the audio that has come, and the newest command that has; whether some is missing behind these.
+    head: int
+    command: int
+    missing: bool = False
+
+
+class Move(Message, frozen=True, kw_only=True):
+    """A worker asks for a session to be taken from it, and says why: `drain`, `load`, `failing`."""
+
+    session: str
+    epoch: int
+    why: str
+
+
+_M = TypeVar("_M", bound=Message)
+
+ToWorker = Open | Release | Audio | Do | Leave
+ToGateway = Told | Move
+
+_encoder = msgspec.msgpack.Encoder()
+
+
+def encoded(message: Message) -> bytes:
+    """Return a message as MessagePack."""
+    return _encoder.encode(message)
+
+
+def decoded(data: bytes, kind: type[_M]) -> _M:
+    """Read a message of a type, or of a union of types. Raises ClusterMessageError where it is none."""
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise ClusterMessageError(
+            f"a message of {len(data)} bytes is none that this version knows ({str(error)!r:.200}): expected version"
+            f" {VERSION}, from machines that run the same streamer"
+        ) from None
+
+
+def pack_samples(samples: Float32Array, *, wide: bool) -> bytes:
+    """Return samples, shape (n,), as bytes; exact where `wide`, or where they came from 16-bit integers."""
+    return samples.astype("<f4").tobytes() if wide else np.rint(samples * 32768).astype("<i2").tobytes()
+
+
+def unpack_samples(data: bytes, *, wide: bool) -> Float32Array:
+    """Return samples, shape (n,). Raises ClusterMessageError where the bytes are no whole number of finite samples."""
+    if len(data) % (4 if wide else 2) or len(data) > MAX_BLOCK_SAMPLES * 4:
+        raise ClusterMessageError(f"a piece of audio has {len(data)} bytes: expected whole samples, at most 5 s")
+    if not wide:
+        return np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32768)
+    samples = np.frombuffer(data, "<f4").astype(np.float32)
+    if not np.isfinite(samples).all():
+        raise ClusterMessageError("a piece of audio has samples that are no numbers")
+    return samples
