@@ -753,7 +753,7 @@ class SpeakersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Many machines joined by NATS: `streamer gateway`, `streamer worker`, `transcribe --nats` (docs/cluster.md)."""
+    """Many machines joined by NATS: gateways, workers, `transcribe --nats` (docs/cluster.md)."""
 
     nats: tuple[str, ...] = setting(
         (), "NATS servers with JetStream, such as nats://10.0.0.1:4222 or tls://...; empty: none", metavar="URL"
