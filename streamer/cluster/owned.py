@@ -12,12 +12,13 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.cluster.bus import Bus
-from streamer.cluster.log import SessionLog, Stored
+from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
     GATEWAYS,
     VERSION,
@@ -67,6 +68,14 @@ class Workplace:
     enrichment: Enrichment | None = None
 
 
+class Position(NamedTuple):
+    """Where a session's log stands: epoch, number and sequence of its newest record."""
+
+    epoch: int = 0
+    number: int = 0
+    sequence: int = 0
+
+
 class Owned:
     """One session. `start` makes this worker its owner; it is over when it has ended, is released or fenced."""
 
@@ -76,26 +85,24 @@ class Owned:
         request: Open,
         checkpoint: Checkpoint,
         *,
-        epoch: int,
-        last: Stored | None,
+        behind: Position,
         on_over: Callable[["Owned"], object],
     ) -> None:
-        """Make a session that goes on from a checkpoint, behind the `last` record of its log.
+        """Make a session that goes on from a checkpoint, and from where its log stands.
 
         Raises SessionStateError where nobody can go on from it, ConfigError where the model cannot do what it asks for.
         """
         state, settings, model = checkpoint.state, place.settings, place.model
         _check_state(state, settings, model)
-        self.session, self.gateway, self.epoch = request.session, request.gateway, epoch
+        self.session, self.gateway, self.epoch = request.session, request.gateway, behind.epoch + 1
         self._place = place
         self._on_over = on_over
         self._loop = asyncio.get_running_loop()
         # Whether nothing more is stored or told; whether that is because another machine owns it.
         self.over = False
-        self._fenced = False
+        self.fenced = False
         # Of its records: number and sequence of the newest, when that was stored, and what had come by then.
-        self.number = 0 if last is None else last.record.number
-        self._sequence = 0 if last is None else last.sequence
+        self.number, self._sequence = behind.number, behind.sequence
         self._stored_s = self._loop.time()
         self._stored_at = (-1, -1)
         # What was told last of all that is needed to go on elsewhere.
@@ -188,7 +195,7 @@ class Owned:
         self.drop()
         if self._task is not None:
             await self._task
-        if self._fenced:
+        if self.fenced:
             raise FencedError("another worker owns the session by now")
         await self._publish(keep=keep)
         return Released(epoch=self.epoch, number=self.number, checkpoint=self.told)
@@ -276,11 +283,11 @@ class Owned:
                 if not self.over:
                     await self._publish()
         except FencedError as error:
-            self._fenced = True
+            self.fenced = True
             self.runner.logger.debug("%s", error)
             self.drop()
         except Exception:
-            self._fenced = True
+            self.fenced = True
             self.runner.logger.exception("a session cannot be published: another worker is to go on with it")
             self.drop()
             await self._place.bus.publish(
