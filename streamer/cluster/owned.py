@@ -101,10 +101,9 @@ class Owned:
         # Whether nothing more is stored or told; whether that is because another machine owns it.
         self.over = False
         self.fenced = False
-        # Of its records: number and sequence of the newest, when that was stored, and what had come by then.
+        # Of its records: number and sequence of the newest, and when that was stored; when something came last.
         self.number, self._sequence = behind.number, behind.sequence
-        self._stored_s = self._loop.time()
-        self._stored_at = (-1, -1)
+        self._stored_s = self._came_s = self._loop.time()
         # What was told last of all that is needed to go on elsewhere.
         self.told = checkpoint
         # What the client has chosen, by the number of the command that it came with; the first is in force.
@@ -173,7 +172,7 @@ class Owned:
                 self._missing = True
                 await self._tell((), stored=False)
             return
-        self._missing = False
+        self._missing, self._came_s = False, self._loop.time()
         if isinstance(item, Do):
             self._command = item.command
         else:
@@ -318,10 +317,8 @@ class Owned:
 
     def _must_renew(self) -> bool:
         """Whether the log has to be written before it expires, or since nothing comes and others may have written."""
-        within_s = self._place.settings.cluster.keep_s / 4
-        if self._stored_at == (self.head, self._command):
-            within_s = min(within_s, LOOK_S)
-        return self._loop.time() - self._stored_s > within_s
+        now_s, within_s = self._loop.time(), self._place.settings.cluster.keep_s / 4
+        return now_s - self._stored_s > within_s or now_s - max(self._stored_s, self._came_s) > LOOK_S
 
     async def _store(self, events: tuple[str, ...], checkpoint: Checkpoint) -> None:
         record = Record(
@@ -332,10 +329,9 @@ class Owned:
             events=events,
             checkpoint=checkpoint,
         )
-        came = self.head, self._command
         self._sequence = await self._place.log.store(self.session, record, after=self._sequence)
         self.number += 1
-        self._stored_s, self._stored_at = self._loop.time(), came
+        self._stored_s = self._loop.time()
 
     async def _tell(self, events: tuple[str, ...], *, stored: bool) -> None:
         told = Told(
