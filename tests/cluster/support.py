@@ -30,23 +30,21 @@ class NatsServer:
         self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self.log = folder / f"{name}.log"
-        self._config = folder / f"{name}.conf"
+        self.config = folder / f"{name}.conf"
         self._process: subprocess.Popen[bytes] | None = None
         jetstream = f"jetstream {{ store_dir: {json.dumps(str(folder / f'{name}-store'))}\n{store} }}"
         text = f"""
             server_name: {name}
             listen: "127.0.0.1:{self.port}"
-            log_file: {json.dumps(str(self.log))}
             {"" if store is None else jetstream}
             {more}
         """
-        self._config.write_text(text, encoding="utf-8")
+        self.config.write_text(text, encoding="utf-8")
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        self._process = subprocess.Popen(
-            [find_nats_server(), "-c", self._config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen([find_nats_server(), "-c", self.config], stdout=log, stderr=log)
         until = time.monotonic() + WAIT_S
         while time.monotonic() < until:
             assert self._process.poll() is None, self.log.read_text(encoding="utf-8")
