@@ -41,7 +41,7 @@ class Kept:
         self._commands: deque[Do] = deque()
         self.command = command
         # Up to where and which the worker was sent; the position may lie behind the audio, where it wants no earlier.
-        self.sent_position, self.sent_command = position, command
+        self._sent_position, self._sent_command = position, command
         # Up to where audio was heard.
         self._heard = position
         # Called when audio was heard, or commands took effect: there may be room again.
@@ -58,8 +58,9 @@ class Kept:
         return -1 if len(self._commands) >= MAX_COMMANDS else max(0, WAITING_SAMPLES - (self.head - self._heard))
 
     @property
-    def all_sent(self) -> bool:
-        return self.sent_position >= self.head and self.sent_command == self.command
+    def sent(self) -> tuple[int, int]:
+        """Up to which position and command the worker was sent."""
+        return min(self._sent_position, self.head), self._sent_command
 
     def write(self, samples: Float32Array) -> None:
         """Take audio, shape (n,)."""
@@ -76,9 +77,9 @@ class Kept:
         if n_samples > 0:
             del self._audio[: n_samples * self._sample_bytes]
             self.first += n_samples
-            self.sent_position = max(self.sent_position, self.first)
+            self._sent_position = max(self._sent_position, self.first)
         while self._commands and self._commands[0].command <= command:
-            self.sent_command = max(self.sent_command, self._commands.popleft().command)
+            self._sent_command = max(self._sent_command, self._commands.popleft().command)
         self._heard = max(self._heard, heard)
         if self.on_room is not None:
             self.on_room()
@@ -86,22 +87,22 @@ class Kept:
     def rewind(self, position: int, command: int) -> None:
         """Send again from a position on, and commands above a number: to who has what lies before these."""
         oldest = self._commands[0].command if self._commands else self.command + 1
-        self.sent_position = max(position, self.first)
-        self.sent_command = min(max(command, oldest - 1), self.command)
+        self._sent_position = max(position, self.first)
+        self._sent_command = min(max(command, oldest - 1), self.command)
 
     def take(self, epoch: int) -> Audio | Do | None:
         """Return what is to be sent next to the owner with an epoch; None: all is sent."""
-        position, head = self.sent_position, self.head
-        if self.sent_command < self.command:
-            do = self._commands[self.sent_command - self.command]
+        position, head = self._sent_position, self.head
+        if self._sent_command < self.command:
+            do = self._commands[self._sent_command - self.command]
             if do.position <= position:
-                self.sent_command = do.command
+                self._sent_command = do.command
                 return msgspec.structs.replace(do, epoch=epoch)
             head = do.position
         if position >= head:
             return None
         end = min(head, position + MAX_BLOCK_SAMPLES)
-        self.sent_position = end
+        self._sent_position = end
         begin, stop = ((at - self.first) * self._sample_bytes for at in (position, end))
         with memoryview(self._audio) as audio:
             data = bytes(audio[begin:stop])
@@ -109,7 +110,7 @@ class Kept:
             session=self._session,
             epoch=epoch,
             position=position,
-            command=self.sent_command,
+            command=self._sent_command,
             data=data,
             wide=self._wide,
         )

@@ -200,6 +200,9 @@ class ClientStream:
         self._ended = asyncio.Event()
         session.ring.on_room = self._on_room
         log.subscribe(self._on_event)
+        if log.closed:  # somebody comes back for the last words
+            self.complete = True
+            self._ended.set()
 
     @property
     def idle_s(self) -> float:

@@ -45,7 +45,7 @@ def test_what_was_put_in_is_sent_in_order_with_its_place(wide: bool) -> None:
     assert placed(items) == [("audio", 0, 0), ("flush", 100, 1), ("pause", 100, 2), ("audio", 100, 2)]
     assert np.array_equal(audio_of(items), samples(150))
     assert {item.epoch for item in items} == {3}
-    assert kept.all_sent
+    assert kept.sent == (150, 2)
 
 
 def test_a_piece_of_audio_is_no_longer_than_a_message_may_be() -> None:

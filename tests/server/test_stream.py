@@ -509,7 +509,7 @@ async def test_a_stream_that_outlives_the_daemon_is_left_for_another(finishing: 
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/stream", f"/v1/stream?session={SESSION}&after=0", "/v1/listen?encoding=linear16"]
+    "path", ["/v1/stream", f"/v1/stream?session={SESSION}&after=0", "/v1/listen?encoding=linear16&sample_rate=16000"]
 )
 async def test_a_stream_is_for_who_showed_a_token(path: str) -> None:
     token = "x" * 16
