@@ -10,7 +10,6 @@ import math
 from collections import deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from types import UnionType
 
 import msgspec
 
@@ -25,7 +24,6 @@ from streamer.cluster.messages import (
     Checkpoint,
     Do,
     Leave,
-    Message,
     Open,
     Opened,
     Refused,
@@ -227,8 +225,7 @@ class Remote:
         elif now_s - self._told_s > SILENT_S:
             self.move("silent")
         elif now_s - self._advanced_s > STUCK_S and ring.head - self.checkpoint.state.heard > SAMPLE_RATE:
-            if workers.another(now_s, model=self.checkpoint.model, than=self.worker, room=True):
-                self.move("slow")
+            self.move("slow")
 
     def excuse(self, now_s: float) -> None:
         """Take it that its worker could not be heard until now, as nobody could."""
@@ -365,7 +362,7 @@ class Remote:
                 return
             if why == "silent" and cluster.now_s() - self._told_s < SILENT_S:
                 return  # it was NATS that was silent
-            if why in ("load", "failing") and not self._another(old, room=True):
+            if why in ("load", "failing", "slow") and not self._another(old, room=True):
                 return
             while why == "drain" and not self._another(old) and not cluster.workers.is_lost(old, cluster.now_s()):
                 await asyncio.sleep(RETRY_S)  # nobody loses by that: it still transcribes
@@ -393,9 +390,8 @@ class Remote:
     async def _release(self, worker: str) -> None:
         """Have a worker let it go, and note how it was then. Who does not answer is fenced when it is opened."""
         try:
-            answer = await self._ask(
-                worker, Release(session=self.session, gateway=self._cluster.gateway), Released | Refused, RELEASE_S
-            )
+            request = Release(session=self.session, gateway=self._cluster.gateway)
+            answer = await self._ask(worker, request, RELEASE_S)
         except ClusterError as error:
             self.logger.debug("%s does not let the session go: %s", worker, one_line(error))
             return
@@ -441,7 +437,7 @@ class Remote:
                     must=must,
                 )
                 try:
-                    answer = await self._ask(worker, request, Opened | Refused, OPEN_S)
+                    answer = await self._ask(worker, request, OPEN_S)
                 except ClusterError as error:
                     self._late.add(worker)
                     reason = BusyError(f"no worker takes the session for now: {one_line(error)}")
@@ -449,18 +445,20 @@ class Remote:
                 if isinstance(answer, Opened):
                     self._own(worker, answer)
                     return None
-                reason = _ERRORS.get(answer.code, BusyError)(one_line(answer.message))
-                if answer.code == UnknownSessionError.code and self.epoch and await self._read_log():
+                refusal = answer if isinstance(answer, Refused) else Refused(code="", message="it says something else")
+                reason = _ERRORS.get(refusal.code, BusyError)(f"{one_line(refusal.message):.500}")
+                if refusal.code == UnknownSessionError.code and self.epoch:
+                    await self._read_log()
                     if self.feed.closed:  # it ended before its worker was lost
                         return None
-                if answer.code in _FINAL and not self.epoch:
+                if refusal.code in _FINAL and not self.epoch:
                     return reason
         finally:
             self._opening = False
         return reason
 
     def _offer(self, model: str) -> Checkpoint:
-        """Return the checkpoint for a worker with a model: with another than before, the session goes on behind a gap."""
+        """Return the checkpoint for a worker with a model: where it is another, the session goes on behind a gap."""
         known = self.checkpoint
         if not self.epoch or (known.version, known.model) == (VERSION, model):
             return msgspec.structs.replace(known, version=VERSION, model=model)
@@ -492,11 +490,11 @@ class Remote:
         self._wake.set()
         asyncio.get_running_loop().call_soon(self._take_told)
 
-    async def _ask(self, worker: str, message: Message, kind: UnionType, timeout_s: float) -> Message:
+    async def _ask(self, worker: str, message: Open | Release, timeout_s: float) -> Opened | Released | Refused:
         """Ask a worker, no longer than it is heard. Raises ClusterError."""
         cluster = self._cluster
-        asking: asyncio.Task[Message] = asyncio.create_task(
-            cluster.bus.request(f"{WORKERS}.{worker}", message, kind, timeout_s=timeout_s)
+        asking: asyncio.Task[Opened | Released | Refused] = asyncio.create_task(
+            cluster.bus.request(f"{WORKERS}.{worker}", message, Opened | Released | Refused, timeout_s=timeout_s)
         )
         try:
             while not (await asyncio.wait({asking}, timeout=RETRY_S))[0]:
