@@ -22,7 +22,6 @@ CONFIG = """\
 server_name: streamer
 listen: "127.0.0.1:{port}"
 ports_file_dir: {folder}
-log_file: {log}
 max_payload: 1MB
 jetstream {{ store_dir: {store} }}
 """
@@ -55,19 +54,19 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
             folder = Path(stack.enter_context(temporary))
         folder.mkdir(parents=True, exist_ok=True)
         log, config = folder / "nats-server.log", folder / "nats-server.conf"
-        names = {"folder": folder, "log": log, "store": folder / "store"}
+        names = {"folder": folder, "store": folder / "store"}
         quoted = {name: json.dumps(str(path), ensure_ascii=False) for name, path in names.items()}
         config.write_text(CONFIG.format(port=port or -1, **quoted), encoding="utf-8")
-        log.unlink(missing_ok=True)
         # A group of its own: Ctrl-C in a terminal is for us, who stop it when nobody needs it any more.
-        process = subprocess.Popen(  # noqa: S603
-            [program, "-c", config],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-        )
+        with log.open("wb") as written:
+            process = subprocess.Popen(  # noqa: S603
+                [program, "-c", config],
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                start_new_session=True,
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            )
         try:
             yield await _address(process, folder, log)
         finally:
