@@ -7,7 +7,7 @@ import logging
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -29,8 +29,8 @@ from streamer.cluster.messages import (
     Checkpoint,
     GatewayAlive,
     Leave,
-    Told,
     ToGateway,
+    Told,
     WorkerAlive,
     decoded,
 )
@@ -39,7 +39,7 @@ from streamer.cluster.placement import Workers
 from streamer.cluster.remote import Cluster, Remote, first_frame
 from streamer.cluster.stopping import stopped_by_signals
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
-from streamer.languages import LANGUAGES
+from streamer.languages import LANGUAGE_NAMES
 from streamer.live.streams import SESSION_NAME_BYTES, ClientStream, Places
 from streamer.protocols.native import StreamStart
 from streamer.server.front import Server
@@ -73,7 +73,7 @@ async def run_gateway(settings: Settings) -> int:
                 url = await stack.enter_async_context(local_nats())
                 cluster = dataclasses.replace(settings.cluster, nats=(url,))
                 settings = dataclasses.replace(settings, cluster=cluster)
-                logger.info("no --nats: NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)
+                logger.info("NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)
             name = machine_name(settings.cluster)
             bus = await Bus.connect(settings.cluster, name)
             stack.push_async_callback(bus.close)
@@ -108,7 +108,7 @@ async def _describe(server: Server, streams: "ClusterStreams") -> None:
     """Serve those who ask first what transcribes, when there is a worker that says so."""
     while not (workers := streams.workers()):
         await asyncio.sleep(BEAT_S)
-    await server.serve_model(workers[0].model.partition(" ")[0], tuple(LANGUAGES))
+    await server.serve_model(workers[0].model.partition(" ")[0], tuple(LANGUAGE_NAMES))
 
 
 class ClusterStreams:
@@ -132,13 +132,14 @@ class ClusterStreams:
             on_stall=lambda why, stall_s: self.on_stall(why, stall_s),
         )
         # Told of each stall: why, and for how many seconds nothing came.
-        self.on_stall = lambda why, stall_s: None
+        self.on_stall: Callable[[str, float], None] = lambda why, stall_s: None
         self._places = Places(settings.server)
         # Sessions that are open or being opened, by name, and the names of their clients' tokens.
         self._remotes: dict[str, Remote] = {}
         self._tenants: dict[str, str] = {}
         # Sessions that nobody wants any more, the newest last.
         self._left: OrderedDict[str, None] = OrderedDict()
+        self._leaving: set[asyncio.Task[None]] = set()
         # Other gateways, and when they were heard.
         self._gateways: dict[str, tuple[GatewayAlive, float]] = {}
         self._counters: Counter[str] = Counter()
@@ -283,7 +284,7 @@ class ClusterStreams:
         self._places.add(name, stream)
         return stream
 
-    async def _unless_left(self, remote: Remote, opening: "asyncio._CoroutineLike[None]") -> None:
+    async def _unless_left(self, remote: Remote, opening: Coroutine[None, None, None]) -> None:
         """Open a session; where nobody waits for it any more, or nobody has it, it is given up."""
         try:
             await opening
@@ -314,7 +315,10 @@ class ClusterStreams:
         remote = self._remotes.get(message.session)
         if remote is None:
             if message.session in self._left and isinstance(message, Told):
-                await self._leave(message)
+                del self._left[message.session]
+                leaving = asyncio.create_task(self._leave(message))
+                self._leaving.add(leaving)
+                leaving.add_done_callback(self._leaving.discard)
         elif isinstance(message, Told):
             remote.told(message)
         elif message.epoch == remote.epoch:
@@ -322,8 +326,11 @@ class ClusterStreams:
 
     async def _leave(self, told: Told) -> None:
         """Tell whoever has it that nobody wants a session any more: it was being opened as its client left."""
-        worker = told.worker
-        await self._bus.publish(f"{WORKERS}.{worker}", Leave(session=told.session, epoch=told.epoch))
+        with contextlib.suppress(ClusterError):
+            last = await self._log.last(told.session)
+            if last is not None and last.record.epoch == told.epoch:
+                leave = Leave(session=told.session, epoch=told.epoch)
+                await self._bus.publish(f"{WORKERS}.{last.record.worker}", leave)
 
     async def _hear_worker(self, data: bytes, _reply: Reply) -> None:
         self._workers.take(decoded(data, WorkerAlive), self._cluster.now_s())

@@ -58,6 +58,7 @@ OTHER_MODEL_S = 5.0  # so long a session waits for a worker with its model; then
 
 STUCK_S = 5.0  # a worker that does not get on with a session for so long is left, where another has room
 SILENT_S = 10.0  # and one that says nothing of it: longer than NATS takes to choose a leader, when nothing is stored
+QUIET_S = 2.5  # a worker tells of a session each second
 RESEND_S = 2.0  # what has not come to the worker by then is sent again
 
 # Of another rate's audio this much comes before what is needed, so that a resampler that begins anew sounds the same.
@@ -200,6 +201,11 @@ class Remote:
         if reason is not None:
             raise reason
 
+    async def catch_up(self) -> None:
+        """Take in all that its log has, where it comes from another gateway."""
+        while not await self._read_log():
+            await asyncio.sleep(RETRY_S)
+
     async def take_up(self, since_s: float, timeout_s: float) -> None:
         """Have a worker go on with it. Raises BusyError where none does within `timeout_s`."""
         self._stall = "resumed", since_s
@@ -236,6 +242,11 @@ class Remote:
         self._resent_s = self._cluster.now_s()
         self.ring.rewind(*self._came)
         self._wake.set()
+
+    @property
+    def is_silent(self) -> bool:
+        """Whether its worker has said nothing of it for longer than one says nothing."""
+        return self._cluster.now_s() - self._told_s > QUIET_S
 
     async def is_elsewhere(self) -> bool:
         """Whether another gateway has had it moved: who wrote the log last is nobody that we have asked."""
@@ -368,7 +379,7 @@ class Remote:
                 await asyncio.sleep(RETRY_S)  # nobody loses by that: it still transcribes
             reason = why if why in ("lost", "drain", "load") else "failing"
             if why != "lost":
-                await self._release(old)
+                await self.release_from(old)
             self._stall = reason, self._told_s
             self.worker = ""
             cluster.on_move(reason)
@@ -387,7 +398,7 @@ class Remote:
         workers, now_s = self._cluster.workers, self._cluster.now_s()
         return workers.another(now_s, model=self.checkpoint.model, than=worker, room=room)
 
-    async def _release(self, worker: str) -> None:
+    async def release_from(self, worker: str) -> None:
         """Have a worker let it go, and note how it was then. Who does not answer is fenced when it is opened."""
         try:
             request = Release(session=self.session, gateway=self._cluster.gateway)
@@ -472,6 +483,7 @@ class Remote:
         """A worker owns it from now on."""
         state = opened.checkpoint.state
         self.worker, self.epoch, self.checkpoint = worker, opened.epoch, opened.checkpoint
+        self.logger.debug("opened at %s, with epoch %d", worker, opened.epoch)
         self._late.clear()
         self._told_s = self._advanced_s = self._resent_s = self._cluster.now_s()
         self._progress = opened.checkpoint.seq, state.heard
