@@ -84,9 +84,9 @@ def transcribe_files(
     lengths: dict[Path, float | None] = {}
     for path in paths:  # now: a model may take minutes to compile for nothing
         try:
-            lengths[path] = _check(path, track, diarize=settings.decoding.diarize)
+            lengths[path] = check(path, track, diarize=settings.decoding.diarize)
         except AudioFileError as error:
-            exit_codes.append(_tell(console, error))
+            exit_codes.append(tell(console, error))
     if not lengths:
         return max(exit_codes)
     if offer and STANDARD_INPUT not in paths:
@@ -101,11 +101,7 @@ def transcribe_files(
             stack.callback(engine.stop)
             work: _Streaming | _Offline = _Streaming(settings, model, engine, track)
         else:
-            # Plain text tells no times.
-            words = any(text.format != "text" for text in plan[paths[0]]) or lines.max_len > 0
-            words = (
-                words or settings.speakers.enabled or bool(settings.correction.glossary or settings.correction.figures)
-            )
+            words = needs_words(settings, plan[paths[0]], lines)
             decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
             work = _Offline(settings, model, decoding, track)
         # Who sees the text of a file come needs no bar.
@@ -115,7 +111,14 @@ def transcribe_files(
     return max(exit_codes)
 
 
-def _check(path: Path, track: int, *, diarize: bool) -> float | None:
+def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOptions) -> bool:
+    """Return whether somebody asks for the words of finals: plain text tells no times."""
+    corrected = bool(settings.correction.glossary or settings.correction.figures)
+    timed = any(text.format != "text" for text in texts)
+    return timed or lines.max_len > 0 or settings.speakers.enabled or corrected
+
+
+def check(path: Path, track: int, *, diarize: bool) -> float | None:
     """Return how long a file is. Raises AudioFileError, or ConfigError where its speakers cannot be told apart."""
     if path == STANDARD_INPUT:
         standard_input()
@@ -138,24 +141,32 @@ def _transcribe_file(
     try:
         with contextlib.ExitStack() as stack:
             on_progress = begin(path)
-            writers = [open_writer(text.format, stack.enter_context(opened(text.target)), lines) for text in texts]
-
-            def write(event: Event) -> None:
-                for text, writer in zip(texts, writers, strict=True):
-                    if not text.task or not isinstance(event, Final) or text.task == (event.task or "transcribe"):
-                        writer.handle(event)
-
-            try:
-                work.transcribe(path, write, on_progress)
-            finally:
-                for writer in writers:
-                    writer.close()
+            work.transcribe(path, stack.enter_context(writing(texts, lines)), on_progress)
     except StreamerError as error:
-        return _tell(console, error)
+        return tell(console, error)
     return 0
 
 
-def _tell(console: Console, error: StreamerError) -> int:
+@contextlib.contextmanager
+def writing(texts: Sequence[Text], lines: SubtitleOptions) -> Iterator[Callable[[Event], None]]:
+    """Open the texts of a recording; yield what writes an event of its session. Raises UsageError as `opened` does."""
+    with contextlib.ExitStack() as stack:
+        writers = [open_writer(text.format, stack.enter_context(opened(text.target)), lines) for text in texts]
+
+        def write(event: Event) -> None:
+            for text, writer in zip(texts, writers, strict=True):
+                if not text.task or not isinstance(event, Final) or text.task == (event.task or "transcribe"):
+                    writer.handle(event)
+
+        try:
+            yield write
+        finally:
+            for writer in writers:
+                writer.close()
+
+
+def tell(console: Console, error: StreamerError) -> int:
+    """Say what went wrong; return the exit code of that."""
     console.print(f"streamer: error: {one_line(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
     return error.exit_code
 

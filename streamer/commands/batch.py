@@ -1,0 +1,245 @@
+"""Files to text on the workers of a cluster: `streamer transcribe --nats`."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from streamer.arrays import Float32Array
+from streamer.audio.sources.file import read_audio
+from streamer.cluster.bus import Bus, Reply
+from streamer.cluster.jobs import Jobs, Submitted
+from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
+from streamer.cluster.placement import Workers
+from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
+from streamer.commands.progress import show_files
+from streamer.commands.transcribe import check, needs_words, tell, writing
+from streamer.correct.corrector import RecordingCorrector
+from streamer.correct.figures import Figures
+from streamer.errors import (
+    AudioFileError,
+    ClusterError,
+    ConfigError,
+    StreamerError,
+    TruncatedAudioError,
+    UnknownModelError,
+    UsageError,
+)
+from streamer.events import End, Ready
+from streamer.protocols.recordings import RecordedSegment
+from streamer.settings.check import check_options
+from streamer.settings.table import Settings
+from streamer.sinks.subtitles import SubtitleOptions, subtitle_options
+from streamer.stream.eventlog import EventLog
+
+logger = logging.getLogger(__name__)
+
+# For which a worker is waited for.
+WAIT_S = 10.0
+
+# Files in the queue at once: the submitter serves the audio of those at work, and keeps texts that wait for their turn.
+MAX_WAITING = 1000
+
+
+def transcribe_elsewhere(
+    settings: Settings,
+    files: Sequence[str | Path],
+    *,
+    model: str,
+    format: str | None,
+    output: str | Path | None,
+    folder: Path | None = None,
+    track: int = 1,
+) -> int:
+    """Transcribe files as `transcribe_files` does, on the workers that NATS joins; see there.
+
+    model : that workers must have; empty: what most of them have
+
+    Raises ClusterError where there is no NATS or no worker.
+    """
+    lines = subtitle_options(settings)
+    paths = find_recordings([str(file) for file in files])
+    plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
+    _refuse(settings, paths)
+    check_options(settings, streaming=False)
+    console = Console(stderr=True)
+    exit_codes = [0]
+    lengths: dict[Path, float | None] = {}
+    for path in paths:
+        try:
+            lengths[path] = check(path, track, diarize=False)
+        except AudioFileError as error:
+            exit_codes.append(tell(console, error))
+    if not lengths:
+        return max(exit_codes)
+    batch = _Batch(settings, plan, lines, lengths, track, console)
+    return max(*exit_codes, *asyncio.run(batch.run(model)))
+
+
+def _refuse(settings: Settings, paths: Sequence[Path]) -> None:
+    """Raise UsageError for what only this machine could do."""
+    if STANDARD_INPUT in paths:
+        raise UsageError(
+            "standard input comes once, and workers may read a recording again: expected files with --nats"
+        )
+    for wanted, flag in (
+        (settings.decoding.diarize, "--diarize"),
+        (settings.speakers.enabled, "--speakers"),
+        (settings.correction.glossary, "--glossary"),
+        (settings.decoding.grammar, "--grammar"),
+        (settings.model.lora, "--lora"),
+        (settings.model.tokenizer, "--tokenizer"),
+    ):
+        if wanted:
+            raise UsageError(f"{flag} needs what is on this machine, and workers transcribe: leave it out, or --nats")
+
+
+class _Batch:
+    """Files on their way to text."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        plan: dict[Path, list[Text]],
+        lines: SubtitleOptions,
+        lengths: dict[Path, float | None],
+        track: int,
+        console: Console,
+    ) -> None:
+        self._settings = settings
+        self._plan = plan
+        self._lines = lines
+        self._lengths = lengths
+        self._track = track
+        self._console = console
+        self._words = needs_words(settings, next(iter(plan.values())), lines)
+        self._workers = Workers()
+        # Of each file the share that is done.
+        self._done = dict.fromkeys(lengths, 0.0)
+        self._show: Callable[[int, int | None], None] = lambda done, total: None
+        # Set when a file is over; texts for standard output come in the order of the files.
+        self._over = {path: asyncio.Event() for path in lengths}
+
+    async def run(self, model: str) -> list[int]:
+        """Return the exit code of each file. Raises what ends all of them."""
+        cluster = self._settings.cluster
+        async with contextlib.AsyncExitStack() as stack:
+            bus = await Bus.connect(cluster, f"transcribe-{os.urandom(6).hex()}")
+            stack.push_async_callback(bus.close)
+            await bus.subscribe(f"{ALIVE_WORKERS}.*", self._hear_worker)
+            jobs = Jobs(bus, cluster, lambda: self._workers.alive(time.monotonic()))
+            stack.push_async_callback(jobs.close)
+            await jobs.start()
+            found = await self._wait_for_worker(jobs, model)
+            name = Path(f"{len(self._lengths)} files") if len(self._lengths) > 1 else next(iter(self._lengths))
+            known = [length for length in self._lengths.values() if length]
+            # Who sees the text of a file come needs no bar.
+            seen = len(self._lengths) == 1 and self._plan[name][0].target is None and sys.stdout.isatty()
+            shown = stack.enter_context(show_files(self._console, {} if seen else {name: sum(known) or None}))
+            self._show = shown(name)
+            room = asyncio.Semaphore(MAX_WAITING)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._file(jobs, found, path, room)) for path in self._lengths]
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None  # the first: the others were cancelled
+            return [task.result() for task in tasks]
+
+    async def _hear_worker(self, data: bytes, reply: Reply) -> None:
+        self._workers.take(decoded(data, WorkerAlive), time.monotonic())
+
+    async def _wait_for_worker(self, jobs: Jobs, model: str) -> str:
+        """Return the model as workers name it. Raises as `Jobs.find` does."""
+        until_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return jobs.find(model)
+            except (ClusterError, UnknownModelError):
+                if time.monotonic() > until_s:
+                    raise
+            await asyncio.sleep(0.1)
+
+    async def _file(self, jobs: Jobs, model: str, path: Path, room: asyncio.Semaphore) -> int:
+        """Transcribe one file and return its exit code; what is wrong with it is told."""
+        recording = _Recording(path, self._track)
+        async with room:
+            with jobs.submit(
+                str(path),
+                recording.read,
+                model=model,
+                settings=self._settings,
+                words=self._words,
+                on_progress=lambda done, total: self._progress(path, done / total if total else 0.0),
+            ) as submitted:
+                try:
+                    return await self._outcome(path, submitted, recording)
+                except ConfigError:
+                    raise  # it is the same with all files
+                except StreamerError as error:
+                    return tell(self._console, error)
+                finally:
+                    self._progress(path, 1.0)
+                    self._over[path].set()
+
+    async def _outcome(self, path: Path, submitted: Submitted, recording: "_Recording") -> int:
+        ready, segments = await submitted.result()
+        if any(text.target is None for text in self._plan[path]):
+            submitted.close()  # the worker need not wait for the files before it
+            for before in self._lengths:
+                if before == path:
+                    break
+                await self._over[before].wait()
+        await asyncio.to_thread(self._write, path, ready, segments, recording.truncated)
+        return 0
+
+    def _write(
+        self, path: Path, ready: Ready, segments: list[RecordedSegment], truncated: TruncatedAudioError | None
+    ) -> None:
+        """Write the texts of a file. Raises TruncatedAudioError when those of a truncated file are written."""
+        figures = [Figures()] if self._settings.correction.figures else []
+        corrector = RecordingCorrector(figures, self._settings.decoding.task)
+        log = EventLog(path.name, self._settings.server.history_events)
+        with writing(self._plan[path], self._lines) as write:
+            write(log.append(ready))
+            for segment in segments:
+                write(log.append(corrector.corrected(segment.final)))
+            write(log.append(End()))
+            if truncated is not None:
+                raise truncated
+
+    def _progress(self, path: Path, share: float) -> None:
+        self._done[path] = share
+        known = [length for length in self._lengths.values() if length]
+        usual_s = sum(known) / len(known) if known else 1.0
+        lengths = {each: length or usual_s for each, length in self._lengths.items()}
+        done_s = sum(lengths[each] * self._done[each] for each in lengths)
+        self._show(round(1000 * done_s), round(1000 * sum(lengths.values())))
+
+
+class _Recording:
+    """A file that workers read, as often as they want to."""
+
+    def __init__(self, path: Path, track: int) -> None:
+        self._path = path
+        self._track = track
+        self._told: set[str] = set()
+        # What was wrong at its end: what there is, is transcribed first.
+        self.truncated: TruncatedAudioError | None = None
+
+    def read(self) -> Iterator[Float32Array]:
+        """Read the audio in blocks, shape (n,). Raises AudioFileError where there is none."""
+        try:
+            yield from read_audio(self._path, self._tell, self._track)
+        except TruncatedAudioError as error:
+            self.truncated = error
+
+    def _tell(self, error: StreamerError) -> None:
+        if str(error) not in self._told:  # once, however often it is read
+            self._told.add(str(error))
+            logger.warning("%s", error)
