@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
@@ -13,7 +14,7 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
-from streamer.cluster.jobs import Jobs
+from streamer.cluster.jobs import STREAM, Jobs
 from streamer.cluster.messages import ALIVE_WORKERS, BEAT_S, VERSION, WorkerAlive
 from streamer.cluster.recordings import ClusterRecordings, ClusterTranscription
 from streamer.cluster.work import JobCounts, serve_jobs
@@ -207,3 +208,25 @@ def test_a_model_that_no_worker_has_and_options_that_it_cannot_do_end_the_comman
     outcome = run_here("transcribe", "--nats", nats, "--beam-size", "3", *sentences)
     assert outcome.exit_code == 2
     assert "beam_size is 3" in outcome.error()
+
+
+def test_ctrl_c_leaves_nothing_behind(
+    nats: str, worker: None, run_here: Run, sentences: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt(model: WhisperModel, read: Callable[[], Iterator[object]], *more: object, **others: object) -> object:
+        yield from ()
+        assert list(read())
+        signal.raise_signal(signal.SIGINT)
+        assert list(read())
+
+    monkeypatch.setattr("streamer.cluster.work.recorded_segments", interrupt)
+    outcome = run_here("transcribe", "--nats", nats, *sentences, SAMPLE, "-o", f"{tmp_path / 'texts'}/")
+    assert (outcome.exit_code, outcome.stdout) == (1, "")
+    assert outcome.error() == "streamer: error: interrupted"
+    assert list((tmp_path / "texts").iterdir()) == []
+
+    async def n_left() -> int:
+        async with bus_on(nats) as bus:
+            return (await bus.jetstream.stream_info(STREAM)).state.messages
+
+    assert asyncio.run(n_left()) == 0
