@@ -119,11 +119,18 @@ class _Server:
                 continue
             except (errors.Error, ClusterError, OSError) as error:
                 logger.debug("the queue of recordings cannot be read: %s", one_line(error))
+                if queue is not None:
+                    with contextlib.suppress(errors.Error, OSError):
+                        await queue.unsubscribe()
                 queue = None
                 await asyncio.sleep(RETRY_S)
                 continue
-            twin = twin or model.twin()
-            await self._do(message, twin, executor)
+            try:
+                twin = twin or model.twin()
+                await self._do(message, twin, executor)
+            except Exception:  # the job comes again
+                logger.exception("a recording could not be begun")
+                await asyncio.sleep(RETRY_S)
 
     async def _open(self) -> JetStreamContext.PullSubscription:
         """Make the consumer of the model, or take it as it is. Raises ClusterError, and what NATS says."""
