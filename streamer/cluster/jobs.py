@@ -402,8 +402,12 @@ class Submitted:
 
     def _heard(self, run: "_Run", heard: Heard) -> Answer:
         n_known = len(run.segments)
+        if not 0 <= heard.n_before <= n_known:
+            raise ClusterMessageError(
+                f"segments behind {heard.n_before} are told, of {n_known}: expected none left out"
+            )
         run.segments[heard.n_before :] = heard.segments  # the same again where the answer was lost
-        self.n_samples, self.language, self.work_s = heard.n_samples, heard.language, heard.work_s
+        self.n_samples, self.language, self.work_s = heard.n_samples, heard.language[:20], heard.work_s
         for segment in run.segments[n_known:]:
             # Another run may find others: what was told is not told again.
             if heard.run == self._told_run or segment.final.start >= self._told_until_s:

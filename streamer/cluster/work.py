@@ -54,7 +54,8 @@ RETRY_S = 1.0  # before a job at which a worker failed comes to one again
 FETCH_S = 5.0  # for which a worker waits for a job before it asks again
 
 ASK_S = 10.0  # for one answer of the submitter
-GONE_S = 3.0  # without an answer, the submitter counts as gone
+GONE_S = 3.0  # after which a submitter is gone that nobody answers for
+SILENT_S = 60.0  # the same of one that is there: it may have a hundred workers to answer
 
 
 @dataclass
@@ -325,6 +326,7 @@ class _Work:
         silent_since_s: float | None = None
         while True:
             self._check()
+            asked_s = time.monotonic()
             try:
                 answer = await bus.request(self.submitter, request, Answer, timeout_s=ASK_S)
             except ClusterError as error:
@@ -333,13 +335,12 @@ class _Work:
                 gone.discard(submitter)
                 return answer
             now_s = time.monotonic()
+            silent_since_s = silent_since_s or asked_s
             if not bus.connected:
                 silent_since_s = None  # it is us
-            elif submitter in gone or now_s - (silent_since_s or now_s) > GONE_S:
+            elif submitter in gone or now_s - silent_since_s > (GONE_S if now_s - asked_s < ASK_S else SILENT_S):
                 gone.add(submitter)
                 raise _GoneError
-            else:
-                silent_since_s = silent_since_s or now_s
             await asyncio.sleep(0.2)
 
 

@@ -214,7 +214,7 @@ class _Batch:
                 raise truncated
 
     def _progress(self, path: Path, share: float) -> None:
-        self._done[path] = share
+        self._done[path] = min(1.0, max(0.0, share))
         known = [length for length in self._lengths.values() if length]
         usual_s = sum(known) / len(known) if known else 1.0
         lengths = {each: length or usual_s for each, length in self._lengths.items()}

@@ -24,7 +24,7 @@ from streamer.settings.table import ClusterSettings, DecodingSettings, Settings
 from streamer.stream.engine import Engine
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from tests.cluster.support import bus_on, settings_for, until
+from tests.cluster.support import NatsServer, bus_on, settings_for, until
 from tests.server.support import within
 
 # How sure the model was.
@@ -36,7 +36,7 @@ IDLE = cast(Engine[EncodedWindow], SimpleNamespace(busy=False))
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits as long as on a real network."""
-    for name, seconds in (("ACK_WAIT_S", 1.0), ("RENEW_S", 0.2), ("RETRY_S", 0.1), ("GONE_S", 0.5)):
+    for name, seconds in (("ACK_WAIT_S", 1.0), ("RENEW_S", 0.2), ("RETRY_S", 0.1), ("GONE_S", 0.5), ("ASK_S", 2.0)):
         monkeypatch.setattr(work, name, seconds)
     monkeypatch.setattr(jobs, "CHECK_S", 0.2)
 
@@ -332,6 +332,24 @@ async def test_a_job_that_the_queue_has_lost_is_put_there_again(place: Place, tr
     await bus.jetstream.delete_stream(STREAM)
     await place.worker("w2")
     assert await texts(submitted) == ["second 0"]
+
+
+async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber, nats_server: NatsServer) -> None:
+    go = threading.Event()
+    transcriber.between = lambda run: assert_(go.wait(60))
+    worker = await place.worker()
+    submitter, bus = await place.submitter()
+    all = [submitter.submit(f"{i}.wav", silence(3)) for i in range(3)]
+    await until(lambda: any(submitted.n_samples for submitted in all))
+    nats_server.kill()
+    await until(lambda: not bus.connected)
+    all.append(submitter.submit("3.wav", silence(3)))
+    go.set()
+    nats_server.start()
+    for submitted in all:
+        assert await texts(submitted) == ["second 0", "second 1", "second 2"]
+    await until(lambda: is_empty(bus))
+    assert worker.counts.done == 4
 
 
 async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
