@@ -24,6 +24,7 @@ from nats.js.api import RetentionPolicy, StorageType, StreamConfig
 from nats.js.errors import NotFoundError
 
 from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus, Reply
 from streamer.cluster.messages import MAX_BLOCK_SAMPLES, PREFIX, VERSION, Message, WorkerAlive, decoded, encoded
 from streamer.cluster.messages import pack_samples as pack
@@ -204,21 +205,21 @@ class Jobs:
         self,
         name: str,
         read: Callable[[], Iterator[Float32Array]],
+        identity: str,
         *,
-        model: str = "",
         settings: Settings | None = None,
         words: bool = True,
         options: RecordingOptions | None = None,
         on_progress: Callable[[int, int], None] = lambda position, n_samples: None,
     ) -> "Submitted":
-        """Put a recording into the queue. Raises as `find` does.
+        """Put a recording into the queue.
 
         name : what it is called in errors
         read : begins to read it: blocks of 16 kHz mono, shape (n,), the same each time; called in threads of its own
+        identity : its model, as `find` returns it
         settings : how to decode; None: as the worker is set, but for what the `options` say
         on_progress : told how many samples are done, and of how many
         """
-        found = self.find(model)
         self._n_submitted += 1
         job = Job(
             submitter=self._name,
@@ -227,8 +228,8 @@ class Jobs:
             settings=_given(settings) if settings is not None else None,
             options=options or RecordingOptions(),
         )
-        submitted = Submitted(self._jobs, name, job, found, read, on_progress)
-        self._heard_s.setdefault(found, time.monotonic())
+        submitted = Submitted(self._jobs, name, job, identity, read, on_progress)
+        self._heard_s[identity] = time.monotonic()
         _begin(self._post(submitted), self._others)
         return submitted
 
@@ -256,8 +257,8 @@ class Jobs:
             now_s = time.monotonic()
             self._heard_s |= {alive.model: now_s for alive in self.living()}
             for submitted in list(self._jobs.values()):
-                if now_s - self._heard_s[submitted.model] > NOBODY_S:
-                    why = f"no worker with the model {shown(submitted.model)} is heard any more; start one"
+                if now_s - self._heard_s[submitted.identity] > NOBODY_S:
+                    why = f"no worker with the model {submitted.model} is heard any more; start one"
                     submitted.fail(ClusterError(f"{submitted.name} is given up: {why}, and transcribe it again"))
             if not self._jobs or not self._bus.connected:
                 continue
@@ -302,21 +303,22 @@ def _given(settings: Settings) -> dict[str, Any]:
 
 
 class Submitted:
-    """A recording that was submitted, until it is closed. As a context it is closed at the end."""
+    """A recording that was submitted, until it is closed: a `server.interfaces.Transcription`."""
 
     def __init__(
         self,
         jobs: "dict[int, Submitted]",
         name: str,
         job: Job,
-        model: str,
+        identity: str,
         read: Callable[[], Iterator[Float32Array]],
         on_progress: Callable[[int, int], None],
     ) -> None:
-        """Stand among the jobs that are not over."""
+        """Stand among the `jobs` that are not over; `identity` is the model's, as WorkerAlive has it."""
         self.name = name
-        self.model = model
-        self.subject = f"{JOBS}.{queue_of(model)}.{job.submitter}.{job.number}"
+        self.model = shown(identity)
+        self.identity = identity
+        self.subject = f"{JOBS}.{queue_of(identity)}.{job.submitter}.{job.number}"
         self.data = encoded(job)
         # When it was put into the queue last, by the monotonic clock.
         self.posted_s = 0.0
@@ -338,6 +340,15 @@ class Submitted:
         self._told_run = ""
         self._told_until_s = 0.0
         jobs[job.number] = self
+
+    @property
+    def duration_s(self) -> float:
+        """Length of the audio, as far as it was read."""
+        return self.n_samples / SAMPLE_RATE
+
+    @property
+    def closed(self) -> bool:
+        return self._closed.is_set()
 
     async def result(self) -> tuple[Ready, list[RecordedSegment]]:
         """Return how its session opens, and the segments of the first run that is complete.

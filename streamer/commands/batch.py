@@ -6,7 +6,9 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
@@ -18,12 +20,11 @@ from streamer.cluster.jobs import Jobs, Submitted
 from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
-from streamer.commands.progress import show_files
-from streamer.commands.transcribe import check, needs_words, tell, writing
+from streamer.commands.progress import OnProgress, show_files
+from streamer.commands.transcribe import check_files, needs_words, tell, writing
 from streamer.correct.corrector import RecordingCorrector
 from streamer.correct.figures import Figures
 from streamer.errors import (
-    AudioFileError,
     ClusterError,
     ConfigError,
     StreamerError,
@@ -69,17 +70,11 @@ def transcribe_elsewhere(
     _refuse(settings, paths)
     check_options(settings, streaming=False)
     console = Console(stderr=True)
-    exit_codes = [0]
-    lengths: dict[Path, float | None] = {}
-    for path in paths:
-        try:
-            lengths[path] = check(path, track, diarize=False)
-        except AudioFileError as error:
-            exit_codes.append(tell(console, error))
+    lengths, exit_code = check_files(paths, track, console, diarize=False)
     if not lengths:
-        return max(exit_codes)
+        return exit_code
     batch = _Batch(settings, plan, lines, lengths, track, console)
-    return max(*exit_codes, *asyncio.run(batch.run(model)))
+    return max(exit_code, *asyncio.run(batch.run(model)))
 
 
 def _refuse(settings: Settings, paths: Sequence[Path]) -> None:
@@ -100,35 +95,36 @@ def _refuse(settings: Settings, paths: Sequence[Path]) -> None:
             raise UsageError(f"{flag} needs what is on this machine, and workers transcribe: leave it out, or --nats")
 
 
+@dataclass
 class _Batch:
     """Files on their way to text."""
 
-    def __init__(
-        self,
-        settings: Settings,
-        plan: dict[Path, list[Text]],
-        lines: SubtitleOptions,
-        lengths: dict[Path, float | None],
-        track: int,
-        console: Console,
-    ) -> None:
-        self._settings = settings
-        self._plan = plan
-        self._lines = lines
-        self._lengths = lengths
-        self._track = track
-        self._console = console
-        self._words = needs_words(settings, next(iter(plan.values())), lines)
+    settings: Settings
+    plan: dict[Path, list[Text]]
+    lines: SubtitleOptions
+    lengths: dict[Path, float | None]
+    track: int
+    console: Console
+
+    def __post_init__(self) -> None:
+        self._words = needs_words(self.settings, next(iter(self.plan.values())), self.lines)
         self._workers = Workers()
-        # Of each file the share that is done.
-        self._done = dict.fromkeys(lengths, 0.0)
-        self._show: Callable[[int, int | None], None] = lambda done, total: None
-        # Set when a file is over; texts for standard output come in the order of the files.
-        self._over = {path: asyncio.Event() for path in lengths}
+        # Of each file how long it is, or is taken to be, and the share that is done.
+        known = [length for length in self.lengths.values() if length]
+        usual_s = sum(known) / len(known) if known else 1.0
+        self._lengths_s = {path: length or usual_s for path, length in self.lengths.items()}
+        self._done = dict.fromkeys(self.lengths, 0.0)
+        self._show: OnProgress = lambda done, total: None
+        # Texts for standard output come in the order of the files: those that are not over, or stand behind one that is
+        # not; those that are; and what is set when it is a file's turn.
+        self._waiting = deque(self.lengths)
+        self._over: set[Path] = set()
+        self._turns = {path: asyncio.Event() for path in self.lengths}
+        self._turns[self._waiting[0]].set()
 
     async def run(self, model: str) -> list[int]:
         """Return the exit code of each file. Raises what ends all of them."""
-        cluster = self._settings.cluster
+        cluster = self.settings.cluster
         async with contextlib.AsyncExitStack() as stack:
             bus = await Bus.connect(cluster, f"transcribe-{os.urandom(6).hex()}")
             stack.push_async_callback(bus.close)
@@ -136,17 +132,16 @@ class _Batch:
             jobs = Jobs(bus, cluster, lambda: self._workers.alive(time.monotonic()))
             stack.push_async_callback(jobs.close)
             await jobs.start()
-            found = await self._wait_for_worker(jobs, model)
-            name = Path(f"{len(self._lengths)} files") if len(self._lengths) > 1 else next(iter(self._lengths))
-            known = [length for length in self._lengths.values() if length]
+            identity = await self._wait_for_worker(jobs, model)
+            name = Path(f"{len(self.lengths)} files") if len(self.lengths) > 1 else next(iter(self.lengths))
             # Who sees the text of a file come needs no bar.
-            seen = len(self._lengths) == 1 and self._plan[name][0].target is None and sys.stdout.isatty()
-            shown = stack.enter_context(show_files(self._console, {} if seen else {name: sum(known) or None}))
+            seen = len(self.lengths) == 1 and self.plan[name][0].target is None and sys.stdout.isatty()
+            shown = stack.enter_context(show_files(self.console, {} if seen else {name: sum(self._lengths_s.values())}))
             self._show = shown(name)
             room = asyncio.Semaphore(MAX_WAITING)
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._file(jobs, found, path, room)) for path in self._lengths]
+                    tasks = [group.create_task(self._file(jobs, identity, path, room)) for path in self.lengths]
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None  # the first: the others were cancelled
             return [task.result() for task in tasks]
@@ -165,15 +160,15 @@ class _Batch:
                     raise
             await asyncio.sleep(0.1)
 
-    async def _file(self, jobs: Jobs, model: str, path: Path, room: asyncio.Semaphore) -> int:
+    async def _file(self, jobs: Jobs, identity: str, path: Path, room: asyncio.Semaphore) -> int:
         """Transcribe one file and return its exit code; what is wrong with it is told."""
-        recording = _Recording(path, self._track)
+        recording = _Recording(path, self.track)
         async with room:
             with jobs.submit(
                 str(path),
                 recording.read,
-                model=model,
-                settings=self._settings,
+                identity,
+                settings=self.settings,
                 words=self._words,
                 on_progress=lambda done, total: self._progress(path, done / total if total else 0.0),
             ) as submitted:
@@ -182,19 +177,23 @@ class _Batch:
                 except ConfigError:
                     raise  # it is the same with all files
                 except StreamerError as error:
-                    return tell(self._console, error)
+                    return tell(self.console, error)
                 finally:
                     self._progress(path, 1.0)
-                    self._over[path].set()
+                    self._end(path)
+
+    def _end(self, path: Path) -> None:
+        self._over.add(path)
+        while self._waiting and self._waiting[0] in self._over:
+            self._waiting.popleft()
+        if self._waiting:
+            self._turns[self._waiting[0]].set()
 
     async def _outcome(self, path: Path, submitted: Submitted, recording: "_Recording") -> int:
         ready, segments = await submitted.result()
-        if any(text.target is None for text in self._plan[path]):
+        if any(text.target is None for text in self.plan[path]):
             submitted.close()  # the worker need not wait for the files before it
-            for before in self._lengths:
-                if before == path:
-                    break
-                await self._over[before].wait()
+            await self._turns[path].wait()
         await asyncio.to_thread(self._write, path, ready, segments, recording.truncated)
         return 0
 
@@ -202,10 +201,10 @@ class _Batch:
         self, path: Path, ready: Ready, segments: list[RecordedSegment], truncated: TruncatedAudioError | None
     ) -> None:
         """Write the texts of a file. Raises TruncatedAudioError when those of a truncated file are written."""
-        figures = [Figures()] if self._settings.correction.figures else []
-        corrector = RecordingCorrector(figures, self._settings.decoding.task)
-        log = EventLog(path.name, self._settings.server.history_events)
-        with writing(self._plan[path], self._lines) as write:
+        figures = [Figures()] if self.settings.correction.figures else []
+        corrector = RecordingCorrector(figures, self.settings.decoding.task)
+        log = EventLog(path.name, self.settings.server.history_events)
+        with writing(self.plan[path], self.lines) as write:
             write(log.append(ready))
             for segment in segments:
                 write(log.append(corrector.corrected(segment.final)))
@@ -215,11 +214,8 @@ class _Batch:
 
     def _progress(self, path: Path, share: float) -> None:
         self._done[path] = min(1.0, max(0.0, share))
-        known = [length for length in self._lengths.values() if length]
-        usual_s = sum(known) / len(known) if known else 1.0
-        lengths = {each: length or usual_s for each, length in self._lengths.items()}
-        done_s = sum(lengths[each] * self._done[each] for each in lengths)
-        self._show(round(1000 * done_s), round(1000 * sum(lengths.values())))
+        done_s = sum(length_s * self._done[each] for each, length_s in self._lengths_s.items())
+        self._show(round(1000 * done_s), round(1000 * sum(self._lengths_s.values())))
 
 
 class _Recording:

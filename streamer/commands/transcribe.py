@@ -79,16 +79,10 @@ def transcribe_files(
     if settings.correction.figures and streaming:
         raise UsageError("--figures writes finals anew, which --stream has told by then: leave out one of the two")
     console = Console(stderr=True)
-    exit_codes = [0]
-    # In seconds, as far as that is known.
-    lengths: dict[Path, float | None] = {}
-    for path in paths:  # now: a model may take minutes to compile for nothing
-        try:
-            lengths[path] = check(path, track, diarize=settings.decoding.diarize)
-        except AudioFileError as error:
-            exit_codes.append(tell(console, error))
+    # Now: a model may take minutes to compile for nothing.
+    lengths, exit_code = check_files(paths, track, console, diarize=settings.decoding.diarize)
     if not lengths:
-        return max(exit_codes)
+        return exit_code
     if offer and STANDARD_INPUT not in paths:
         settings = dataclasses.replace(settings, model=offer_model(settings.model, settings.decoding.language))
     check_options(settings, streaming=streaming)
@@ -107,8 +101,8 @@ def transcribe_files(
         # Who sees the text of a file come needs no bar.
         is_seen = len(lengths) == 1 and plan[next(iter(lengths))][0].target is None and sys.stdout.isatty()
         begin = stack.enter_context(show_files(console, {} if is_seen else lengths))
-        exit_codes += [_transcribe_file(work, path, plan[path], lines, begin, console) for path in lengths]
-    return max(exit_codes)
+        exit_codes = [_transcribe_file(work, path, plan[path], lines, begin, console) for path in lengths]
+    return max(exit_code, *exit_codes)
 
 
 def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOptions) -> bool:
@@ -118,7 +112,24 @@ def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOption
     return timed or lines.max_len > 0 or settings.speakers.enabled or corrected
 
 
-def check(path: Path, track: int, *, diarize: bool) -> float | None:
+def check_files(
+    paths: Sequence[Path], track: int, console: Console, *, diarize: bool
+) -> tuple[dict[Path, float | None], int]:
+    """Return how many seconds the files have that hold audio, as far as that is known, and the exit code of the others.
+
+    Raises ConfigError where the speakers of one cannot be told apart.
+    """
+    lengths: dict[Path, float | None] = {}
+    exit_code = 0
+    for path in paths:
+        try:
+            lengths[path] = _check(path, track, diarize=diarize)
+        except AudioFileError as error:
+            exit_code = max(exit_code, tell(console, error))
+    return lengths, exit_code
+
+
+def _check(path: Path, track: int, *, diarize: bool) -> float | None:
     """Return how long a file is. Raises AudioFileError, or ConfigError where its speakers cannot be told apart."""
     if path == STANDARD_INPUT:
         standard_input()

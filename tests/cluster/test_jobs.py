@@ -129,6 +129,16 @@ class Place:
         self._stack.push_async_callback(jobs.close)
         return jobs, bus
 
+    def submit(
+        self,
+        jobs: Jobs,
+        name: str,
+        read: Callable[[], Iterator[Float32Array]],
+        model: str = "",
+        **more: Any,  # noqa: ANN401 - passed on
+    ) -> Submitted:
+        return jobs.submit(name, read, jobs.find(model), **more)
+
 
 @pytest.fixture
 async def place(nats: str, model: WhisperModel) -> AsyncIterator[Place]:
@@ -163,7 +173,9 @@ async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Pl
     progress: list[tuple[int, int]] = []
     for samples in (exact, fine, np.concatenate([exact, fine])):
         parts = np.array_split(samples, 77)
-        with submitter.submit("a.wav", blocks(*parts), on_progress=lambda *done: progress.append(done)) as submitted:
+        with place.submit(
+            submitter, "a.wav", blocks(*parts), on_progress=lambda *done: progress.append(done)
+        ) as submitted:
             ready, segments = await within(submitted.result())
         assert [segment.final.text for segment in segments] == [f"second {i}" for i in range(len(samples) // 16_000)]
         assert (ready.model, submitted.language, submitted.n_samples) == ("nano.en", "en", len(samples))
@@ -180,7 +192,7 @@ async def test_segments_are_told_as_they_come(place: Place, transcriber: Transcr
     transcriber.between = lambda run: assert_(go.wait(60))
     await place.worker()
     submitter, _ = await place.submitter()
-    with submitter.submit("a.wav", silence(3)) as submitted:
+    with place.submit(submitter, "a.wav", silence(3)) as submitted:
         found = aiter(submitted)
         assert (await within(anext(found))).final.text == "second 0"
         go.set()
@@ -194,7 +206,7 @@ async def test_a_worker_that_dies_leaves_the_recording_to_another_and_nothing_is
     transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
     first = await place.worker()
     submitter, bus = await place.submitter()
-    with submitter.submit("a.wav", silence(3)) as submitted:
+    with place.submit(submitter, "a.wav", silence(3)) as submitted:
         found = aiter(submitted)
         assert (await within(anext(found))).final.text == "second 0"
         await first.die()
@@ -214,7 +226,7 @@ async def test_the_second_of_two_results_is_confirmed_and_left_out(
     transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
     first, second = await place.worker("w1"), await place.worker("w2")
     submitter, bus = await place.submitter()
-    assert await texts(submitter.submit("a.wav", silence(2))) == ["second 0", "second 1"]
+    assert await texts(place.submit(submitter, "a.wav", silence(2))) == ["second 0", "second 1"]
     await until(lambda: first.counts.done + second.counts.done == 1)
     go.set()
     await until(lambda: first.counts.running + second.counts.running == 0)
@@ -237,14 +249,14 @@ async def test_a_recording_that_ends_workers_is_given_up_and_the_others_are_not(
     transcriber.between = die
     submitter, bus = await place.submitter()
     place.machines.append(machine := await place.worker("w0"))
-    poison = submitter.submit("poison.wav", silence(7))
+    poison = place.submit(submitter, "poison.wav", silence(7))
     for i in range(1, 4):
         await within(deaths.get())
         await machine.die()
         machine = await place.worker(f"w{i}")
     with pytest.raises(ClusterError, match=r"^poison.wav is given up after 3 tries, of w0, w1, w2: they ended"):
         await texts(poison)
-    assert await texts(submitter.submit("b.wav", silence(1))) == ["second 0"]
+    assert await texts(place.submit(submitter, "b.wav", silence(1))) == ["second 0"]
     over.set()
     await until(lambda: is_empty(bus))
 
@@ -257,9 +269,9 @@ async def test_a_worker_that_cannot_is_no_reason_to_give_up_three_are(place: Pla
     transcriber.between = fail
     await place.worker()
     submitter, bus = await place.submitter()
-    assert await texts(submitter.submit("a.wav", silence(2))) == ["second 0", "second 1"]
+    assert await texts(place.submit(submitter, "a.wav", silence(2))) == ["second 0", "second 1"]
     with pytest.raises(ClusterError, match=r"3 tries, of w1, w1, w1: the device is gone; expected"):
-        await texts(submitter.submit("b.wav", silence(2)))
+        await texts(place.submit(submitter, "b.wav", silence(2)))
     assert transcriber.n_runs == 6
     await until(lambda: is_empty(bus))
 
@@ -273,14 +285,14 @@ async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, 
         raise AudioFileError("a.wav is not audio")
 
     with pytest.raises(AudioFileError, match=r"^a.wav is not audio$"):
-        await texts(submitter.submit("a.wav", broken))
+        await texts(place.submit(submitter, "a.wav", broken))
 
     def torn() -> Iterator[Float32Array]:
         raise OSError("the disk is gone")
         yield
 
     with pytest.raises(AudioFileError, match=r"^a.wav cannot be read: the disk is gone"):
-        await texts(submitter.submit("a.wav", torn))
+        await texts(place.submit(submitter, "a.wav", torn))
     transcriber.n_runs = 0
     for decoding, told in (
         (DecodingSettings(language="de"), "language is de"),
@@ -289,9 +301,9 @@ async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, 
         (DecodingSettings(sample_len=-5), "sample_len is -5"),
     ):
         with pytest.raises(ConfigError, match=told):
-            await texts(submitter.submit("a.wav", silence(1), settings=Settings(decoding=decoding)))
+            await texts(place.submit(submitter, "a.wav", silence(1), settings=Settings(decoding=decoding)))
     with pytest.raises(ConfigError, match="beam_size"):
-        await texts(submitter.submit("a.wav", silence(1), options=RecordingOptions(beam_size=9)))
+        await texts(place.submit(submitter, "a.wav", silence(1), options=RecordingOptions(beam_size=9)))
     assert transcriber.n_runs == 0
     await until(lambda: is_empty(bus))
 
@@ -301,7 +313,7 @@ async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, tr
     transcriber.between = lambda run: assert_(go.wait(60))
     worker = await place.worker()
     submitter, bus = await place.submitter()
-    left = [submitter.submit(f"{i}.wav", silence(2)) for i in range(5)]
+    left = [place.submit(submitter, f"{i}.wav", silence(2)) for i in range(5)]
     await until(lambda: any(submitted.n_samples for submitted in left))
     await bus.close()
     go.set()
@@ -314,8 +326,8 @@ async def test_what_is_closed_is_not_transcribed(place: Place, transcriber: Tran
     submitter, bus = await place.submitter()
     worker = await place.worker(most=0)
     for _ in range(5):
-        submitter.submit("a.wav", silence(1))
-    submitter.submit("b.wav", silence(1)).close()
+        place.submit(submitter, "a.wav", silence(1))
+    place.submit(submitter, "b.wav", silence(1)).close()
     await until(lambda: holds(bus, 6))
     await submitter.close()
     assert await is_empty(bus)
@@ -325,7 +337,7 @@ async def test_what_is_closed_is_not_transcribed(place: Place, transcriber: Tran
 async def test_a_job_that_the_queue_has_lost_is_put_there_again(place: Place, transcriber: Transcriber) -> None:
     submitter, bus = await place.submitter()
     await place.worker(most=0)
-    submitted = submitter.submit("a.wav", silence(1))
+    submitted = place.submit(submitter, "a.wav", silence(1))
     await until(lambda: holds(bus, 1))
     await bus.jetstream.purge_stream(STREAM)
     await until(lambda: holds(bus, 1))
@@ -339,11 +351,11 @@ async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber,
     transcriber.between = lambda run: assert_(go.wait(60))
     worker = await place.worker()
     submitter, bus = await place.submitter()
-    all = [submitter.submit(f"{i}.wav", silence(3)) for i in range(3)]
+    all = [place.submit(submitter, f"{i}.wav", silence(3)) for i in range(3)]
     await until(lambda: any(submitted.n_samples for submitted in all))
     nats_server.kill()
     await until(lambda: not bus.connected)
-    all.append(submitter.submit("3.wav", silence(3)))
+    all.append(place.submit(submitter, "3.wav", silence(3)))
     go.set()
     nats_server.start()
     for submitted in all:
@@ -360,7 +372,7 @@ async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
     transcriber.between = lambda run: assert_(run > 5 or go.wait(60))
     submitter, bus = await place.submitter()
     machine = await place.worker("w0", identity="slow 1")
-    submitted = submitter.submit("a.wav", silence(2))
+    submitted = place.submit(submitter, "a.wav", silence(2))
     for i in range(1, 6):
         await until(lambda i=i: transcriber.n_runs == i and submitted.n_samples > 0)  # type: ignore[misc]
         await machine.stop()
@@ -375,18 +387,18 @@ async def test_a_recording_goes_to_a_worker_with_its_model(
 ) -> None:
     submitter, _ = await place.submitter()
     with pytest.raises(ClusterError, match="no worker is heard"):
-        submitter.submit("a.wav", silence(1))
+        place.submit(submitter, "a.wav", silence(1))
     workers = [await place.worker(f"w{i}", identity) for i, identity in enumerate(("a.en 1", "a.en 1", "b.en 2"))]
     with pytest.raises(UnknownModelError, match=r"'c.en': expected one of a.en, b.en;"):
-        submitter.submit("a.wav", silence(1), model="c.en")
+        place.submit(submitter, "a.wav", silence(1), model="c.en")
     for model in ("b.en", "b.en 2", "b.en"):
-        await texts(submitter.submit("a.wav", silence(1), model=model))
+        await texts(place.submit(submitter, "a.wav", silence(1), model=model))
     await until(lambda: workers[2].counts.done == 3)
-    await texts(submitter.submit("a.wav", silence(1)))
+    await texts(place.submit(submitter, "a.wav", silence(1)))
     await until(lambda: workers[0].counts.done + workers[1].counts.done == 1)
     monkeypatch.setattr(jobs, "NOBODY_S", 0.5)
     await workers[2].stop()
-    submitted = submitter.submit("a.wav", silence(1), model="b.en")
+    submitted = place.submit(submitter, "a.wav", silence(1), model="b.en")
     place.machines.remove(workers[2])
     with pytest.raises(ClusterError, match=r"^a.wav is given up: no worker with the model b.en is heard any more"):
         await texts(submitted)
@@ -399,7 +411,7 @@ async def test_what_nobody_understands_is_left_out(
     queue = jobs.queue_of("nano.en 1")
     await bus.jetstream.publish(f"{jobs.JOBS}.{queue}.x.1", b"\xc1 nonsense")
     await place.worker()
-    assert await texts(submitter.submit("a.wav", silence(1))) == ["second 0"]
+    assert await texts(place.submit(submitter, "a.wav", silence(1))) == ["second 0"]
     await until(lambda: is_empty(bus))
     assert "a recording is left out" in caplog.text
 

@@ -14,9 +14,9 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
-from streamer.cluster.jobs import STREAM, Jobs
+from streamer.cluster.jobs import STREAM, Jobs, Submitted
 from streamer.cluster.messages import ALIVE_WORKERS, BEAT_S, VERSION, WorkerAlive
-from streamer.cluster.recordings import ClusterRecordings, ClusterTranscription
+from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.commands import batch
 from streamer.errors import AudioFileError, BusyError, ConfigError, StoppingError, UnknownModelError
@@ -116,7 +116,7 @@ async def test_an_upload_that_cannot_be_transcribed_is_refused_in_the_daemons_wo
             recordings.open(noise, ENGLISH)
 
 
-async def collect(job: ClusterTranscription) -> list[RecordedSegment]:
+async def collect(job: Submitted) -> list[RecordedSegment]:
     return [segment async for segment in job]
 
 
