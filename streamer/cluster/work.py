@@ -316,6 +316,7 @@ class _Work:
 
     def _ask(self, request: ToSubmitter) -> Answer:
         """Ask the submitter. Raises what ends the run."""
+        self._check()  # the loop may have ended with the worker
         answer = asyncio.run_coroutine_threadsafe(self._request(request), self._loop).result()
         if not answer.wanted:
             raise _UnwantedError
