@@ -7,9 +7,8 @@ import hashlib
 import logging
 import math
 import re
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from streamer.cluster.bus import Bus, Reply, machine_name
@@ -40,6 +39,7 @@ from streamer.cluster.messages import (
 )
 from streamer.cluster.owned import Owned, Position, Workplace, continued, newest
 from streamer.cluster.placement import Workers, wants_to_give
+from streamer.cluster.stopping import stopped_by_signals
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.errors import (
     BusyError,
@@ -82,7 +82,7 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
         )
     check_options(settings, streaming=True)
     stop, begin_s = asyncio.Event(), asyncio.get_running_loop().time()
-    with _stopped_by_signals(stop):
+    with stopped_by_signals(stop):
         name = machine_name(settings.cluster)
         bus = await Bus.connect(settings.cluster, name)
         try:
@@ -381,25 +381,3 @@ async def _in_thread(load: Callable[[], WhisperModel], stop: asyncio.Event) -> W
     await asyncio.wait((loaded, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     return loaded.result() if loaded.done() else None
-
-
-@contextlib.contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate set `stop`; a second one ends the process at once."""
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
-    loop, previous = asyncio.get_running_loop(), {number: signal.getsignal(number) for number in numbers}
-
-    def on_signal(number: int, _frame: object) -> None:
-        for each in numbers:  # by the system, whatever the worker waits for then
-            signal.signal(each, signal.SIG_DFL)
-        logger.info("stopping (%s); once more to stop at once", signal.Signals(number).name)
-        loop.call_soon_threadsafe(stop.set)
-
-    for number in numbers:
-        signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        if not stop.is_set():
-            for number, handler in previous.items():
-                signal.signal(number, handler)
