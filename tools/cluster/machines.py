@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -218,10 +217,11 @@ class Machines:
 
     async def _gateways(self) -> bool:
         def healthy(port: int) -> bool:
-            with contextlib.suppress(OSError, urllib.error.HTTPError):
+            try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1.0) as answer:
                     return bool(answer.status == 200)
-            return False
+            except OSError:  # HTTPError, too
+                return False
 
         return all([await asyncio.to_thread(healthy, port) for port in self.gateway_ports.values()])
 
