@@ -29,8 +29,17 @@ TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv", "lrc")
 LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "lrc", "captions")
 
 # Commands that run until they are stopped.
-_ENDLESS_COMMANDS = ("run", "listen", "chat")
+_ENDLESS_COMMANDS = ("run", "worker", "listen", "chat")
 
+_CORRECTION_FLAGS = (
+    "correction.model",
+    "correction.device",
+    "correction.beam_size",
+    "correction.glossary",
+    "correction.to",
+    "correction.to_model",
+    "correction.figures",
+)
 _RUN_FLAGS = (
     "input.source",
     "input.fallback",
@@ -44,15 +53,10 @@ _RUN_FLAGS = (
     "server.token_file",
     "server.history",
     "outputs.to",
-    "correction.model",
-    "correction.device",
-    "correction.beam_size",
-    "correction.glossary",
-    "correction.to",
-    "correction.to_model",
-    "correction.figures",
+    *_CORRECTION_FLAGS,
     "speakers.enabled",
 )
+_WORKER_FLAGS = ("cluster.nats", "cluster.name", "server.max_streams", *_CORRECTION_FLAGS)
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FLAGS = (
     "model.name",
@@ -66,6 +70,7 @@ _MODEL_FLAGS = (
 # An example for the help of each command: the first that begins with its words.
 _EXAMPLES = (
     "streamer run --model base.en",
+    "streamer worker --nats nats://10.0.0.1:4222 --model base.en",
     "streamer transcribe talk.mp4 --model base.en -o talk.srt",
     "streamer listen --format text",
     "streamer chat --to http://127.0.0.1:11434/v1 --model llama3",
@@ -198,6 +203,7 @@ def make_parser() -> _Parser:
     )
     add = add_to(commands)
     _add_run(add)
+    _add_worker(add)
     _add_transcribe(add)
     _add_listen(add)
     _add_chat(add)
@@ -304,6 +310,25 @@ def _run(args: argparse.Namespace) -> int:
         captions=not args.no_captions,
         read_settings=lambda: load_settings(args.config, os.environ, _overrides(args)),
     )
+
+
+def _add_worker(add: _Add) -> None:
+    worker = add(
+        "worker",
+        "a machine of many, which transcribes for gateways",
+        "Transcribes what clients of gateways send, joined to these by NATS, for as many as it keeps in real time."
+        " Ends with Ctrl-C, when other workers have taken its sessions.",
+        _worker,
+    )
+    add_flags(worker, *_WORKER_FLAGS, *_MODEL_FLAGS)
+    add_decoding_flags(worker, streaming=True)
+
+
+def _worker(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.worker import work
+
+    return work(settings)
 
 
 def _add_transcribe(add: _Add) -> None:

@@ -139,6 +139,13 @@ def test_only_the_command_line_imports_the_application() -> None:
     assert importers == ["streamer.cli"]
 
 
+def test_one_machine_alone_knows_nothing_of_clusters() -> None:
+    loaded = loaded_by(["streamer.app", "streamer.cli", "streamer.library", "streamer.commands.transcribe"])
+    assert not within(loaded, "nats", "streamer.cluster")
+    importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.cluster")]
+    assert [name for name in importers if not within({name}, "streamer.cluster", "streamer.commands")] == []
+
+
 def test_a_room_of_whisper_imports_rooms_below_it_only() -> None:
     for room in ROOMS:
         imported = {name for module in below(f"streamer.whisper.{room}") for name in imports_of(module)}

@@ -125,6 +125,9 @@ class Open(Message, frozen=True, kw_only=True):
     # The newest that is known of it; of a new session, with an empty state.
     checkpoint: Checkpoint
 
+    # Epoch of its owner, so that it is held against what the log has; 0: not known.
+    epoch: int = 0
+
     # Events that follow have numbers above this: clients may have seen partials up to it.
     seen: int
 

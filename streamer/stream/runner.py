@@ -10,7 +10,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeVar, get_args
@@ -241,9 +241,12 @@ class SessionRunner:
     def change(self, settings: SessionSettings) -> None:
         self._command("change", lambda: self._change(settings))
 
-    def mark(self, number: int) -> None:
-        """Have the session's state say `number` when all that was asked for before has taken effect."""
-        self._command("mark", lambda: self._mark(number))
+    def mark(self, number: int, events: Sequence[Event] = ()) -> None:
+        """Have the session's state say `number` when all that was asked for before has taken effect.
+
+        The events are published in the same moment: no snapshot has one without the other.
+        """
+        self._command("" if events else "mark", lambda: self._mark(number, events))
 
     def snapshot(self, take: Callable[[], Taken]) -> tuple[Taken, SessionState]:
         """Return what `take` returns and the session's state; between the two nothing is decided or published."""
@@ -494,9 +497,9 @@ class SessionRunner:
             self._detector.process(self.ring.read(begin, begin + CHUNK_SAMPLES))
         self._detector_cold = False
 
-    def _mark(self, number: int) -> Iterable[Event]:
+    def _mark(self, number: int, events: Iterable[Event]) -> Iterable[Event]:
         self._session.mark = number
-        return []
+        return events
 
     def _end(self) -> Iterable[Event]:
         if self._session.ended:

@@ -1,0 +1,122 @@
+"""Which worker takes a session: decided from what workers say of themselves. No I/O; the time is an argument."""
+
+import random
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from streamer.cluster.messages import LOST_S, VERSION, WorkerAlive
+from streamer.stream.load import MAX_LOAD
+
+# What a session is taken to add to the load of a worker that does not know it yet.
+UNKNOWN_SHARE = 0.1
+
+# By so much two workers' loads have to differ, beside the session itself, for one to be moved: loads waver.
+MARGIN = 0.1
+
+# Who is silent for so long is not only lost, but forgotten.
+FORGET_S = 60.0
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one worker."""
+
+    alive: WorkerAlive
+    heard_s: float
+
+    # Sessions that were sent there since, of which it has not told yet.
+    n_placed: int = 0
+
+    @property
+    def load(self) -> float:
+        return load_with(self.alive, self.n_placed)
+
+
+class Workers:
+    """What is known of them from their signs of life. Times are seconds of one clock of the caller's."""
+
+    def __init__(self, chance: random.Random | None = None) -> None:
+        """Know nobody yet. `chance` decides between workers, so that many gateways do not all ask the same one."""
+        self._chance = chance if chance is not None else random.Random()  # noqa: S311 - nothing is secret about it
+        self._known: dict[str, _Known] = {}
+
+    def take(self, alive: WorkerAlive, now_s: float) -> None:
+        """Take a sign of life; one of another version is left aside, as nobody would understand it."""
+        if alive.version == VERSION:
+            self._known[alive.worker] = _Known(alive, now_s)
+        for worker, known in list(self._known.items()):
+            if now_s - known.heard_s > FORGET_S:
+                del self._known[worker]
+
+    def alive(self, now_s: float) -> list[WorkerAlive]:
+        """Return the newest sign of life of each worker that is not lost, by name."""
+        return [self._known[worker].alive for worker in sorted(self._known) if not self.is_lost(worker, now_s)]
+
+    def is_lost(self, worker: str, now_s: float) -> bool:
+        """Whether nothing has been heard of a worker for too long, or ever."""
+        known = self._known.get(worker)
+        return known is None or now_s - known.heard_s > LOST_S
+
+    def heard_any(self, now_s: float) -> bool:
+        """Whether any worker is heard: who hears none is cut off itself."""
+        return any(not self.is_lost(worker, now_s) for worker in self._known)
+
+    def choose(self, now_s: float, *, model: str | None, avoid: Collection[str] = ()) -> list[str]:
+        """Return whom to ask for a place, best first; the first counts as asked until its next sign of life.
+
+        model : that it must have; None: any
+        avoid : workers that are not asked
+
+        The first is the less loaded of two that chance picks ("the power of two choices", Mitzenmacher 2001). Workers
+        without room come last: they may be asked to take what was going on elsewhere.
+        """
+        able = [
+            known
+            for worker in sorted(self._known)
+            if not self.is_lost(worker, now_s)
+            and worker not in avoid
+            and _can_take(known := self._known[worker], model)
+        ]
+        able.sort(key=lambda known: (not has_room(known.alive, known.n_placed), known.load, self._chance.random()))
+        with_room = [known for known in able if has_room(known.alive, known.n_placed)]
+        if len(with_room) > 2:  # else the best of all is the best of two
+            first = with_room[min(self._chance.sample(range(len(with_room)), 2))]
+            able.remove(first)
+            able.insert(0, first)
+        if able:
+            able[0].n_placed += 1
+        return [known.alive.worker for known in able]
+
+
+def _can_take(known: _Known, model: str | None) -> bool:
+    alive = known.alive
+    return not alive.draining and not alive.failing and model in (None, alive.model)
+
+
+def has_room(alive: WorkerAlive, n_placed: int = 0) -> bool:
+    """Whether a worker has room, when `n_placed` sessions came since it said so."""
+    return alive.room and (n_placed == 0 or load_with(alive, n_placed + 1) <= MAX_LOAD)
+
+
+def load_with(alive: WorkerAlive, n_more: int) -> float:
+    """Return the load that a worker has with more sessions, each speaking without a pause."""
+    share = MAX_LOAD / alive.capacity if alive.capacity else UNKNOWN_SHARE
+    return alive.load + n_more * share
+
+
+def wants_to_give(own: WorkerAlive, others: Sequence[WorkerAlive]) -> bool:
+    """Whether a worker is over its measure, and another has so much room that a session is better off there.
+
+    others : workers that are alive; the own one among them does not matter
+    """
+    if own.load <= MAX_LOAD or own.sessions < 2:
+        return False
+    return any(
+        other.worker != own.worker
+        and other.version == own.version
+        and other.model == own.model
+        and not (other.draining or other.failing)
+        and has_room(other)
+        and load_with(other, 1) + MARGIN <= own.load
+        for other in others
+    )
