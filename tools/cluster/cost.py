@@ -9,11 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.errors import StreamerError
 from streamer.events import Final, Partial
 from tools.benchmarks.processes import free_port
-from tools.cluster.faults import run_until_told
-from tools.cluster.machines import READY_S, Balancer, Machines, accepts, until, variables
+from tools.cluster.machines import READY_S, Balancer, Machines, accepts, run_until_told, until, variables
 from tools.cluster.sessions import Heard, say_all, speeches
 
 PARTS = {"daemon": "d", "worker": "w", "gateway": "g", "nats": "n"}
@@ -65,9 +63,4 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="keep logs and NATS' files there")
     args = parser.parse_args(argv)
-    try:
-        run_until_told(compare(args.sessions, args.speech, args.rounds, args.folder))
-    except StreamerError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
-    return 0
+    return run_until_told(compare(args.sessions, args.speech, args.rounds, args.folder))

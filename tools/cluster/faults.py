@@ -6,13 +6,11 @@ appends a line of JSON to a file, of which --report prints a table. Ctrl-C ends 
 
 import argparse
 import asyncio
-import contextlib
 import json
 import random
 import signal
-import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -20,10 +18,9 @@ from pathlib import Path
 import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.errors import StreamerError
 from streamer.events import Speech
 from tools.cluster.judge import Judgement, judge
-from tools.cluster.machines import GATEWAYS, SERVERS, WORKERS, Balancer, Machines, until
+from tools.cluster.machines import GATEWAYS, SERVERS, WORKERS, Balancer, Machines, run_until_told, until
 from tools.cluster.sessions import Heard, Samples, say_all, speeches
 
 CUT_S = 6.0
@@ -237,18 +234,6 @@ def report(out: Path) -> None:
         print("| " + " | ".join(map(str, cells)) + " |")
 
 
-def run_until_told(work: Awaitable[None]) -> None:
-    """Run something until it ends, fails, or Ctrl-C or SIGTERM comes: all is cleaned up then."""
-
-    async def watched() -> None:
-        task = asyncio.ensure_future(work)
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-        await task
-
-    with contextlib.suppress(KeyboardInterrupt, asyncio.CancelledError):
-        asyncio.run(watched())
-
-
 def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.cluster faults", description=__doc__)
     parser.add_argument("--fault", action="append", choices=[*FAULTS, UNDISTURBED], help="several take turns; all")
@@ -261,12 +246,7 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--report", action="store_true", help="only print the table of --out")
     args = parser.parse_args(argv)
     args.fault = args.fault or list(FAULTS)
-    try:
-        if not args.report:
-            run_until_told(survive(args))
-    except StreamerError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        return 1
+    code = 0 if args.report else run_until_told(survive(args))
     if args.out.exists():
         report(args.out)
-    return 0
+    return code

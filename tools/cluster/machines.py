@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -304,6 +304,24 @@ async def until(check: Callable[[], object], limit_s: float, what: str) -> None:
         if asyncio.get_running_loop().time() > deadline_s:
             raise TimeoutError(f"{what}: nothing after {limit_s:.0f} s")
         await asyncio.sleep(LOOK_S)
+
+
+def run_until_told(work: Awaitable[None]) -> int:
+    """Run something until it ends, fails, or Ctrl-C or SIGTERM comes; return the exit code. All is cleaned up then."""
+
+    async def watched() -> None:
+        task = asyncio.ensure_future(work)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+        await task
+
+    try:
+        asyncio.run(watched())
+    except StreamerError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return 1
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return 130
+    return 0
 
 
 def _ip(arguments: str) -> None:

@@ -44,7 +44,7 @@ from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings
 from streamer.stream.state import SessionState
 from tools.benchmarks.processes import free_port
-from tools.cluster.machines import Machines, accepts, until
+from tools.cluster.machines import Machines, accepts, run_until_told, until
 
 MODES = ("core", "jetstream", "websocket")
 BLOCK = 1600  # samples: 100 ms
@@ -279,10 +279,13 @@ async def measure(machines: Machines, mode: str, n: int, seconds: float, *, cut:
             await machines.jetstream.add_stream(config)
     port, worker_port = free_port(), free_port()
     host = machines.address("w1")
-    program = (sys.executable, "-m", "tools.cluster", "transports", "--mode", mode, "--urls", machines.urls)
-    machines.run("w1", (*program, "--role", "worker", "--host", host, "--port", str(worker_port)))
-    worker = f"ws://{host}:{worker_port}"
-    machines.run("g1", (*program, "--role", "gateway", "--port", str(port), "--worker", worker))
+
+    def start(name: str, **role: object) -> None:
+        role |= {"mode": mode, "urls": machines.urls}
+        machines.run(name, (sys.executable, "-m", "tools.cluster", "transports", "--role", json.dumps(role)))
+
+    start("w1", role="worker", host=host, port=worker_port)
+    start("g1", role="gateway", port=port, worker=f"ws://{host}:{worker_port}")
     await until(lambda: accepts("127.0.0.1", port), 30.0, "the gateway")
     await asyncio.sleep(2.0)
     before = {name: process.cpu_s() for name, process in machines.all.items()}
@@ -335,15 +338,10 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", type=Path, help="keep logs and NATS' files there")
-    parser.add_argument("--role", choices=("gateway", "worker"), help=argparse.SUPPRESS)
-    for hidden in ("--mode", "--urls", "--host", "--worker"):
-        parser.add_argument(hidden, default="", help=argparse.SUPPRESS)
-    parser.add_argument("--port", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--role", type=json.loads, help=argparse.SUPPRESS)
     args = parser.parse_args(argv)
-    if args.role == "gateway":
-        asyncio.run(Gateway().run(args.mode, args.urls, args.port, args.worker))
-    elif args.role == "worker":
-        asyncio.run(Worker().run(args.mode, args.urls, args.host, args.port))
-    else:
-        asyncio.run(compare(args.sessions, args.seconds, args.rounds, args.folder))
-    return 0
+    if args.role is not None:
+        run: Any = {"gateway": Gateway().run, "worker": Worker().run}[args.role.pop("role")]
+        asyncio.run(run(**args.role))
+        return 0
+    return run_until_told(compare(args.sessions, args.seconds, args.rounds, args.folder))
