@@ -1,9 +1,18 @@
-"""How tools/cluster judges what a client saw."""
+"""How tools/cluster judges what a client saw, and what stands before its gateways."""
 
+import asyncio
 import dataclasses
+import functools
+import json
+from pathlib import Path
+
+import pytest
 
 from streamer.events import End, Event, Final, Gap, Ready, Speech, Word
-from tools.cluster.judge import judge
+from tools.benchmarks.processes import free_port
+from tools.cluster.faults import report
+from tools.cluster.judge import Judgement, judge
+from tools.cluster.machines import Balancer
 from tools.cluster.sessions import Heard
 
 SAID = "one two three four five six seven eight nine ten"
@@ -69,3 +78,34 @@ def test_a_stall_is_what_is_silent_beyond_the_usual() -> None:
 def test_a_client_that_gave_up_is_no_success() -> None:
     failed = dataclasses.replace(heard(SAID), failure="BusyError: no room")
     assert judge(failed, [ended(heard(SAID))], 5.0).broken == "BusyError: no room"
+
+
+async def test_connections_go_to_each_gateway_in_turn_and_never_to_a_dead_one() -> None:
+    async def serve(name: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(name + await reader.read(100))
+        writer.close()
+
+    async def ask(port: int) -> bytes:
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(b"!")
+        answer = await reader.read()
+        writer.close()
+        return answer
+
+    gateways = [await asyncio.start_server(functools.partial(serve, name), "127.0.0.1", 0) for name in (b"g1", b"g2")]
+    ports = {f"g{i}": server.sockets[0].getsockname()[1] for i, server in enumerate(gateways, 1)}
+    async with Balancer({**ports, "g3": free_port()}) as balancer:
+        answers = [await ask(balancer.port) for _ in range(6)]
+        assert set(answers) == {b"g1!", b"g2!"}
+    for server in gateways:
+        server.close()
+
+
+def test_the_table_has_a_row_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sessions = [Judgement(words=10, stall_s=1.0), Judgement(words=10, stall_s=3.0, hit=False, lost=3)]
+    line = {"fault": "drain", "sessions": [dataclasses.asdict(one) for one in sessions]}
+    (tmp_path / "out").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    report(tmp_path / "out")
+    row = capsys.readouterr().out.splitlines()[-1]
+    assert row.startswith("| drain | 1 | 2 (1) | 20 | 3 | 0 |")
+    assert row.endswith("| 1.00 s | 1.00 s | 1.00 s |")
