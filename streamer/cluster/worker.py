@@ -74,12 +74,12 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
 
     `load` loads the model. Raises StreamerError where the worker cannot start.
     """
-    check_options(settings, streaming=True)
     if settings.speakers.enabled:
         raise ConfigError(
             "speakers.enabled is true, and labels of speakers do not move from worker to worker with a session: leave"
             " it out"
         )
+    check_options(settings, streaming=True)
     stop, begin_s = asyncio.Event(), asyncio.get_running_loop().time()
     with _stopped_by_signals(stop):
         name = machine_name(settings.cluster)
