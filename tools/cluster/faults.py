@@ -27,7 +27,7 @@ CUT_S = 6.0
 STOPPED_S = 4.0
 SLOW_S = 6.0
 SLICE_S = 0.1  # of a slow worker's time: four fifths of it are taken away
-UNDISTURBED = "none"
+REFERENCE, UNDISTURBED = "reference", "none"
 
 # What happens to which machine; leaving the block puts it right again.
 Fault = Callable[[Machines, str], AbstractAsyncContextManager[None]]
@@ -105,7 +105,7 @@ FAULTS: dict[str, Fault] = {
 
 
 class Trial:
-    """Sessions on a cluster, run after run."""
+    """Sessions on a cluster, run after run; the first is the reference, and undisturbed ones are added to it."""
 
     def __init__(self, machines: Machines, address: str, samples: Sequence[Samples], chance: random.Random) -> None:
         self.machines = machines
@@ -124,7 +124,7 @@ class Trial:
         speaking = asyncio.create_task(say_all(self.samples, self._address, heard))
         at_s, victim, owners = 0.0, "", []
         try:
-            if fault == UNDISTURBED:
+            if fault in (REFERENCE, UNDISTURBED):
                 await speaking
             else:
                 chosen, at_s = self._moment()
@@ -140,7 +140,7 @@ class Trial:
             judge(one, references or [one], len(samples) / SAMPLE_RATE)
             for one, references, samples in zip(heard, self.references, self.samples, strict=True)
         ]
-        if fault == UNDISTURBED:
+        if fault in (REFERENCE, UNDISTURBED):
             for references, one in zip(self.references, heard, strict=True):
                 references.append(one)
         for i, (judgement, one) in enumerate(zip(judged, heard, strict=True)):
@@ -179,7 +179,7 @@ async def survive(args: argparse.Namespace) -> None:
         await machines.start_cluster()
         async with Balancer(machines.gateway_ports) as balancer:
             trial = Trial(machines, f"127.0.0.1:{balancer.port}", samples, chance)
-            names = [UNDISTURBED, UNDISTURBED, *(args.fault * args.runs)]
+            names = [REFERENCE, UNDISTURBED, *(args.fault * args.runs)]
             for i, name in enumerate(names):
                 begin_s = time.monotonic()
                 line = {**await trial.run(name), "run": i, "seed": args.seed, "took_s": 0.0}
@@ -215,7 +215,7 @@ def report(out: Path) -> None:
         " | stall p50 | p99 | worst |"
     )
     print("| --- " * 14 + "|")
-    for fault in dict.fromkeys(line["fault"] for line in lines):
+    for fault in dict.fromkeys(line["fault"] for line in lines if line["fault"] != REFERENCE):
         of = [line for line in lines if line["fault"] == fault]
         sessions = _sessions(of)
         hit = [one for one in sessions if one.hit]

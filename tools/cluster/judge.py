@@ -36,6 +36,9 @@ class Judgement:
     # Seconds in gaps, by reason; how often the client had to come back.
     gaps: dict[str, float] = field(default_factory=dict)
     reconnected: int = 0
+
+    # The longest time without an event while somebody spoke, and what of it is beyond what is usual at that place.
+    silent_s: float = 0.0
     stall_s: float = 0.0
 
     # Owners that the session had, and whether the fault was to its own machine.
@@ -71,7 +74,10 @@ def judge(heard: Heard, references: Sequence[Heard], duration_s: float) -> Judge
         for word in final.words:
             middle_s = (word.start + word.end) / 2
             found.untold += not any(start_s <= middle_s <= end_s for start_s, end_s in told)
-    found.stall_s = round(_stall(heard, references), 2)
+    silences = _silences(heard, references[0])
+    usual = [silence for one in references for silence in _silences(one, references[0])]
+    found.silent_s = round(max((b - a for a, b in silences), default=0.0), 2)
+    found.stall_s = round(max((_beyond(silence, usual) for silence in silences), default=0.0), 2)
     return found
 
 
@@ -90,16 +96,10 @@ def _compare(expected: Sequence[str], said: Sequence[str]) -> tuple[int, int, in
     return lost, doubled, differing, places
 
 
-def _stall(heard: Heard, references: Sequence[Heard]) -> float:
-    """Return the longest time without an event while somebody spoke, beyond what is usual at that place."""
-    usual = [silence for one in references for silence in _silences(one, references[0])]
-    return max(
-        (
-            end_s - start_s - max((b - a for a, b in usual if a < end_s and start_s < b), default=0.0)
-            for start_s, end_s in _silences(heard, references[0])
-        ),
-        default=0.0,
-    )
+def _beyond(silence: tuple[float, float], usual: Sequence[tuple[float, float]]) -> float:
+    """Return by how much a silence is longer than the longest usual one that it overlaps."""
+    start_s, end_s = silence
+    return max(0.0, end_s - start_s - max((b - a for a, b in usual if a < end_s and start_s < b), default=0.0))
 
 
 def _silences(heard: Heard, reference: Heard) -> list[tuple[float, float]]:
