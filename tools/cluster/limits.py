@@ -8,6 +8,7 @@ at most about one core of its leader, which is what limits it where clients are 
 import asyncio
 import resource
 import socket
+import subprocess
 import tempfile
 import time
 from pathlib import Path
@@ -15,6 +16,7 @@ from pathlib import Path
 import nats
 import psutil
 from nats.js.api import StorageType, StreamConfig
+
 
 N_SESSIONS, SECONDS, AT_ONCE = 10_000, 8.0, 128
 
@@ -91,12 +93,8 @@ async def main() -> None:
             conf = Path(folder, f"{i}.conf")
             conf.write_text(
                 f'server_name: n{i + 1}\nlisten: "127.0.0.1:{ports[i]}"\njetstream {{store_dir: "{folder}/{i}"}}\n'
-                f'cluster {{name: c, listen: "127.0.0.1:{ports[3 + i]}", routes: [{routes}]}}\n',
-                encoding="utf-8",
-            )
-            servers.append(
-                psutil.Popen(["/work/main/.venv/bin/nats-server", "-c", str(conf), "-l", str(conf.with_suffix(".log"))])
-            )
+                f'cluster {{name: c, listen: "127.0.0.1:{ports[3 + i]}", routes: [{routes}]}}\n', encoding="utf-8")
+            servers.append(psutil.Popen(["/work/main/.venv/bin/nats-server", "-c", str(conf), "-l", str(conf.with_suffix(".log"))]))
         try:
             await asyncio.sleep(4)
             url = f"nats://127.0.0.1:{ports[0]}"
@@ -108,6 +106,4 @@ async def main() -> None:
             for s in servers:
                 s.kill()
                 s.wait()
-
-
 asyncio.run(main())

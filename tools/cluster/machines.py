@@ -57,6 +57,10 @@ class Process:
     def runs(self) -> bool:
         return self._process.poll() is None
 
+    @property
+    def code(self) -> int | None:
+        return self._process.returncode
+
     def signal(self, number: int) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):
             self._process.send_signal(number)
@@ -188,7 +192,7 @@ class Machines:
         """Wait until each machine that should run does its work. Raises MachineError where one does not."""
         for name, process in self.all.items():
             if not process.runs():
-                raise MachineError(f"{name} has ended: {_last_lines(process.log)}")
+                raise MachineError(f"{name} has ended with {process.code}: {_last_lines(process.log)}")
         for what, check in (("NATS", self._log_is_whole), ("gateways", self._gateways), ("workers", self._workers)):
             try:
                 await until(check, READY_S, what)
