@@ -164,6 +164,7 @@ class ClusterStreams:
         self._bus.on_reconnected = self._come_back
         await self._bus.subscribe(f"{ALIVE_WORKERS}.*", self._hear_worker)
         await self._bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._hear_gateway)
+        await self._bus.notice_absence(self._miss)
         await self._bus.subscribe(f"{GATEWAYS}.{self._gateway}", self._hear)
         self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._watch())]
 
@@ -241,7 +242,7 @@ class ClusterStreams:
         """Take a session up: from the worker that had it, where that lives, and from the log; and find a worker."""
         if not self._workers.is_lost(worker, self._cluster.now_s()):
             await remote.release_from(worker)
-        await remote.catch_up()
+        await remote.catch_up(after if after <= remote.checkpoint.seq + MAX_UNSTORED else 0)
         feed = remote.feed
         if feed.closed:
             return
@@ -342,6 +343,10 @@ class ClusterStreams:
 
     async def _hear_worker(self, data: bytes, _reply: Reply) -> None:
         self._workers.take(decoded(data, WorkerAlive), self._cluster.now_s())
+
+    def _miss(self, subject: str) -> None:
+        """Nobody is where something was sent."""
+        self._workers.miss(subject.removeprefix(f"{WORKERS}."), self._cluster.now_s())
 
     async def _hear_gateway(self, data: bytes, _reply: Reply) -> None:
         alive = decoded(data, GatewayAlive)

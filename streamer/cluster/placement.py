@@ -13,6 +13,9 @@ UNKNOWN_SHARE = 0.1
 # By so much two workers' loads have to differ, beside the session itself, for one to be moved: loads waver.
 MARGIN = 0.1
 
+# Who is not at NATS counts as lost so much later, unless it is heard until then.
+MISSED_S = 0.4
+
 # Who is silent for so long is not only lost, but forgotten.
 FORGET_S = 60.0
 
@@ -47,6 +50,11 @@ class Workers:
         for worker, known in list(self._known.items()):
             if now_s - known.heard_s > FORGET_S:
                 del self._known[worker]
+
+    def miss(self, worker: str, now_s: float) -> None:
+        """Take it that NATS knows a worker no more: it has died, or is on its way to another server."""
+        if known := self._known.get(worker):
+            known.heard_s = min(known.heard_s, now_s - LOST_S + MISSED_S)
 
     def alive(self, now_s: float) -> list[WorkerAlive]:
         """Return the newest sign of life of each worker that is not lost, by name."""
