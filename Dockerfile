@@ -7,14 +7,17 @@
 # `token` holds a token of 16 characters or more, which user 10001 can read. The volume keeps compiled models and those
 # that were fetched. A GPU or NPU needs its driver in the image, its device (--device /dev/dri or /dev/accel) and its group.
 
+# --build-arg EXTRAS=[cluster] lets it be a gateway or a worker of many machines (contrib/compose-cluster.yaml).
+
 FROM python:3.13-slim AS build
+ARG EXTRAS=""
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
 COPY streamer streamer
 COPY docs docs
 COPY contrib contrib
 COPY models/nano.en models/nano.en
-RUN python -m venv /opt/streamer && /opt/streamer/bin/pip install --no-cache-dir .
+RUN python -m venv /opt/streamer && /opt/streamer/bin/pip install --no-cache-dir ".$EXTRAS"
 
 FROM python:3.13-slim
 COPY --from=build /opt/streamer /opt/streamer

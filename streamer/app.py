@@ -31,13 +31,14 @@ from streamer.commands.loading import device_settings, load
 from streamer.errors import AudioDeviceError, ConfigError, StreamerError
 from streamer.events import Error
 from streamer.live.captions import drawn_captions
-from streamer.live.clients import SESSION_NAME_BYTES, ClientStreams
+from streamer.live.clients import ClientStreams
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
 from streamer.live.models import Models
 from streamer.live.recordings import Recordings
 from streamer.live.second_pass import beams_of_own
 from streamer.live.sessions import open_session, tell_error, write_all
+from streamer.live.streams import SESSION_NAME_BYTES
 from streamer.log import set_levels
 from streamer.server.front import Server
 from streamer.server.history import History, open_history

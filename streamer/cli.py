@@ -29,7 +29,7 @@ TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv", "lrc")
 LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "lrc", "captions")
 
 # Commands that run until they are stopped.
-_ENDLESS_COMMANDS = ("run", "worker", "listen", "chat")
+_ENDLESS_COMMANDS = ("run", "gateway", "worker", "listen", "chat")
 
 _CORRECTION_FLAGS = (
     "correction.model",
@@ -56,6 +56,16 @@ _RUN_FLAGS = (
     *_CORRECTION_FLAGS,
     "speakers.enabled",
 )
+_GATEWAY_FLAGS = (
+    "cluster.nats",
+    "cluster.name",
+    "server.host",
+    "server.port",
+    "server.tls",
+    "server.token",
+    "server.token_file",
+    "server.max_streams",
+)
 _WORKER_FLAGS = ("cluster.nats", "cluster.name", "server.max_streams", *_CORRECTION_FLAGS)
 _DEVICE_FLAGS = ("model.device", "model.encoder_device", "model.cross_kv_device", "model.decoder_device")
 _MODEL_FLAGS = (
@@ -70,6 +80,7 @@ _MODEL_FLAGS = (
 # An example for the help of each command: the first that begins with its words.
 _EXAMPLES = (
     "streamer run --model base.en",
+    "streamer gateway --nats nats://10.0.0.1:4222 --host 0.0.0.0",
     "streamer worker --nats nats://10.0.0.1:4222 --model base.en",
     "streamer transcribe talk.mp4 --model base.en -o talk.srt",
     "streamer listen --format text",
@@ -203,6 +214,7 @@ def make_parser() -> _Parser:
     )
     add = add_to(commands)
     _add_run(add)
+    _add_gateway(add)
     _add_worker(add)
     _add_transcribe(add)
     _add_listen(add)
@@ -312,6 +324,25 @@ def _run(args: argparse.Namespace) -> int:
     )
 
 
+def _add_gateway(add: _Add) -> None:
+    gateway = add(
+        "gateway",
+        "the one address in front of many machines",
+        "Serves clients as `streamer run` does, and has workers, joined to it by NATS, transcribe what they send. A"
+        " session goes on when its worker is lost. Without --nats it runs NATS itself, for a first try. Ends with"
+        " Ctrl-C: clients come back to another gateway.",
+        _gateway,
+    )
+    add_flags(gateway, *_GATEWAY_FLAGS)
+
+
+def _gateway(args: argparse.Namespace) -> int:
+    settings = _settings(args)
+    from streamer.commands.gateway import serve
+
+    return serve(settings)
+
+
 def _add_worker(add: _Add) -> None:
     worker = add(
         "worker",
@@ -359,12 +390,28 @@ def _add_transcribe(add: _Add) -> None:
     transcribe.add_argument(
         "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
-    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary", "correction.figures", "speakers.enabled")
+    add_flags(
+        transcribe, *_MODEL_FLAGS, "correction.glossary", "correction.figures", "speakers.enabled", "cluster.nats"
+    )
     add_decoding_flags(transcribe, streaming=False)
 
 
 def _transcribe(args: argparse.Namespace) -> int:
     settings = _settings(args)
+    if getattr(args, "cluster.nats"):
+        if args.stream:
+            raise UsageError("--stream is for the engine of this machine: leave out --stream, or --nats")
+        from streamer.commands.batch import transcribe_elsewhere
+
+        return transcribe_elsewhere(
+            settings,
+            args.files,
+            model=getattr(args, "model.name") or "",
+            format=args.format,
+            output=args.output,
+            folder=args.output_dir,
+            track=args.track,
+        )
     from streamer.commands.transcribe import transcribe_files
 
     return transcribe_files(

@@ -139,6 +139,13 @@ def test_only_the_command_line_imports_the_application() -> None:
     assert importers == ["streamer.cli"]
 
 
+def test_one_machine_alone_knows_nothing_of_clusters() -> None:
+    loaded = loaded_by(["streamer.app", "streamer.cli", "streamer.library", "streamer.commands.transcribe"])
+    assert not within(loaded, "nats", "streamer.cluster")
+    importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.cluster")]
+    assert [name for name in importers if not within({name}, "streamer.cluster", "streamer.commands")] == []
+
+
 def test_a_room_of_whisper_imports_rooms_below_it_only() -> None:
     for room in ROOMS:
         imported = {name for module in below(f"streamer.whisper.{room}") for name in imports_of(module)}
@@ -154,3 +161,11 @@ def test_every_module_of_whisper_is_in_a_room() -> None:
 def test_no_module_imports_what_only_tests_and_tools_have() -> None:
     found = {module: within(set(imports_of(module)), *NEVER) for module in MODULES}
     assert {module: names for module, names in found.items() if names} == {}
+
+
+def test_on_one_machine_nothing_of_the_cluster_is_loaded() -> None:
+    """Only commands import it, in the functions that need it."""
+    outside = [name for name in MODULES if not within({name}, "streamer.cluster", "streamer.commands")]
+    found = {name: within(set(imports_of(name)), "streamer.cluster", "nats", "nkeys") for name in outside}
+    assert {module: names for module, names in found.items() if names} == {}
+    assert not within(loaded_by(["streamer.cli", *below("streamer.commands")]), "streamer.cluster", "nats", "nkeys")

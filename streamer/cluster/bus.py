@@ -10,6 +10,7 @@ import socket
 import ssl
 import time
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, overload
 from urllib.parse import SplitResult, unquote, urlsplit
@@ -22,7 +23,7 @@ from streamer.settings.table import ClusterSettings
 try:
     import nkeys
     from nats import errors
-    from nats.aio.client import Client, Srv
+    from nats.aio.client import Client, RawCredentials, Srv
     from nats.aio.msg import Msg
     from nats.aio.transport import TcpTransport
     from nats.js import JetStreamContext
@@ -54,7 +55,7 @@ _T = TypeVar("_T")
 Reply = Callable[[Message], Awaitable[None]]
 Handler = Callable[[bytes, Reply], Awaitable[None]]
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def machine_name(settings: ClusterSettings) -> str:
@@ -76,7 +77,7 @@ class Bus:
         self._closing = False
 
         # Called with a line when NATS stores nothing for a while, and when the connection is back after it was lost.
-        self.on_trouble: Callable[[str], None] = _logger.warning
+        self.on_trouble: Callable[[str], None] = logger.warning
         self.on_reconnected: Callable[[], None] = lambda: None
 
         self.jetstream: JetStreamContext = client.jetstream(timeout=API_TIMEOUT_S)
@@ -93,17 +94,12 @@ class Bus:
         if not servers:
             raise ConfigError("cluster.nats names no server: give some with --nats URL, such as nats://10.0.0.1:4222")
         client = _Client(_tls(settings, servers))
-        where = ", ".join(f"{server.hostname}:{server.port}" for server in servers)
-        # Discovered servers have no user in their address: what one was given holds for all.
-        login = next((server for server in servers if server.username is not None), None)
-        secret = _unquoted(login.password) if login else None
-        options: dict[str, Any] = {"token": _unquoted(login.username) if login and secret is None else None}
-        options |= {"user": _unquoted(login.username) if login and secret is not None else None, "password": secret}
+        login = _login(settings, servers)
         try:
             await client.connect(
                 [f"{server.scheme}://{_host(server)}:{server.port}" for server in servers],
                 name=name,
-                # Only this machine's own answers come here, where NATS' permissions say so.
+                # Where NATS' permissions say so, a machine gets nobody else's answers.
                 inbox_prefix=f"_INBOX.{name}",
                 connect_timeout=CONNECT_TIMEOUT_S,  # type: ignore[arg-type]
                 ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
@@ -113,21 +109,14 @@ class Bus:
                 flush_timeout=CONNECT_TIMEOUT_S,
                 pending_size=BUFFER_BYTES,
                 tls=client.tls,
-                nkeys_seed=settings.nkey_file or None,
-                user_credentials=settings.credentials or None,
                 error_cb=client.on_error,
-                **options,
+                **login,
             )
         except (errors.Error, OSError, TimeoutError) as error:
-            reason = one_line(client.last_error or error) or type(error).__name__
+            where = ", ".join(f"{server.hostname}:{server.port}" for server in servers)
             raise ClusterError(
-                f"NATS at {where} cannot be used: {reason}; expected nats-server 2.12 or later that runs there,"
-                " with JetStream, and that takes this machine's key (docs/cluster.md)"
-            ) from error
-        except (nkeys.NkeysError, ValueError, TypeError) as error:  # what a key's file holds
-            raise ConfigError(
-                f"{settings.nkey_file or settings.credentials}: {one_line(error) or type(error).__name__}:"
-                " expected a user's seed (`SU...`), or credentials as `nsc` writes them"
+                f"NATS at {where} cannot be used: {client.reason or one_line(error)}; expected nats-server 2.12 or"
+                " later, with JetStream, that takes this machine's login (docs/cluster.md)"
             ) from error
         client.options["max_reconnect_attempts"] = -1
         bus = cls(client, servers)
@@ -147,8 +136,8 @@ class Bus:
     @property
     def n_servers(self) -> int:
         """How many NATS servers there are: those given, or that tell of each other."""
-        info = self._client._server_info
-        return max(self._n_given, len(info.get("connect_urls") or ())) if info.get("cluster") else 1
+        client = self._client
+        return max(self._n_given, client.n_told) if client._server_info.get("cluster") else 1
 
     async def publish(self, subject: str, message: Message) -> None:
         """Send without an answer. While NATS is away it waits in a buffer, or is dropped where that is full."""
@@ -186,7 +175,7 @@ class Bus:
             try:
                 await handle(message.data, reply)
             except Exception:
-                _logger.exception("a message on %s could not be handled", _shown(message.subject))
+                logger.exception("a message on %s could not be handled", _shown(message.subject))
 
         await self._client.subscribe(subject, cb=handle_one)
         with contextlib.suppress(errors.Error):  # where NATS goes away now, it is subscribed to when it is back
@@ -233,18 +222,21 @@ class Bus:
         except (errors.OutboundBufferLimitError, errors.ConnectionClosedError):
             pass  # NATS is away, as was logged, or we are closing
         except (errors.Error, OSError) as error:
-            _logger.warning("a message on %s of %d bytes is dropped: %s", _shown(subject), len(data), error)
+            logger.warning("a message on %s of %d bytes is dropped: %s", _shown(subject), len(data), error)
 
     async def _disconnected(self) -> None:
         self._lost_at = time.monotonic()
+        for answer in list(self._client._resp_map.values()):  # they are lost with it: who waits may ask again
+            if not answer.done():
+                answer.set_exception(errors.ConnectionReconnectingError())
         if not self._closing:
-            _logger.warning("the connection to NATS is lost: trying until it is back")
+            logger.warning("the connection to NATS is lost: trying until it is back")
 
     async def _reconnected(self) -> None:
         self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S[0]
         lost_s = time.monotonic() - (self._lost_at or time.monotonic())
         url = self._client.connected_url
-        _logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
+        logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
         self.on_reconnected()
 
 
@@ -271,6 +263,10 @@ class _Client(Client):
         self.tls = tls
         self._told: set[str] = set()
 
+        # What went wrong last; servers that the connected one told of, itself among them.
+        self.reason = ""
+        self.n_told = 0
+
     def abort(self) -> None:
         if self._transport is not None:
             self._transport.close()  # type: ignore[no-untyped-call]
@@ -280,9 +276,10 @@ class _Client(Client):
         if "permissions violation" in text.lower():
             if text not in self._told and len(self._told) < 100:
                 self._told.add(text)
-                _logger.error("NATS does not let this machine do all that it must (contrib/nats): %s", text)
+                logger.error("NATS does not let this machine do all that it must (contrib/nats): %s", text)
             return
-        _logger.debug("NATS: %s", text or type(error).__name__)
+        self.reason = text or type(error).__name__
+        logger.debug("NATS: %s", self.reason)
         if not self.is_connected:  # many machines lose a server at once, and shall not come back at once
             wait_s = self.options["reconnect_time_wait"] * random.uniform(1.3, 2.0)  # noqa: S311
             self.options["reconnect_time_wait"] = min(RECONNECT_WAIT_S[1], wait_s)
@@ -296,8 +293,8 @@ class _Client(Client):
     async def _process_connect_init(self) -> None:
         try:
             await super()._process_connect_init()
-        except (ValueError, TypeError, AttributeError) as error:  # nats-py would give up
-            raise errors.Error(f"it does not speak NATS: {one_line(error)}") from error
+        except (ValueError, TypeError, AttributeError, nkeys.NkeysError) as error:  # nats-py would give up
+            raise errors.Error(f"it speaks no NATS, or asks for another login: {one_line(error)}") from error
 
     def _connect_command(self) -> bytes:
         """Called with what the server says of itself, before anything is told to it."""
@@ -319,6 +316,7 @@ class _Client(Client):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
+        self.n_told = len(info.get("connect_urls") or ())
         if info.get("ldm") and not initial_connection:  # it is about to stop
             await self.force_reconnect()
 
@@ -343,23 +341,39 @@ def _host(server: SplitResult) -> str:
     return f"[{server.hostname}]" if ":" in (server.hostname or "") else server.hostname or ""
 
 
-def _unquoted(text: str | None) -> str | None:
-    return None if text is None else unquote(text)
+def _login(settings: ClusterSettings, servers: list[SplitResult]) -> dict[str, Any]:
+    """Return nats-py's options that say who we are. Raises ConfigError."""
+    if settings.nkey_file and settings.credentials:
+        raise ConfigError("cluster.nkey_file and cluster.credentials are both set: keep one, each is a whole login")
+    if settings.nkey_file:
+        seed = _read(settings.nkey_file).strip()
+        try:
+            nkeys.from_seed(bytearray(seed.encode()))
+        except (nkeys.NkeysError, ValueError, LookupError, TypeError):
+            raise ConfigError(f"{settings.nkey_file} holds no NKey: expected a user's seed, SU...") from None
+        return {"nkeys_seed_str": seed}
+    if settings.credentials:
+        text = _read(settings.credentials)
+        # nats-py looks for them until it finds them.
+        if not all(f"BEGIN {part}" in text for part in ("NATS USER JWT", "USER NKEY SEED")):
+            raise ConfigError(f"{settings.credentials} holds no credentials: expected what `nsc generate creds` writes")
+        return {"user_credentials": RawCredentials(text)}
+    # Servers of which others tell have no user in their address: what one of ours has holds for all.
+    user, password = next(((server.username, server.password) for server in servers if server.username), ("", None))
+    if password is None:
+        return {"token": unquote(user) if user else None}
+    return {"user": unquote(user), "password": unquote(password)}
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path}, from section `cluster`, cannot be read: {one_line(error)}") from None
 
 
 def _tls(settings: ClusterSettings, servers: list[SplitResult]) -> ssl.SSLContext | None:
     """Return what connections are encrypted with; None where neither addresses nor settings ask for it."""
-    for path in (settings.nkey_file, settings.credentials, settings.ca, settings.certificate, settings.key):
-        if path:
-            try:
-                with open(path, "rb"):  # noqa: PTH123
-                    pass
-            except OSError as error:
-                raise ConfigError(
-                    f"{path}, as the section `cluster` names it, cannot be read: {error.strerror}"
-                ) from None
-    if settings.nkey_file and settings.credentials:
-        raise ConfigError("cluster.nkey_file and cluster.credentials are both set: keep one, each is a whole login")
     if not (settings.ca or settings.certificate or any(server.scheme == "tls" for server in servers)):
         return None
     try:
@@ -368,7 +382,7 @@ def _tls(settings: ClusterSettings, servers: list[SplitResult]) -> ssl.SSLContex
             context.load_cert_chain(settings.certificate, settings.key or None)
     except (ssl.SSLError, OSError) as error:
         raise ConfigError(
-            f"cluster.ca, certificate and key do not make a TLS connection: {one_line(error)}; expected PEM files"
+            f"cluster.ca, certificate and key cannot be used: {one_line(error)}; expected PEM files of one another"
         ) from error
     return context
 

@@ -22,7 +22,6 @@ CONFIG = """\
 server_name: streamer
 listen: "127.0.0.1:{port}"
 ports_file_dir: {folder}
-log_file: {log}
 max_payload: 1MB
 jetstream {{ store_dir: {store} }}
 """
@@ -55,28 +54,31 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
             folder = Path(stack.enter_context(temporary))
         folder.mkdir(parents=True, exist_ok=True)
         log, config = folder / "nats-server.log", folder / "nats-server.conf"
-        names = {"folder": folder, "log": log, "store": folder / "store"}
+        names = {"folder": folder, "store": folder / "store"}
         quoted = {name: json.dumps(str(path), ensure_ascii=False) for name, path in names.items()}
         config.write_text(CONFIG.format(port=port or -1, **quoted), encoding="utf-8")
-        log.unlink(missing_ok=True)
         # A group of its own: Ctrl-C in a terminal is for us, who stop it when nobody needs it any more.
-        process = subprocess.Popen(  # noqa: S603
-            [program, "-c", config],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-            creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
-        )
+        ports = folder / f"{program.name}_PID.ports"
+        for stale in folder.glob(ports.name.replace("PID", "*")):  # of a server that was killed
+            stale.unlink()
+        with log.open("wb") as written:
+            process = subprocess.Popen(  # noqa: S603
+                [program, "-c", config],
+                stdin=subprocess.DEVNULL,
+                stdout=written,
+                stderr=written,
+                start_new_session=True,
+                creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
+            )
         try:
-            yield await _address(process, folder, log)
+            yield await _address(process, ports, log)
         finally:
             await asyncio.shield(asyncio.to_thread(_stop, process))
 
 
-async def _address(process: "subprocess.Popen[bytes]", folder: Path, log: Path) -> str:
+async def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -> str:
     """Wait until the server listens, and return where: it writes that into a file."""
-    path, until = folder / f"nats-server_{process.pid}.ports", time.monotonic() + START_S
+    path, until = ports.with_name(ports.name.replace("PID", str(process.pid))), time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or half written
             return str(json.loads(path.read_text(encoding="utf-8"))["nats"][0])

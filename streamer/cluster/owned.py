@@ -36,7 +36,8 @@ from streamer.cluster.messages import (
 from streamer.errors import FencedError, SessionStateError, UsageError
 from streamer.events import End, Error, Event, Final, Gap, Partial
 from streamer.live.enrich import Enrichment
-from streamer.live.sessions import MAX_WRITE_SAMPLES, open_session, ready_event, session_settings
+from streamer.live.sessions import open_session, ready_event, session_settings
+from streamer.live.streams import MAX_WRITE_SAMPLES
 from streamer.outside import one_line
 from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.settings.table import Settings

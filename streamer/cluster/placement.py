@@ -57,6 +57,19 @@ class Workers:
         known = self._known.get(worker)
         return known is None or now_s - known.heard_s > LOST_S
 
+    def model(self, worker: str) -> str:
+        """Return the model of a worker, as it is called; empty where the worker is not known."""
+        known = self._known.get(worker)
+        return known.alive.model if known is not None else ""
+
+    def another(self, now_s: float, *, model: str, than: str, room: bool) -> bool:
+        """Whether a worker with a model, other than one, could take a session; with `room`, in real time."""
+        return any(
+            _can_take(known, model) and (not room or has_room(known.alive, known.n_placed))
+            for worker, known in self._known.items()
+            if worker != than and not self.is_lost(worker, now_s)
+        )
+
     def heard_any(self, now_s: float) -> bool:
         """Whether any worker is heard: who hears none is cut off itself."""
         return any(not self.is_lost(worker, now_s) for worker in self._known)

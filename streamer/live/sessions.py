@@ -11,6 +11,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
 from streamer.live.enrich import Enrichment
+from streamer.live.streams import MAX_WRITE_SAMPLES
 from streamer.protocols.native import SessionOptions
 from streamer.settings.apply import decode_options, gate_settings, is_conditioned
 from streamer.settings.check import check_decode_options
@@ -25,9 +26,6 @@ logger = logging.getLogger(__name__)
 
 # The options of a client that has none.
 NO_OPTIONS = SessionOptions()
-
-# Audio put into a session's buffer at a time where it waits for room: a large message moves on as there is some.
-MAX_WRITE_SAMPLES = SAMPLE_RATE // 2
 
 
 def open_session(

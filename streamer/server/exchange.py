@@ -48,14 +48,15 @@ async def hold_dialogue(
     *,
     idle_s: float,
     first_message_s: float = math.inf,
+    tenant: str = "",
 ) -> None:
-    """Hold a dialogue to its end; one that has no session for `idle_s` is ended.
+    """Hold a dialogue to its end, with who showed the token of a name; one that has no session for `idle_s` is ended.
 
     So is one in which it is on the client to speak first, and nothing comes within `first_message_s`.
     """
     with context.metrics.streams.track_inprogress():
         async with ws.tasks() as run:
-            exchange = _Exchange(connection, context, streams, dialogue, run, idle_s, first_message_s)
+            exchange = _Exchange(connection, context, streams, dialogue, run, idle_s, first_message_s, tenant)
             try:
                 close = await exchange.run()
             finally:
@@ -75,6 +76,7 @@ class _Exchange:
         run: Run,
         idle_s: float,
         first_message_s: float,
+        tenant: str,
     ) -> None:
         self._connection = connection
         self._context = context
@@ -82,6 +84,7 @@ class _Exchange:
         self._dialogue = dialogue
         self._run = run
         self._idle_s, self._first_message_s = idle_s, first_message_s
+        self._tenant = tenant
         # How long the client may say nothing while it has no session.
         self._patience_s = idle_s
         self._loop = asyncio.get_running_loop()
@@ -229,7 +232,7 @@ class _Exchange:
             match action:
                 case Open(start):
                     self._drop_stream()
-                    self._stream = await self._streams.open(start)
+                    self._stream = await self._streams.open(start, tenant=self._tenant)
                     self._sender = Sender(self, self._context, self._stream.feed)
                     self._run(self._tell(self._sender))
                 case Hear(audio) if stream is not None:

@@ -358,7 +358,7 @@ class Server:
 
     def _prepare_stream(self, websocket: WebSocket) -> Serve:
         after, session = _place(websocket)
-        return partial(self._stream.serve, after=after, session=session)
+        return partial(self._stream.serve, after=after, session=session, tenant=_tenant(websocket))
 
     def _prepare_dialogue(self, wire: Wire) -> Prepare:
         def prepare(websocket: WebSocket) -> Serve:
@@ -370,9 +370,16 @@ class Server:
                 dialogue=dialogue,
                 idle_s=self._settings.idle_s,
                 first_message_s=self._settings.first_message_s,
+                tenant=_tenant(websocket),
             )
 
         return prepare
+
+
+def _tenant(websocket: WebSocket) -> str:
+    """Return the name of the token that was shown; empty where none is asked for."""
+    caller: Token = websocket.state.caller
+    return caller.name
 
 
 def _place(websocket: WebSocket) -> tuple[int | None, str | None]:

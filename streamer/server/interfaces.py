@@ -90,7 +90,7 @@ class Streams(Protocol):
         Raises BusyError where there is no room, UsageError where it asks for what the model cannot do.
         """
 
-    async def resume(self, session: str, *, after: int = 0) -> ClientStream:
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         """Return the stream of that session, which is kept no more, to a client that has events up to a number.
 
         Raises UnknownSessionError where there is none, BusyError where it cannot be gone on with for now.

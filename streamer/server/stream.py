@@ -36,19 +36,19 @@ class StreamEndpoint:
         # The newest connection of each session that has one.
         self._connections: dict[str, _StreamConnection] = {}
 
-    async def serve(self, connection: Connection, *, after: int | None, session: str | None) -> None:
-        """Serve one connection to its end.
+    async def serve(self, connection: Connection, *, after: int | None, session: str | None, tenant: str = "") -> None:
+        """Serve one connection to its end, for who showed the token of a name.
 
         With `session` it goes on with that session, and gets the events later than number `after`.
         """
         first: str | bytes | None = None
         try:
             if session:
-                stream = await self._streams.resume(session, after=after or 0)
+                stream = await self._streams.resume(session, after=after or 0, tenant=tenant)
             else:
                 first = await self._first_message(connection)
                 start, first = _parse_first(first)
-                stream = await self._streams.open(start)
+                stream = await self._streams.open(start, tenant=tenant)
         except GoneError:
             return
         except StreamerError as error:
@@ -166,6 +166,8 @@ class _StreamConnection:
                 if reading.exception() is not None:
                     return GONE
                 close = reading.result()
+            elif self._stream.outlives:
+                return ws.stopped(sender)  # it goes on at another, with all that was heard
             else:
                 await ws.cancel(reading)
                 close = self._tell_stop()
@@ -173,6 +175,8 @@ class _StreamConnection:
             # The client may still leave, or stop to read, while its last words are transcribed and sent.
             ignoring = run(ws.ignore_messages(self._connection))
             finishing = run(self._finish())
+            if self._stream.outlives:  # what is not final yet becomes so elsewhere
+                interrupted.append(draining)
             await ws.first_of(finishing, ignoring, *interrupted)
             if finishing.done():
                 close = finishing.result() or close
@@ -197,6 +201,8 @@ class _StreamConnection:
             return GONE
         if self._replaced.is_set():
             return RESUMED_ELSEWHERE
+        if not sender.overflowed.is_set():
+            return ws.stopped(sender)
         self._context.metrics.too_slow.inc()
         return sender.overflow
 

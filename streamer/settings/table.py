@@ -753,23 +753,23 @@ class SpeakersSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Many machines joined by NATS: `streamer gateway`, `streamer worker`, `transcribe --nats` (docs/cluster.md)."""
+    """Many machines joined by NATS: gateways, workers, `transcribe --nats` (docs/cluster.md)."""
 
     nats: tuple[str, ...] = setting(
-        (), "NATS servers with JetStream, such as nats://10.0.0.1:4222 or tls://...; empty: none", metavar="URL"
+        (), "NATS servers with JetStream, such as nats://10.0.0.1:4222; empty: none", metavar="URL"
     )
     replicas: int = setting(0, "copies of each session's log in NATS; 0: as many as servers, at most 3", within=(0, 5))
     name: str = setting("", "of this gateway or worker, unique; empty: made of the machine's", metavar="N")
     nkey_file: str = setting("", "file with the seed of an NKey that NATS knows; empty: none", metavar="FILE")
     credentials: str = setting("", "NATS credentials file (JWT and seed); empty: none", metavar="FILE")
-    ca: str = setting("", "PEM file of who signed NATS' certificates; empty: whom this machine trusts", metavar="FILE")
+    ca: str = setting("", "PEM file of who signed the certificates; empty: whom this machine trusts", metavar="FILE")
     certificate: str = setting("", "PEM file with a certificate to show to NATS; empty: none", metavar="FILE")
     key: str = setting("", "PEM file with its private key; empty: it is in certificate", metavar="FILE")
     keep_s: float = setting(
         3600.0, "time for which a session's log is kept for clients that come back", unit="s", within=(60.0, 604_800.0)
     )
     max_streams_per_token: int = setting(
-        0, "clients' streams at once that one token may have in the whole cluster; 0: no limit", within=(0, 1_000_000)
+        0, "streams at once for each token, in the whole cluster; 0: no limit", within=(0, 1_000_000)
     )
     max_recordings: int = setting(1, "recordings that a worker transcribes at once; 0: none", within=(0, 64))
 

@@ -145,6 +145,11 @@ class EventLog:
             self._keep(event)
             self._publish(event)
 
+    def skip_to(self, seq: int) -> None:
+        """Take it that numbers up to `seq` were given elsewhere, to partials that are not known here."""
+        with self._lock:
+            self._seq = max(self._seq, seq)
+
     def subscribe(self, listener: Listener, *, after: int | None = None, session: str | None = None) -> Subscription:
         """Add a listener and return what it missed; between the two no event is lost or doubled.
 

@@ -199,8 +199,9 @@ class Transcript:
 
     @property
     def state(self) -> TranscriptState:
-        text = replace(self._text, words=list(self._text.words), tail=list(self._text.tail))
-        partners = self._agreement.partners
+        known, partners = self._text, self._agreement.partners
+        n_new = min(known.n_new, len(known.tail))  # of a text that is final, more may be left over
+        text = replace(known, words=list(known.words), tail=list(known.tail), n_new=n_new)
         return TranscriptState(self.segment, self.known_language, self._said, self._anything_said, text, partners)
 
     @classmethod

@@ -24,28 +24,27 @@ WAIT_S = 60.0  # bound of every wait for something that must come
 class NatsServer:
     """A nats-server on loopback. Its port, store and configuration stay the same when it is started again."""
 
-    def __init__(self, folder: Path, name: str = "n1", more: str = "") -> None:
-        """Prepare it; `more` is added to its configuration."""
+    def __init__(self, folder: Path, name: str = "n1", more: str = "", store: str | None = "") -> None:
+        """Prepare it; `more` is added to its configuration, `store` to that of JetStream (None: without)."""
         self.name = name
         self.port = free_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self.log = folder / f"{name}.log"
-        self._config = folder / f"{name}.conf"
+        self.config = folder / f"{name}.conf"
         self._process: subprocess.Popen[bytes] | None = None
+        jetstream = f"jetstream {{ store_dir: {json.dumps(str(folder / f'{name}-store'))}\n{store} }}"
         text = f"""
             server_name: {name}
             listen: "127.0.0.1:{self.port}"
-            log_file: {json.dumps(str(self.log))}
-            jetstream {{ store_dir: {json.dumps(str(folder / f"{name}-store"))} }}
+            {"" if store is None else jetstream}
             {more}
         """
-        self._config.write_text(text, encoding="utf-8")
+        self.config.write_text(text, encoding="utf-8")
 
     def start(self) -> None:
         """Start it, and wait until it listens."""
-        self._process = subprocess.Popen(
-            [find_nats_server(), "-c", self._config], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        with self.log.open("ab") as log:
+            self._process = subprocess.Popen([find_nats_server(), "-c", self.config], stdout=log, stderr=log)
         until = time.monotonic() + WAIT_S
         while time.monotonic() < until:
             assert self._process.poll() is None, self.log.read_text(encoding="utf-8")
@@ -140,3 +139,62 @@ def record(number: int = 1, *, epoch: int = 1, worker: str = "w1", events: Seque
     return Record(
         version=VERSION, epoch=epoch, worker=worker, number=number, events=tuple(events), checkpoint=checkpoint(number)
     )
+
+
+class Line:
+    """The line between a machine and a server, in which a test can do what lines and old servers do."""
+
+    def __init__(self, url: str) -> None:
+        self._server_port = int(url.rpartition(":")[2])
+        self._writers: list[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = []
+
+        # Whether what the server says is thrown away; whether nothing comes through, in either direction.
+        self.deaf = False
+        self.dead = False
+
+        # Replaced in what the server says: what, and by what.
+        self.replaced = (b"", b"")
+
+        # All that machines have sent, and how often one has connected.
+        self.sent = b""
+        self.n_connections = 0
+
+    async def __aenter__(self) -> "Line":
+        self._listener = await asyncio.start_server(self._connect, "127.0.0.1", 0)
+        self.url = f"nats://127.0.0.1:{self._listener.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._listener.close()
+        self.cut()
+
+    def cut(self) -> None:
+        """End all connections."""
+        for pair in self._writers:
+            for writer in pair:
+                writer.transport.abort()
+        self._writers.clear()
+
+    def say(self, text: bytes) -> None:
+        """Say something to all machines as if it came from the server."""
+        for to_machine, _ in self._writers:
+            to_machine.write(text)
+
+    async def _connect(self, reader: asyncio.StreamReader, to_machine: asyncio.StreamWriter) -> None:
+        self.n_connections += 1
+        answers, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        self._writers.append((to_machine, to_server))
+        with contextlib.suppress(OSError, asyncio.CancelledError):
+            await asyncio.gather(self._forward(reader, to_server), self._forward(answers, to_machine, back=True))
+        to_machine.transport.abort()
+        to_server.transport.abort()
+
+    async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, back: bool = False) -> None:
+        while data := await reader.read(65_536):
+            if back:
+                data = data.replace(*self.replaced) if self.replaced[0] else data
+            else:
+                self.sent += data
+            if not self.dead and not (back and self.deaf):
+                writer.write(data)
+        raise ConnectionError

@@ -13,8 +13,9 @@ import pytest
 
 from streamer.errors import BusyError, ConfigError, ProtocolError, UnknownSessionError
 from streamer.events import Error, Event
-from streamer.live.clients import SPARE_S, ClientStream, ClientStreams
+from streamer.live.clients import ClientStreams
 from streamer.live.sessions import session_settings
+from streamer.live.streams import SPARE_S, ClientStream
 from streamer.protocols.native import StreamStart
 from streamer.server.history import History
 from streamer.settings.table import DecodingSettings, ServerSettings, Settings
@@ -188,7 +189,7 @@ def test_more_beams_than_the_daemon_has_are_refused() -> None:
 
 
 async def test_commands_stay_behind_the_audio_that_waits_for_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    monkeypatch.setattr("streamer.live.streams.MAX_WRITE_SAMPLES", 400)
     runner = FakeRunner(capacity_samples=1000)
     stream = open_stream(runner)
     writing = asyncio.create_task(stream.write(np.zeros(3000, dtype="<i2").tobytes()))
@@ -239,7 +240,7 @@ async def test_options_are_checked_first_and_change_behind_the_audio() -> None:
 
 
 async def test_a_session_that_ends_by_itself_lets_go_of_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    monkeypatch.setattr("streamer.live.streams.MAX_WRITE_SAMPLES", 400)
     stream = open_stream(FakeRunner(capacity_samples=1000))
     writing = asyncio.create_task(stream.write(bytes(6000)))
     await asyncio.sleep(0)
@@ -282,7 +283,7 @@ async def test_audio_and_commands_are_signs_of_life_and_an_empty_message_is_none
 
 
 async def test_who_waits_for_us_is_not_idle(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    monkeypatch.setattr("streamer.live.streams.MAX_WRITE_SAMPLES", 400)
     runner = FakeRunner(capacity_samples=1000)
     stream = open_stream(runner)
     writing = asyncio.create_task(stream.write(bytes(6000)))
@@ -368,7 +369,7 @@ async def test_a_message_takes_little_more_memory_than_its_bytes(start: StreamSt
 
 
 async def test_what_is_sent_between_two_cuts_does_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    monkeypatch.setattr("streamer.live.streams.MAX_WRITE_SAMPLES", 400)
     stream = open_stream(FakeRunner(capacity_samples=1000))
     heard = 0
     for _ in range(5):

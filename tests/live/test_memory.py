@@ -13,6 +13,7 @@ from websockets.asyncio.client import ClientConnection
 from streamer.live.clients import ClientStreams
 from streamer.settings.table import ServerSettings, Settings
 from streamer.stream.engine import Engine
+from streamer.stream.runner import SessionRunner
 from tests.live.test_clients import MODEL
 from tests.server.support import Running, events_until, next_event, serving
 from tests.stream.machine import Machine
@@ -58,8 +59,8 @@ async def test_a_session_is_freed_when_its_client_is_gone(leave: str, hear: bool
     with no_garbage_collected(), at_work:
         async with serving(streams=streams) as running:
             client = await talk(running)
-            (stream,) = streams._open.values()
-            runner = stream._runner
+            (stream,) = streams._places.streams.values()
+            runner = cast(SessionRunner, stream._session)
             left = [weakref.ref(part) for part in (stream, runner, runner.ring, runner.mel, stream.feed)]
             del stream, runner
             match leave:

@@ -3,17 +3,17 @@
 import asyncio
 import random
 import threading
-from typing import Any, cast
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
-from streamer.live.clients import ClientStream
-from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.live.streams import ClientStream
+from streamer.protocols.native import StreamStart
 from streamer.stream.eventlog import EventLog
-from streamer.stream.runner import SessionRunner
 from tests.server.support import final, opened_log
 
 SAMPLES_A_FINAL = 500
@@ -100,7 +100,7 @@ class OneStream:
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
         return self._stream
 
-    async def resume(self, session: str, *, after: int = 0) -> ClientStream:
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         assert session == self._stream.feed.session
         return self._stream
 
@@ -108,16 +108,14 @@ class OneStream:
 def open_stream(runner: FakeRunner, options: StreamStart = StreamStart()) -> ClientStream:  # noqa: B008 - frozen
     """Return a stream in front of a runner, which is not started yet; it is kept for ever."""
 
-    def choose(options: SessionOptions) -> Any:  # noqa: ANN401 - taken for settings
-        return options
-
     pcm = PcmDecoder(options.format, options.sample_rate, options.channels)
     return ClientStream(
-        cast(SessionRunner, runner),
+        runner,
         runner.log,
         pcm,
         options,
-        choose=choose,
+        choose=lambda options: partial(runner.change, options),
+        on_report=runner.log.append,
         on_keep=lambda: None,
         on_leave=lambda: None,
     )

@@ -77,10 +77,9 @@ def opened_log(session: str = "s1", limit: int = 1000) -> EventLog:
 class RecordingStream:
     """A client's stream that keeps its audio, and says how many bytes there were once it is over."""
 
-    outlives = False
-
     def __init__(self, start: StreamStart) -> None:
         self.start = start
+        self.outlives = False
         self.log = opened_log(SESSION)
         self.options: SessionOptions = start
         self.complete = False
@@ -170,6 +169,9 @@ class RecordingStreams:
 
     def __init__(self) -> None:
         self.opened: list[RecordingStream] = []
+        # Whose token each caller showed, and set with the first.
+        self.tenants: list[str] = []
+        self.called = asyncio.Event()
         self.arrived = asyncio.Event()
         # Raised by the next `open`.
         self.refusal: Exception | None = None
@@ -177,6 +179,8 @@ class RecordingStreams:
         self.prepare: Callable[[RecordingStream], None] = lambda stream: None
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
+        self.tenants.append(tenant)
+        self.called.set()
         if self.refusal is not None:
             raise self.refusal
         stream = RecordingStream(start)
@@ -185,7 +189,9 @@ class RecordingStreams:
         self.arrived.set()
         return stream
 
-    async def resume(self, session: str, *, after: int = 0) -> ClientStream:
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
+        self.tenants.append(tenant)
+        self.called.set()
         for stream in self.opened:
             if stream.log.session == session and not stream.abandoned.is_set():
                 return stream

@@ -1,4 +1,5 @@
 import asyncio
+import contextlib
 import json
 import logging
 import socket
@@ -6,6 +7,7 @@ import struct
 
 import numpy as np
 import pytest
+from websockets.exceptions import ConnectionClosed
 
 from streamer.errors import BusyError, ConfigError, InferenceError, UsageError
 from streamer.events import Error, Final, Resumed
@@ -420,7 +422,7 @@ async def test_a_new_connection_takes_the_stream_from_one_that_hangs() -> None:
 
 async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon still waits for room when the connection is replaced."""
-    monkeypatch.setattr("streamer.live.clients.MAX_WRITE_SAMPLES", 400)
+    monkeypatch.setattr("streamer.live.streams.MAX_WRITE_SAMPLES", 400)
     fake = FakeRunner(capacity_samples=1000)
     stream = open_stream(fake)
 
@@ -482,3 +484,39 @@ async def stream_cut_in_its_last_words(running: Running) -> RecordingStream:
     client.transport.abort()
     await within(stream.kept.wait())
     return stream
+
+
+def outliving(stream: RecordingStream) -> None:
+    stream.outlives = True
+    stream.room.clear()
+
+
+@pytest.mark.parametrize("finishing", [False, True], ids=["speaking", "finishing"])
+async def test_a_stream_that_outlives_the_daemon_is_left_for_another(finishing: bool) -> None:
+    async with serving() as running:
+        running.streams.prepare = outliving
+        client = await running.socket("/v1/stream")
+        await client.send(json.dumps({"type": "finish"}) if finishing else bytes(640))
+        stream = await running.streams.first()
+        await next_event(client)
+        stopping = asyncio.create_task(running.server.stop())
+        code, reason = await closing(client)
+        assert (code, f"session={stream.log.session}" in reason) == (1001, True)
+        await within(stream.kept.wait())
+        assert not stream.finished.is_set()
+        assert not stream.log.closed
+        await within(stopping)
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/stream", f"/v1/stream?session={SESSION}&after=0", "/v1/listen?encoding=linear16&sample_rate=16000"]
+)
+async def test_a_stream_is_for_who_showed_a_token(path: str) -> None:
+    token = "x" * 16
+    async with serving(token=token) as running:
+        client = await running.socket(path, additional_headers={"Authorization": f"Bearer {token}"})
+        with contextlib.suppress(ConnectionClosed):  # where there is no such session
+            await client.send(bytes(640))
+        await within(running.streams.called.wait())
+        assert running.streams.tenants == ["default"]
+        await client.close()

@@ -96,3 +96,15 @@ def test_who_is_live_and_had_to_wait_for_room_is_live_when_it_sends_what_was_sai
         arrivals.note(i * SAMPLE_RATE, float(i), held_back=i > 85)
     arrivals.note(180 * SAMPLE_RATE, 180.0)
     assert not arrivals.recorded(0)
+
+
+def test_audio_that_is_sent_again_says_nothing_of_its_pace() -> None:
+    arrivals = Arrivals(60.0)
+    arrivals.note(100 * SAMPLE_RATE, 0.0, again=True)
+    arrivals.note(130 * SAMPLE_RATE, 0.1, again=True)
+    for second in range(1, 10):
+        arrivals.note((130 + second) * SAMPLE_RATE, 0.1 + second)
+    assert not arrivals.recorded(139 * SAMPLE_RATE)
+    assert arrivals.time_at(130 * SAMPLE_RATE) is not None
+    arrivals.note(160 * SAMPLE_RATE, 10.0)
+    assert arrivals.recorded(160 * SAMPLE_RATE)

@@ -266,3 +266,15 @@ def test_what_is_cleared_is_not_shown_to_a_newcomer() -> None:
     log.append(Gap(start=1.0, end=2.0, reason="cleared"))
     assert brief(log.subscribe(ignore).backlog) == [("ready", 1)]
     assert brief(log.subscribe(ignore, after=1).backlog) == [("gap", 3), ("gap", 4)]
+
+
+def test_events_that_have_their_numbers_are_taken_once_and_in_order() -> None:
+    log = EventLog("s1", 100, after=4)
+    heard: list[Event] = []
+    log.subscribe(heard.append)
+    for seq in (5, 5, 4, 9, 7):
+        log.put(Speech(seq=seq, session="s1", state="start", time=1.0))
+    assert [event.seq for event in heard] == [5, 9]
+    assert log.append(End()).seq == 10
+    log.put(Speech(seq=11, session="s1", state="start", time=1.0))
+    assert [event.seq for event in heard] == [5, 9, 10]
