@@ -149,12 +149,13 @@ class Worker:
         await bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._hear_gateway)
         await bus.subscribe(f"{WORKERS}.{name}", self._hear)
         recordings = asyncio.create_task(self._serve_jobs())
-        while not stop.is_set():
-            await self._beat()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), BEAT_S)
-        recordings.cancel()  # another worker begins them anew
-        await asyncio.gather(recordings, return_exceptions=True)
+        try:
+            while not stop.is_set():
+                await self._beat()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), BEAT_S)
+        finally:
+            recordings.cancel()  # another worker begins them anew
         self.draining, until_s = True, loop.time() + DRAIN_S
         while (self._owned or self._n_opening) and loop.time() < until_s:
             await self._beat()
@@ -169,20 +170,24 @@ class Worker:
                     await asyncio.gather(*released, return_exceptions=True)
         for answer in tuple(self._answers):
             answer.cancel()
+        await asyncio.gather(recordings, return_exceptions=True)
         await self._say_alive()
 
     async def _serve_jobs(self) -> None:
         place = self._place
-        await serve_jobs(
-            place.bus,
-            place.settings,
-            place.model,
-            place.engine,
-            worker=place.worker,
-            identity=place.identity,
-            counts=self._recordings,
-            glossary=place.enrichment.glossary if place.enrichment is not None else None,
-        )
+        try:
+            await serve_jobs(
+                place.bus,
+                place.settings,
+                place.model,
+                place.engine,
+                worker=place.worker,
+                identity=place.identity,
+                counts=self._recordings,
+                glossary=place.enrichment.glossary if place.enrichment is not None else None,
+            )
+        except Exception:
+            logger.exception("this worker transcribes no recordings any more")
 
     @property
     def alive(self) -> WorkerAlive:
