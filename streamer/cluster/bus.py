@@ -55,7 +55,7 @@ _T = TypeVar("_T")
 Reply = Callable[[Message], Awaitable[None]]
 Handler = Callable[[bytes, Reply], Awaitable[None]]
 
-_logger = logging.getLogger(__name__)
+logger = logging.getLogger(__name__)
 
 
 def machine_name(settings: ClusterSettings) -> str:
@@ -77,7 +77,7 @@ class Bus:
         self._closing = False
 
         # Called with a line when NATS stores nothing for a while, and when the connection is back after it was lost.
-        self.on_trouble: Callable[[str], None] = _logger.warning
+        self.on_trouble: Callable[[str], None] = logger.warning
         self.on_reconnected: Callable[[], None] = lambda: None
 
         self.jetstream: JetStreamContext = client.jetstream(timeout=API_TIMEOUT_S)
@@ -136,8 +136,8 @@ class Bus:
     @property
     def n_servers(self) -> int:
         """How many NATS servers there are: those given, or that tell of each other."""
-        info = self._client._server_info
-        return max(self._n_given, len(info.get("connect_urls") or ())) if info.get("cluster") else 1
+        client = self._client
+        return max(self._n_given, client.n_told) if client._server_info.get("cluster") else 1
 
     async def publish(self, subject: str, message: Message) -> None:
         """Send without an answer. While NATS is away it waits in a buffer, or is dropped where that is full."""
@@ -175,7 +175,7 @@ class Bus:
             try:
                 await handle(message.data, reply)
             except Exception:
-                _logger.exception("a message on %s could not be handled", _shown(message.subject))
+                logger.exception("a message on %s could not be handled", _shown(message.subject))
 
         await self._client.subscribe(subject, cb=handle_one)
         with contextlib.suppress(errors.Error):  # where NATS goes away now, it is subscribed to when it is back
@@ -222,7 +222,7 @@ class Bus:
         except (errors.OutboundBufferLimitError, errors.ConnectionClosedError):
             pass  # NATS is away, as was logged, or we are closing
         except (errors.Error, OSError) as error:
-            _logger.warning("a message on %s of %d bytes is dropped: %s", _shown(subject), len(data), error)
+            logger.warning("a message on %s of %d bytes is dropped: %s", _shown(subject), len(data), error)
 
     async def _disconnected(self) -> None:
         self._lost_at = time.monotonic()
@@ -230,13 +230,13 @@ class Bus:
             if not answer.done():
                 answer.set_exception(errors.ConnectionReconnectingError())
         if not self._closing:
-            _logger.warning("the connection to NATS is lost: trying until it is back")
+            logger.warning("the connection to NATS is lost: trying until it is back")
 
     async def _reconnected(self) -> None:
         self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S[0]
         lost_s = time.monotonic() - (self._lost_at or time.monotonic())
         url = self._client.connected_url
-        _logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
+        logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
         self.on_reconnected()
 
 
@@ -263,8 +263,9 @@ class _Client(Client):
         self.tls = tls
         self._told: set[str] = set()
 
-        # What went wrong last.
+        # What went wrong last; servers that the connected one told of, itself among them.
         self.reason = ""
+        self.n_told = 0
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -275,10 +276,10 @@ class _Client(Client):
         if "permissions violation" in text.lower():
             if text not in self._told and len(self._told) < 100:
                 self._told.add(text)
-                _logger.error("NATS does not let this machine do all that it must (contrib/nats): %s", text)
+                logger.error("NATS does not let this machine do all that it must (contrib/nats): %s", text)
             return
         self.reason = text or type(error).__name__
-        _logger.debug("NATS: %s", self.reason)
+        logger.debug("NATS: %s", self.reason)
         if not self.is_connected:  # many machines lose a server at once, and shall not come back at once
             wait_s = self.options["reconnect_time_wait"] * random.uniform(1.3, 2.0)  # noqa: S311
             self.options["reconnect_time_wait"] = min(RECONNECT_WAIT_S[1], wait_s)
@@ -315,6 +316,7 @@ class _Client(Client):
 
     async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
         await super()._process_info(info, initial_connection)
+        self.n_told = len(info.get("connect_urls") or ())
         if info.get("ldm") and not initial_connection:  # it is about to stop
             await self.force_reconnect()
 

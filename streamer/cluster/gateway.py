@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from streamer import __version__
 from streamer.audio.pcm import PcmDecoder
 from streamer.cluster.bus import Bus, Reply, machine_name
+from streamer.cluster.jobs import Jobs
 from streamer.cluster.local import local_nats
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
@@ -36,6 +37,7 @@ from streamer.cluster.messages import (
 )
 from streamer.cluster.metrics import register_cluster
 from streamer.cluster.placement import Workers
+from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.remote import Cluster, Remote, first_frame
 from streamer.cluster.stopping import stopped_by_signals
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
@@ -83,17 +85,22 @@ async def run_gateway(settings: Settings) -> int:
             register_process(registry)
             streams = ClusterStreams(settings, bus, log, name)
             streams.on_stall = register_cluster(registry, streams)
+            jobs = Jobs(bus, settings.cluster, streams.workers)
+            recordings = ClusterRecordings(jobs, settings.server.max_recordings)
             server = Server(
                 settings.server,
                 default_token_file=default_token_path(),
                 feed=None,
                 input_now=lambda: None,
                 streams=streams,
+                recordings=recordings,
                 health=streams.health,
                 registry=registry,
             )
             await streams.start()
             stack.push_async_callback(streams.close)
+            await jobs.start()
+            stack.push_async_callback(jobs.close)
             url = await server.start()
             stack.push_async_callback(server.stop)
             logger.info("gateway %s listens on %s", name, url)
@@ -101,6 +108,7 @@ async def run_gateway(settings: Settings) -> int:
             await stop.wait()
             describing.cancel()
             streams.draining = True
+            recordings.stop()
     return 0
 
 
@@ -343,8 +351,8 @@ class ClusterStreams:
     # What is said and watched.
 
     def workers(self) -> Sequence[WorkerAlive]:
-        """Return the newest sign of life of each worker that is not lost."""
-        return self._workers.alive(self._cluster.now_s())
+        """Return the newest sign of life of each worker that is not lost. Requests about models ask in threads."""
+        return self._workers.alive(time.monotonic())  # the loop's clock
 
     def gateways(self) -> Sequence[GatewayAlive]:
         """Return the newest sign of life of each gateway that is not lost, this one's first."""

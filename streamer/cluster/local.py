@@ -58,6 +58,9 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
         quoted = {name: json.dumps(str(path), ensure_ascii=False) for name, path in names.items()}
         config.write_text(CONFIG.format(port=port or -1, **quoted), encoding="utf-8")
         # A group of its own: Ctrl-C in a terminal is for us, who stop it when nobody needs it any more.
+        ports = folder / f"{program.name}_PID.ports"
+        for stale in folder.glob(ports.name.replace("PID", "*")):  # of a server that was killed
+            stale.unlink()
         with log.open("wb") as written:
             process = subprocess.Popen(  # noqa: S603
                 [program, "-c", config],
@@ -68,14 +71,14 @@ async def local_nats(folder: Path | None = None, port: int = 0) -> AsyncIterator
                 creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
             )
         try:
-            yield await _address(process, folder, log)
+            yield await _address(process, ports, log)
         finally:
             await asyncio.shield(asyncio.to_thread(_stop, process))
 
 
-async def _address(process: "subprocess.Popen[bytes]", folder: Path, log: Path) -> str:
+async def _address(process: "subprocess.Popen[bytes]", ports: Path, log: Path) -> str:
     """Wait until the server listens, and return where: it writes that into a file."""
-    path, until = folder / f"nats-server_{process.pid}.ports", time.monotonic() + START_S
+    path, until = ports.with_name(ports.name.replace("PID", str(process.pid))), time.monotonic() + START_S
     while process.poll() is None and time.monotonic() < until:
         with contextlib.suppress(OSError, ValueError, LookupError, TypeError):  # not there, or half written
             return str(json.loads(path.read_text(encoding="utf-8"))["nats"][0])

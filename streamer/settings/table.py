@@ -762,7 +762,7 @@ class ClusterSettings:
     name: str = setting("", "of this gateway or worker, unique; empty: made of the machine's", metavar="N")
     nkey_file: str = setting("", "file with the seed of an NKey that NATS knows; empty: none", metavar="FILE")
     credentials: str = setting("", "NATS credentials file (JWT and seed); empty: none", metavar="FILE")
-    ca: str = setting("", "PEM file of who signed the certificates of NATS; empty: whom this machine trusts", metavar="FILE")
+    ca: str = setting("", "PEM file of who signed the certificates; empty: whom this machine trusts", metavar="FILE")
     certificate: str = setting("", "PEM file with a certificate to show to NATS; empty: none", metavar="FILE")
     key: str = setting("", "PEM file with its private key; empty: it is in certificate", metavar="FILE")
     keep_s: float = setting(

@@ -3,15 +3,17 @@
 import asyncio
 import dataclasses
 import logging
+import re
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from streamer.cluster.bus import Bus, Reply
+from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.messages import Leave, Opened, Refused, decoded
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError
-from tests.cluster.support import Line, NatsServer, bus_on, free_port, settings_for, until
+from tests.cluster.support import Line, NatsCluster, NatsServer, bus_on, free_port, settings_for, until
 
 
 async def test_messages_arrive_in_order_and_a_handler_that_fails_ends_nothing(
@@ -132,6 +134,23 @@ async def test_an_older_server_among_others_is_not_used(nats: str) -> None:
                 new.cut()
                 await until(lambda: new.n_connections > n_before and bus.connected)  # noqa: B023
         assert old.sent == b""
+
+
+async def test_servers_that_were_not_given_are_counted_and_used(nats_cluster: NatsCluster) -> None:
+    async with bus_on(nats_cluster.urls[0]) as bus:
+        await until(lambda: bus.n_servers == 3)
+        back: list[bool] = []
+        bus.on_reconnected = lambda: back.append(bus.connected)
+        nats_cluster.servers[0].kill()
+        await until(lambda: back == [True])
+
+
+def test_a_machine_without_a_name_gets_one_that_subjects_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: f"büro nr.1{'x' * 100}.example.org")
+    names = {machine_name(settings_for()) for _ in range(10)}
+    assert len(names) == 10
+    assert all(re.fullmatch("[A-Za-z0-9-]{8,64}", name) for name in names)
+    assert machine_name(settings_for(name="w1")) == "w1"
 
 
 async def test_where_nobody_listens_it_ends_with_one_line() -> None:

@@ -42,12 +42,12 @@ class Scene:
         self.bus, self.log, self.engine, self.workers = bus, log, engine, workers
         self.gateway = Gateway(bus, log, identity())
 
-    def check(self, *, wordless: bool = False) -> None:
+    def check(self, *, wordless: bool = False, partials: bool = True) -> None:
         """Hold that everything was said, once, and that all of it but partials is in the log."""
         gateway = self.gateway
         assert gateway.words == SPEECH.texts
-        check_promises(gateway.events, wordless=wordless)
         told = [event for event in gateway.events if not isinstance(event, Partial)]
+        check_promises(gateway.events if partials else told, wordless=wordless)
         assert self.log.events(gateway.session) == told
 
 
@@ -78,7 +78,7 @@ async def test_a_session_from_its_beginning_to_its_end(scene: Scene) -> None:
     assert isinstance(await gateway.open("w1"), Refused)  # there is nothing to go on with
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("how", ["released", "killed", "log"])
 async def test_a_session_that_moves_again_and_again(scene: Scene, how: str, seed: int) -> None:
     gateway, rng = scene.gateway, random.Random(seed)
@@ -102,7 +102,8 @@ async def test_a_session_that_moves_again_and_again(scene: Scene, how: str, seed
         assert opened.epoch == n_moves + 1
     await gateway.do("end")
     await within(gateway.settled())
-    scene.check()
+    # Where worker and gateway are lost at once, nobody knows what partials had shown.
+    scene.check(partials=how != "log")
 
 
 async def test_what_settles_is_told_after_it_is_stored(scene: Scene) -> None:
@@ -262,8 +263,9 @@ async def test_progress_is_told_while_nothing_is_said_and_the_log_is_renewed(
 async def test_a_state_that_nobody_can_go_on_from_is_refused(scene: Scene) -> None:
     gateway = scene.gateway
     await gateway.open("w1")
-    await gateway.write(SPEECH.audio[: 10 * SAMPLE_RATE])
-    await until(lambda: bool(gateway.checkpoint.state.transcript.text.words))
+    while not gateway.checkpoint.state.transcript.text.words:
+        await gateway.write(SPEECH.audio[len(gateway.audio) : len(gateway.audio) + SAMPLE_RATE])
+        await gateway.heard(len(gateway.audio) - SAMPLE_RATE // 10)
     await gateway.release()
     good = gateway.checkpoint
     state, text = good.state, good.state.transcript.text

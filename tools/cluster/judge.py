@@ -1,0 +1,116 @@
+"""What a client saw, held against what clients see where nothing happens."""
+
+import difflib
+import itertools
+import re
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from streamer.events import Event, Final, Gap, Speech
+from tests.promises import ROUNDING_S, check_promises
+from tools.cluster.sessions import Heard
+
+# So many words in a row are no other placement of a window: they were lost, or said twice.
+STRETCH = 3
+
+
+@dataclass
+class Judgement:
+    """How one session went."""
+
+    session: str = ""
+
+    # The first promise that is broken, or why the client gave up; empty: none.
+    broken: str = ""
+    words: int = 0
+
+    # Words of stretches that are missing, and that are there beyond what was said; other words that differ.
+    lost: int = 0
+    doubled: int = 0
+    differing: int = 0
+
+    # Words of the undisturbed run that lie in no final and no gap.
+    untold: int = 0
+
+    # Seconds in gaps, by reason; how often the client had to come back.
+    gaps: dict[str, float] = field(default_factory=dict)
+    reconnected: int = 0
+
+    # The longest time without an event while somebody spoke, and what of it is beyond what is usual at that place.
+    silent_s: float = 0.0
+    stall_s: float = 0.0
+
+    # Owners that the session had, and whether the fault was to its own machine.
+    epoch: int = 0
+    hit: bool = True
+
+    # What was said where it differs: what was expected and what came.
+    differences: list[str] = field(default_factory=list)
+
+    @property
+    def well(self) -> bool:
+        return not (self.broken or self.lost or self.doubled or self.untold)
+
+
+def judge(heard: Heard, references: Sequence[Heard], duration_s: float) -> Judgement:
+    """Hold a session against the same session in undisturbed runs: words against the run that is nearest."""
+    events = [event for _, event in heard.events]
+    found = Judgement(session=heard.session, reconnected=sum("went away" in text for text in heard.notices))
+    try:
+        if heard.failure:
+            raise AssertionError(heard.failure)
+        check_promises(events, duration_s=duration_s)
+    except AssertionError as error:
+        found.broken = f"{error}"[:600] or str(traceback.extract_tb(error.__traceback__)[-1].line)
+    for gap in (event for event in events if isinstance(event, Gap)):
+        found.gaps[gap.reason] = round(found.gaps.get(gap.reason, 0.0) + gap.end - gap.start, 3)
+    said = _words(events)
+    found.words = len(said)
+    nearest = min((_compare(_words([e for _, e in one.events]), said) for one in references), key=lambda c: sum(c[:3]))
+    found.lost, found.doubled, found.differing, found.differences = nearest
+    told = [(event.start - ROUNDING_S, event.end + ROUNDING_S) for event in events if isinstance(event, Final | Gap)]
+    for final in (event for _, event in references[0].events if isinstance(event, Final)):
+        for word in final.words:
+            middle_s = (word.start + word.end) / 2
+            found.untold += not any(start_s <= middle_s <= end_s for start_s, end_s in told)
+    silences = _silences(heard, references[0])
+    usual = [silence for one in references for silence in _silences(one, references[0])]
+    found.silent_s = round(max((b - a for a, b in silences), default=0.0), 2)
+    found.stall_s = round(max((_beyond(silence, usual) for silence in silences), default=0.0), 2)
+    return found
+
+
+def _compare(expected: Sequence[str], said: Sequence[str]) -> tuple[int, int, int, list[str]]:
+    """Return words lost, doubled and differing otherwise, and the places."""
+    lost = doubled = differing = 0
+    places = []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, expected, said, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        missing = (j - i) - (m - k)
+        lost += missing if missing >= STRETCH else 0
+        doubled += -missing if missing <= -STRETCH else 0
+        differing += max(j - i, m - k) if abs(missing) < STRETCH else 0
+        places.append(f"{' '.join(expected[i:j])!r} -> {' '.join(said[k:m])!r} behind {' '.join(expected[:i][-3:])!r}")
+    return lost, doubled, differing, places
+
+
+def _beyond(silence: tuple[float, float], usual: Sequence[tuple[float, float]]) -> float:
+    """Return by how much a silence is longer than the longest usual one that it overlaps."""
+    start_s, end_s = silence
+    return max(0.0, end_s - start_s - max((b - a for a, b in usual if a < end_s and start_s < b), default=0.0))
+
+
+def _silences(heard: Heard, reference: Heard) -> list[tuple[float, float]]:
+    """Return the times between two events in which somebody spoke, as the reference knows."""
+    changes = [event.time for _, event in reference.events if isinstance(event, Speech)]
+    speech = list(zip(changes[::2], changes[1::2], strict=False))
+    times = [0.0, *(at_s for at_s, _ in heard.events), *changes[-1:]]
+    return [(a, b) for a, b in itertools.pairwise(times) if any(a < end_s and start_s < b for start_s, end_s in speech)]
+
+
+def _words(events: Sequence[Event]) -> list[str]:
+    return [
+        word for event in events if isinstance(event, Final) for word in re.findall(r"[\w']+", event.text.casefold())
+    ]
