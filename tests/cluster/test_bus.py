@@ -36,7 +36,8 @@ async def test_messages_arrive_in_order_and_a_handler_that_fails_ends_nothing(
 
 
 async def test_who_is_not_there_is_told_of_at_once(nats: str) -> None:
-    heard, absent = [], []
+    heard: list[int] = []
+    absent: list[str] = []
 
     async def handle(data: bytes, reply: Reply) -> None:
         heard.append(decoded(data, Leave).epoch)
