@@ -224,7 +224,6 @@ class ClusterStreams:
             raise BusyError(f"the session's log cannot be read for now: {error}") from None
         if last is None:
             raise unknown
-        self._check_share(tenant)
         spare = self._places.spare()
         feed = EventLog(session, self._settings.server.history_events)
         remote = self._add(feed, last.record.checkpoint, tenant, epoch=last.record.epoch)

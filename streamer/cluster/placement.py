@@ -1,6 +1,7 @@
 """Which worker takes a session: decided from what workers say of themselves. No I/O; the time is an argument."""
 
 import random
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -44,8 +45,8 @@ class Workers:
         self._known: dict[str, _Known] = {}
 
     def take(self, alive: WorkerAlive, now_s: float) -> None:
-        """Take a sign of life; one of another version is left aside, as nobody would understand it."""
-        if alive.version == VERSION:
+        """Take a sign of life; one of another version is left aside, as is one whose name is no part of a subject."""
+        if alive.version == VERSION and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", alive.worker):
             self._known[alive.worker] = _Known(alive, now_s)
         for worker, known in list(self._known.items()):
             if now_s - known.heard_s > FORGET_S:

@@ -16,7 +16,6 @@ from streamer.cluster.gateway import ClusterStreams
 from streamer.cluster.kept import WAITING_SAMPLES
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import ALIVE_GATEWAYS, VERSION, Audio, GatewayAlive, Message, Told
-from streamer.cluster.remote import first_frame
 from streamer.errors import BusyError, ConfigError, UnknownSessionError
 from streamer.events import End, Error, Event, Final, Flushed, Partial, Ready
 from streamer.live.streams import ClientStream
@@ -484,22 +483,6 @@ async def test_other_rates_sound_the_same_at_another_gateway(
     found = np.concatenate([pieces[position] for position in sorted(pieces)])
     assert np.allclose(found, expected[needed_from : needed_from + len(found)], atol=1e-5)
     assert len(found) >= 14_000
-
-
-@pytest.mark.parametrize("rate", [8000, 11_025, 22_050, 44_100, 48_000, 96_000, 44_101])
-def test_a_resampler_that_begins_on_the_grid_yields_the_same(rate: int) -> None:
-    noise = np.random.default_rng(2).normal(0, 0.2, 12 * rate).astype("<f4")
-    whole = PcmDecoder("f32le", rate, 1)
-    expected = np.concatenate([whole.decode(noise.tobytes()), whole.finish()])
-    position = 150_001
-    frame, begin = first_frame(position, StreamStart(format="f32le", sample_rate=rate))
-    assert begin <= position - 4000 or begin == 0
-    assert frame * 16_000 == begin * rate
-    again = PcmDecoder("f32le", rate, 1)
-    found = np.concatenate([again.decode(noise[frame:].tobytes()), again.finish()])[position - begin :]
-    assert abs(len(found) - len(expected[position:])) <= 1
-    n = min(len(found), len(expected) - position) - 400  # the very end is flushed
-    assert np.allclose(found[:n], expected[position : position + n], atol=1e-5)
 
 
 async def test_a_token_has_its_share_in_the_whole_cluster(places: Places) -> None:
