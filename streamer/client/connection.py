@@ -6,6 +6,7 @@ import hashlib
 import logging
 import os
 import queue
+import random
 import re
 import ssl
 import threading
@@ -36,7 +37,7 @@ STREAM_PATH = "/v1/stream"
 MAX_EVENT_BYTES = 1 << 20  # an event with the words of 30 seconds is some ten kilobytes
 MAX_QUEUED_EVENTS = 16  # read and not shown yet; then the daemon is held back
 CLOSE_TIMEOUT_S = 2.0  # for a daemon that goes on sending to take note that we leave
-FIRST_DELAY_S = 0.5  # before the first attempt to reach the daemon again; doubled after each that fails
+FIRST_DELAY_S = 0.25  # before the first attempt to reach the daemon again; doubled after each that fails
 MAX_DELAY_S = 10.0
 KEEPALIVE_S = 20.0  # from one ping to the next
 AHEAD = 16  # events that a thread has read and nobody has taken yet
@@ -231,8 +232,10 @@ class Reconnection:
         if not self._away:
             self._away = True
             self._on_notice(f"{self._address} went away ({gone}): waiting for it to come back")
-        logger.debug("trying again in %.1f s: %s", self._delay_s, gone)
-        await asyncio.sleep(self._delay_s)
+        # Many lose a daemon at once, and shall not all come back at once.
+        delay_s = self._delay_s * random.uniform(0.5, 1.0)  # noqa: S311 - no secret
+        logger.debug("trying again in %.1f s: %s", delay_s, gone)
+        await asyncio.sleep(delay_s)
         self._delay_s = min(self._max_delay_s, 2 * self._delay_s)
 
 

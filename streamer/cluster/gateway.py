@@ -17,7 +17,7 @@ from streamer import __version__
 from streamer.audio.pcm import PcmDecoder
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.jobs import Jobs
-from streamer.cluster.local import local_nats
+from streamer.cluster.local import local_nats, usual_port
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
     ALIVE_GATEWAYS,
@@ -72,7 +72,7 @@ async def run_gateway(settings: Settings) -> int:
     with stopped_by_signals(stop):
         async with contextlib.AsyncExitStack() as stack:
             if not settings.cluster.nats:
-                url = await stack.enter_async_context(local_nats())
+                url = await stack.enter_async_context(local_nats(port=usual_port()))
                 cluster = dataclasses.replace(settings.cluster, nats=(url,))
                 settings = dataclasses.replace(settings, cluster=cluster)
                 logger.info("NATS runs beside this gateway; a worker joins with: streamer worker --nats %s", url)

