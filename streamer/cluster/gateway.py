@@ -203,7 +203,7 @@ class ClusterStreams:
         """
         async with self._coming.setdefault(session, asyncio.Lock()):
             remote = self._remotes.get(session)
-            if remote is not None and remote.is_silent and await remote.is_elsewhere():
+            if remote is not None and self._bus.connected and await remote.is_elsewhere():
                 remote.lose()
             stream = self._places.come_back(session)
             return stream if stream is not None else await self._take_up(session, after, tenant)

@@ -58,7 +58,6 @@ OTHER_MODEL_S = 5.0  # so long a session waits for a worker with its model; then
 
 STUCK_S = 5.0  # a worker that does not get on with a session for so long is left, where another has room
 SILENT_S = 10.0  # and one that says nothing of it: longer than NATS takes to choose a leader, when nothing is stored
-QUIET_S = 2.5  # a worker tells of a session each second
 RESEND_S = 2.0  # what has not come to the worker by then is sent again
 
 # Of another rate's audio this much comes before what is needed, so that a resampler that begins anew sounds the same.
@@ -243,11 +242,6 @@ class Remote:
         self.ring.rewind(*self._came)
         self._wake.set()
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether its worker has said nothing of it for longer than one says nothing."""
-        return self._cluster.now_s() - self._told_s > QUIET_S
-
     async def is_elsewhere(self) -> bool:
         """Whether another gateway has had it moved: who wrote the log last is nobody that we have asked."""
         try:
@@ -370,13 +364,13 @@ class Remote:
     async def _move(self, why: str) -> None:
         cluster, old = self._cluster, self.worker
         try:
+            if why in ("load", "failing", "slow") and not self._another(old, room=True):
+                return
             if await self.is_elsewhere():
                 self.lose()
                 return
             if why == "silent" and cluster.now_s() - self._told_s < SILENT_S:
                 return  # it was NATS that was silent
-            if why in ("load", "failing", "slow") and not self._another(old, room=True):
-                return
             while why == "drain" and not self._another(old) and not cluster.workers.is_lost(old, cluster.now_s()):
                 await asyncio.sleep(RETRY_S)  # nobody loses by that: it still transcribes
             reason = why if why in ("lost", "drain", "load") else "failing"
