@@ -390,12 +390,28 @@ def _add_transcribe(add: _Add) -> None:
     transcribe.add_argument(
         "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
-    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary", "correction.figures", "speakers.enabled")
+    add_flags(
+        transcribe, *_MODEL_FLAGS, "correction.glossary", "correction.figures", "speakers.enabled", "cluster.nats"
+    )
     add_decoding_flags(transcribe, streaming=False)
 
 
 def _transcribe(args: argparse.Namespace) -> int:
     settings = _settings(args)
+    if getattr(args, "cluster.nats"):
+        if args.stream:
+            raise UsageError("--stream is for the engine of this machine: leave out --stream, or --nats")
+        from streamer.commands.batch import transcribe_elsewhere
+
+        return transcribe_elsewhere(
+            settings,
+            args.files,
+            model=getattr(args, "model.name") or "",
+            format=args.format,
+            output=args.output,
+            folder=args.output_dir,
+            track=args.track,
+        )
     from streamer.commands.transcribe import transcribe_files
 
     return transcribe_files(

@@ -161,11 +161,3 @@ def test_every_module_of_whisper_is_in_a_room() -> None:
 def test_no_module_imports_what_only_tests_and_tools_have() -> None:
     found = {module: within(set(imports_of(module)), *NEVER) for module in MODULES}
     assert {module: names for module, names in found.items() if names} == {}
-
-
-def test_on_one_machine_nothing_of_the_cluster_is_loaded() -> None:
-    """Only commands import it, in the functions that need it."""
-    outside = [name for name in MODULES if not within({name}, "streamer.cluster", "streamer.commands")]
-    found = {name: within(set(imports_of(name)), "streamer.cluster", "nats", "nkeys") for name in outside}
-    assert {module: names for module, names in found.items() if names} == {}
-    assert not within(loaded_by(["streamer.cli", *below("streamer.commands")]), "streamer.cluster", "nats", "nkeys")

@@ -58,7 +58,8 @@ class Assumed:
     round_trip_s: float = 0.002
     timeout_s: float = 1.0
 
-    # Workers that are asked for a new session before its client is told that nobody has room.
+    # Workers that are asked for a session, before the client of a new one is told that nobody has room, or one that
+    # goes on has to be taken.
     most_asked: int = 4
 
     # A second, in a cell's log with three replicas: records read from its leader, records of 8 KB stored. Measured.
@@ -382,8 +383,7 @@ class Cell:
         """Ask the workers that placement names, one after the other; one that goes on has to be taken by the first."""
         session.gateway = gateway
         gateway.sessions[session] = None
-        order = gateway.workers.choose(self.now_s, model=None, avoid=avoid)
-        order = order if goes_on else order[: self.assumed.most_asked]
+        order = gateway.workers.choose(self.now_s, model=None, avoid=avoid)[: self.assumed.most_asked]
         tries = [(name, False) for name in order] + [(name, True) for name in order[:1] if goes_on]
         again = partial(
             self.open, gateway, session, since_s, avoid=avoid, goes_on=goes_on, on_done=on_done, on_refused=on_refused

@@ -74,7 +74,11 @@ class Bus:
         self._client = client
         self._n_given = len(servers)
         self._lost_at: float | None = None
+        self._absent = client.new_inbox()
         self._closing = False
+
+        # Called with a subject to which something was published although nobody subscribes to it, where set.
+        self.on_absent: Callable[[str], None] | None = None
 
         # Called with a line when NATS stores nothing for a while, and when the connection is back after it was lost.
         self.on_trouble: Callable[[str], None] = logger.warning
@@ -141,7 +145,16 @@ class Bus:
 
     async def publish(self, subject: str, message: Message) -> None:
         """Send without an answer. While NATS is away it waits in a buffer, or is dropped where that is full."""
-        await self._send(subject, encoded(message))
+        await self._send(subject, encoded(message), f"{self._absent}.{subject}" if self.on_absent else "")
+
+    async def notice_absence(self, on_absent: Callable[[str], None]) -> None:
+        """Have `on_absent(subject)` called where something is published and nobody is there: NATS says so at once."""
+
+        async def absent(message: Msg) -> None:
+            on_absent(message.subject.removeprefix(f"{self._absent}."))
+
+        await self._client.subscribe(f"{self._absent}.>", cb=absent)
+        self.on_absent = on_absent
 
     @overload
     async def request(self, subject: str, message: Message, kind: type[_M], *, timeout_s: float) -> _M: ...
@@ -216,9 +229,9 @@ class Bus:
             await asyncio.wait_for(self._client.close(), CLOSE_S)
         self._client.abort()
 
-    async def _send(self, subject: str, data: bytes) -> None:
+    async def _send(self, subject: str, data: bytes, reply: str = "") -> None:
         try:
-            await self._client.publish(subject, data)
+            await self._client.publish(subject, data, reply)
         except (errors.OutboundBufferLimitError, errors.ConnectionClosedError):
             pass  # NATS is away, as was logged, or we are closing
         except (errors.Error, OSError) as error:

@@ -16,6 +16,7 @@ from prometheus_client import CollectorRegistry
 from streamer import __version__
 from streamer.audio.pcm import PcmDecoder
 from streamer.cluster.bus import Bus, Reply, machine_name
+from streamer.cluster.jobs import Jobs
 from streamer.cluster.local import local_nats
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
@@ -36,6 +37,7 @@ from streamer.cluster.messages import (
 )
 from streamer.cluster.metrics import register_cluster
 from streamer.cluster.placement import Workers
+from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.remote import Cluster, Remote, first_frame
 from streamer.cluster.stopping import stopped_by_signals
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
@@ -83,17 +85,22 @@ async def run_gateway(settings: Settings) -> int:
             register_process(registry)
             streams = ClusterStreams(settings, bus, log, name)
             streams.on_stall = register_cluster(registry, streams)
+            jobs = Jobs(bus, settings.cluster, streams.workers)
+            recordings = ClusterRecordings(jobs, settings.server.max_recordings)
             server = Server(
                 settings.server,
                 default_token_file=default_token_path(),
                 feed=None,
                 input_now=lambda: None,
                 streams=streams,
+                recordings=recordings,
                 health=streams.health,
                 registry=registry,
             )
             await streams.start()
             stack.push_async_callback(streams.close)
+            await jobs.start()
+            stack.push_async_callback(jobs.close)
             url = await server.start()
             stack.push_async_callback(server.stop)
             logger.info("gateway %s listens on %s", name, url)
@@ -101,6 +108,7 @@ async def run_gateway(settings: Settings) -> int:
             await stop.wait()
             describing.cancel()
             streams.draining = True
+            recordings.stop()
     return 0
 
 
@@ -156,6 +164,7 @@ class ClusterStreams:
         self._bus.on_reconnected = self._come_back
         await self._bus.subscribe(f"{ALIVE_WORKERS}.*", self._hear_worker)
         await self._bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._hear_gateway)
+        await self._bus.notice_absence(self._miss)
         await self._bus.subscribe(f"{GATEWAYS}.{self._gateway}", self._hear)
         self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._watch())]
 
@@ -215,7 +224,6 @@ class ClusterStreams:
             raise BusyError(f"the session's log cannot be read for now: {error}") from None
         if last is None:
             raise unknown
-        self._check_share(tenant)
         spare = self._places.spare()
         feed = EventLog(session, self._settings.server.history_events)
         remote = self._add(feed, last.record.checkpoint, tenant, epoch=last.record.epoch)
@@ -233,7 +241,7 @@ class ClusterStreams:
         """Take a session up: from the worker that had it, where that lives, and from the log; and find a worker."""
         if not self._workers.is_lost(worker, self._cluster.now_s()):
             await remote.release_from(worker)
-        await remote.catch_up()
+        await remote.catch_up(after if after <= remote.checkpoint.seq + MAX_UNSTORED else 0)
         feed = remote.feed
         if feed.closed:
             return
@@ -335,6 +343,10 @@ class ClusterStreams:
     async def _hear_worker(self, data: bytes, _reply: Reply) -> None:
         self._workers.take(decoded(data, WorkerAlive), self._cluster.now_s())
 
+    def _miss(self, subject: str) -> None:
+        """Nobody is where something was sent."""
+        self._workers.miss(subject.removeprefix(f"{WORKERS}."), self._cluster.now_s())
+
     async def _hear_gateway(self, data: bytes, _reply: Reply) -> None:
         alive = decoded(data, GatewayAlive)
         if alive.gateway != self._gateway:
@@ -343,8 +355,8 @@ class ClusterStreams:
     # What is said and watched.
 
     def workers(self) -> Sequence[WorkerAlive]:
-        """Return the newest sign of life of each worker that is not lost."""
-        return self._workers.alive(self._cluster.now_s())
+        """Return the newest sign of life of each worker that is not lost. Requests about models ask in threads."""
+        return self._workers.alive(time.monotonic())  # the loop's clock
 
     def gateways(self) -> Sequence[GatewayAlive]:
         """Return the newest sign of life of each gateway that is not lost, this one's first."""

@@ -91,13 +91,21 @@ class SessionLog:
         found = await self._get(session)
         return _stored(found) if found else None
 
-    async def read(self, session: str, *, after: int = 0) -> list[Stored]:
-        """Return a session's records with sequences above `after`, oldest first. Raises as `last` does."""
+    async def read(self, session: str, *, after: int = 0, seq: int = 0) -> list[Stored]:
+        """Return a session's records with sequences above `after`, oldest first. Raises as `last` does.
+
+        seq : number of the newest event that is known: records that tell of none behind it are left out
+
+        It reads backwards: whoever comes back to a long session lacks little of it.
+        """
         records: list[Stored] = []
-        while found := await self._get(session, after + 1):
-            records.append(_stored(found))
-            after = records[-1].sequence
-        return records
+        stored = await self.last(session)
+        while stored is not None and stored.sequence > after and (stored.record.checkpoint.seq > seq or not seq):
+            records.append(stored)
+            previous = stored.record.previous
+            found = await self._get(session, previous) if previous > after else None
+            stored = _stored(found) if found is not None else None
+        return records[::-1]
 
     async def store(self, session: str, record: Record, *, after: int) -> int:
         """Store a record behind the session's record at sequence `after` (0: the first); return its sequence.
@@ -105,9 +113,9 @@ class SessionLog:
         Tries on while NATS is away, full or without a leader. Raises FencedError where another machine has stored
         something, and ClusterError where the record can never be stored.
         """
-        subject, data = _subject(session), encoded(record)
-        wait_s = _RETRY_S[0]
+        subject, wait_s = _subject(session), _RETRY_S[0]
         while True:
+            data = encoded(msgspec.structs.replace(record, previous=after))
             headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(after), Header.EXPECTED_STREAM.value: STREAM}
             try:
                 if not self._bus.connected:
@@ -159,15 +167,15 @@ class SessionLog:
         return 0, last.sequence  # another write is under way, or NATS has lost some
 
     async def _get(self, session: str, sequence: int | None = None) -> RawStreamMsg | None:
-        """Ask the stream's leader for a session's last message, or its first from a sequence on."""
+        """Ask the stream's leader for a session's last message, or the one at a sequence."""
         api, subject = self._bus.jetstream, _subject(session)
         try:
-            return await self._bus.patiently(
-                lambda: api.get_msg(STREAM, seq=sequence, subject=subject, next=sequence is not None),
-                "a session's log",
+            found = await self._bus.patiently(
+                lambda: api.get_msg(STREAM, seq=sequence, subject=None if sequence else subject), "a session's log"
             )
         except NotFoundError:
             return None
+        return found if found.subject == subject else None
 
     async def _make_again(self) -> None:
         """Make the stream where NATS came back without it; while NATS has no leader, that fails as well."""

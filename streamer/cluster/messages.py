@@ -115,6 +115,9 @@ class Record(Message, frozen=True, kw_only=True):
     events: tuple[str, ...]
     checkpoint: Checkpoint
 
+    # Where NATS has the record before (0: this is the first); `SessionLog.store` fills it in.
+    previous: int = 0
+
 
 class Open(Message, frozen=True, kw_only=True):
     """Request: transcribe a session, from its beginning or from where another left it. Answer: Opened, Refused."""

@@ -17,6 +17,7 @@ from typing import NamedTuple
 import msgspec
 
 from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
@@ -50,6 +51,8 @@ from streamer.whisper.model import WhisperModel
 logger = logging.getLogger(__name__)
 
 PROGRESS_S = 1.0  # a session that says nothing is told of so often
+CATCH_UP_S = 0.1  # and at first, until it gets on: its client waits for that
+NEW_S = 5.0  # for at most so long
 LOOK_S = 30.0  # one for which nothing comes is stored again so often: another machine may own it by now
 
 
@@ -114,6 +117,9 @@ class Owned:
         self._missing = False
         # What waits for room in the buffer: audio, shape (n,), and commands.
         self._waiting: deque[Float32Array | Do] = deque()
+        # When it has heard so much, it gets on.
+        self._gets_on_at = max(request.head - SAMPLE_RATE // 10, state.heard + 1)
+        self._opened_s = self._loop.time()
         # Whether the engine serves it: not before all audio is there that it has heard before.
         self.at_work = False
         # Set where there is something to publish.
@@ -276,8 +282,9 @@ class Owned:
         """Publish what the session says, until it is over."""
         try:
             while not self.over:
+                is_new = self.told.state.heard < self._gets_on_at and self._loop.time() < self._opened_s + NEW_S
                 with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(PROGRESS_S):
+                    async with asyncio.timeout(CATCH_UP_S if is_new else PROGRESS_S):
                         await self._news.wait()
                 self._news.clear()
                 if not self.over:
@@ -393,8 +400,8 @@ def _check_state(state: SessionState, settings: Settings, model: WhisperModel) -
             " the same model; the session goes on behind a gap"
         )
     n_samples, capacity_s = state.heard - state.needed_from, settings.input.buffer_s
-    if n_samples > capacity_s * 16_000:
+    if n_samples > capacity_s * SAMPLE_RATE:
         raise SessionStateError(
-            f"a session needs {n_samples / 16_000:.0f} s of audio again: expected at most {capacity_s:g} s; let"
+            f"a session needs {n_samples / SAMPLE_RATE:.0f} s of audio again: expected at most {capacity_s:g} s; let"
             " input.buffer_s be the same at all workers"
         )

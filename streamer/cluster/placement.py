@@ -1,6 +1,7 @@
 """Which worker takes a session: decided from what workers say of themselves. No I/O; the time is an argument."""
 
 import random
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,9 @@ UNKNOWN_SHARE = 0.1
 
 # By so much two workers' loads have to differ, beside the session itself, for one to be moved: loads waver.
 MARGIN = 0.1
+
+# Who is not at NATS counts as lost so much later, unless it is heard until then.
+MISSED_S = 0.4
 
 # Who is silent for so long is not only lost, but forgotten.
 FORGET_S = 60.0
@@ -41,12 +45,17 @@ class Workers:
         self._known: dict[str, _Known] = {}
 
     def take(self, alive: WorkerAlive, now_s: float) -> None:
-        """Take a sign of life; one of another version is left aside, as nobody would understand it."""
-        if alive.version == VERSION:
+        """Take a sign of life; one of another version is left aside, as is one whose name is no part of a subject."""
+        if alive.version == VERSION and re.fullmatch(r"[A-Za-z0-9_-]{1,64}", alive.worker):
             self._known[alive.worker] = _Known(alive, now_s)
         for worker, known in list(self._known.items()):
             if now_s - known.heard_s > FORGET_S:
                 del self._known[worker]
+
+    def miss(self, worker: str, now_s: float) -> None:
+        """Take it that NATS knows a worker no more: it has died, or is on its way to another server."""
+        if known := self._known.get(worker):
+            known.heard_s = min(known.heard_s, now_s - LOST_S + MISSED_S)
 
     def alive(self, now_s: float) -> list[WorkerAlive]:
         """Return the newest sign of life of each worker that is not lost, by name."""

@@ -201,9 +201,9 @@ class Remote:
         if reason is not None:
             raise reason
 
-    async def catch_up(self) -> None:
-        """Take in all that its log has, where it comes from another gateway."""
-        while not await self._read_log():
+    async def catch_up(self, seq: int) -> None:
+        """Take in what its log has behind an event's number, where it comes from another gateway."""
+        while not await self._read_log(seq):
             await asyncio.sleep(RETRY_S)
 
     async def take_up(self, since_s: float, timeout_s: float) -> None:
@@ -338,10 +338,10 @@ class Remote:
         if self._filling is None:
             self._filling = asyncio.create_task(fill())
 
-    async def _read_log(self) -> bool:
-        """Take in the records that are not known; return whether all could be read."""
+    async def _read_log(self, seq: int = 0) -> bool:
+        """Take in the records that are not known, of events behind a number; return whether all could be read."""
         try:
-            records = await self._cluster.log.read(self.session, after=self._sequence)
+            records = await self._cluster.log.read(self.session, after=self._sequence, seq=seq)
         except UnreadableRecordError as error:
             self.logger.warning("a record of the session is left out: %s", one_line(error))
             self._sequence = max(self._sequence, error.sequence)

@@ -7,9 +7,8 @@ import hashlib
 import logging
 import math
 import re
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from weakref import WeakValueDictionary
 
 from streamer.cluster.bus import Bus, Reply, machine_name
@@ -40,6 +39,8 @@ from streamer.cluster.messages import (
 )
 from streamer.cluster.owned import Owned, Position, Workplace, continued, newest
 from streamer.cluster.placement import Workers, wants_to_give
+from streamer.cluster.stopping import stopped_by_signals
+from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.errors import (
     BusyError,
     ClusterError,
@@ -81,7 +82,7 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
         )
     check_options(settings, streaming=True)
     stop, begin_s = asyncio.Event(), asyncio.get_running_loop().time()
-    with _stopped_by_signals(stop):
+    with stopped_by_signals(stop):
         name = machine_name(settings.cluster)
         bus = await Bus.connect(settings.cluster, name)
         try:
@@ -139,6 +140,7 @@ class Worker:
         self._silent_beats: dict[str, int] = {}
         # The session that was offered last, to be taken elsewhere, and until when nothing else is.
         self._offered, self._offered_until_s = "", -math.inf
+        self._recordings = JobCounts()
 
     async def run(self, stop: asyncio.Event) -> None:
         """Transcribe until `stop` is set; then have all sessions taken elsewhere."""
@@ -146,10 +148,14 @@ class Worker:
         await bus.subscribe(f"{ALIVE_WORKERS}.*", self._hear_worker)
         await bus.subscribe(f"{ALIVE_GATEWAYS}.*", self._hear_gateway)
         await bus.subscribe(f"{WORKERS}.{name}", self._hear)
-        while not stop.is_set():
-            await self._beat()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(stop.wait(), BEAT_S)
+        recordings = asyncio.create_task(self._serve_jobs())
+        try:
+            while not stop.is_set():
+                await self._beat()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(stop.wait(), BEAT_S)
+        finally:
+            recordings.cancel()  # another worker begins them anew
         self.draining, until_s = True, loop.time() + DRAIN_S
         while (self._owned or self._n_opening) and loop.time() < until_s:
             await self._beat()
@@ -164,7 +170,24 @@ class Worker:
                     await asyncio.gather(*released, return_exceptions=True)
         for answer in tuple(self._answers):
             answer.cancel()
+        await asyncio.gather(recordings, return_exceptions=True)
         await self._say_alive()
+
+    async def _serve_jobs(self) -> None:
+        place = self._place
+        try:
+            await serve_jobs(
+                place.bus,
+                place.settings,
+                place.model,
+                place.engine,
+                worker=place.worker,
+                identity=place.identity,
+                counts=self._recordings,
+                glossary=place.enrichment.glossary if place.enrichment is not None else None,
+            )
+        except Exception:
+            logger.exception("this worker transcribes no recordings any more")
 
     @property
     def alive(self) -> WorkerAlive:
@@ -181,7 +204,12 @@ class Worker:
             room=not self.draining and self._has_room(),
             draining=self.draining,
             failing=self._failing(),
-            counters={**self.counters, "audio_s": place.engine.stats.audio_s["client"]},
+            recordings=self._recordings.running,
+            counters={
+                **self.counters,
+                "audio_s": place.engine.stats.audio_s["client"],
+                "recordings_done": self._recordings.done,
+            },
         )
 
     async def _hear(self, data: bytes, reply: Reply) -> None:
@@ -358,25 +386,3 @@ async def _in_thread(load: Callable[[], WhisperModel], stop: asyncio.Event) -> W
     await asyncio.wait((loaded, stopped), return_when=asyncio.FIRST_COMPLETED)
     stopped.cancel()
     return loaded.result() if loaded.done() else None
-
-
-@contextlib.contextmanager
-def _stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
-    """Let Ctrl-C and a request to terminate set `stop`; a second one ends the process at once."""
-    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)]
-    loop, previous = asyncio.get_running_loop(), {number: signal.getsignal(number) for number in numbers}
-
-    def on_signal(number: int, _frame: object) -> None:
-        for each in numbers:  # by the system, whatever the worker waits for then
-            signal.signal(each, signal.SIG_DFL)
-        logger.info("stopping (%s); once more to stop at once", signal.Signals(number).name)
-        loop.call_soon_threadsafe(stop.set)
-
-    for number in numbers:
-        signal.signal(number, on_signal)
-    try:
-        yield
-    finally:
-        if not stop.is_set():
-            for number, handler in previous.items():
-                signal.signal(number, handler)

@@ -79,16 +79,10 @@ def transcribe_files(
     if settings.correction.figures and streaming:
         raise UsageError("--figures writes finals anew, which --stream has told by then: leave out one of the two")
     console = Console(stderr=True)
-    exit_codes = [0]
-    # In seconds, as far as that is known.
-    lengths: dict[Path, float | None] = {}
-    for path in paths:  # now: a model may take minutes to compile for nothing
-        try:
-            lengths[path] = _check(path, track, diarize=settings.decoding.diarize)
-        except AudioFileError as error:
-            exit_codes.append(_tell(console, error))
+    # Now: a model may take minutes to compile for nothing.
+    lengths, exit_code = check_files(paths, track, console, diarize=settings.decoding.diarize)
     if not lengths:
-        return max(exit_codes)
+        return exit_code
     if offer and STANDARD_INPUT not in paths:
         settings = dataclasses.replace(settings, model=offer_model(settings.model, settings.decoding.language))
     check_options(settings, streaming=streaming)
@@ -101,18 +95,38 @@ def transcribe_files(
             stack.callback(engine.stop)
             work: _Streaming | _Offline = _Streaming(settings, model, engine, track)
         else:
-            # Plain text tells no times.
-            words = any(text.format != "text" for text in plan[paths[0]]) or lines.max_len > 0
-            words = (
-                words or settings.speakers.enabled or bool(settings.correction.glossary or settings.correction.figures)
-            )
+            words = needs_words(settings, plan[paths[0]], lines)
             decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
             work = _Offline(settings, model, decoding, track)
         # Who sees the text of a file come needs no bar.
         is_seen = len(lengths) == 1 and plan[next(iter(lengths))][0].target is None and sys.stdout.isatty()
         begin = stack.enter_context(show_files(console, {} if is_seen else lengths))
-        exit_codes += [_transcribe_file(work, path, plan[path], lines, begin, console) for path in lengths]
-    return max(exit_codes)
+        exit_codes = [_transcribe_file(work, path, plan[path], lines, begin, console) for path in lengths]
+    return max(exit_code, *exit_codes)
+
+
+def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOptions) -> bool:
+    """Return whether somebody asks for the words of finals: plain text tells no times."""
+    corrected = bool(settings.correction.glossary or settings.correction.figures)
+    timed = any(text.format != "text" for text in texts)
+    return timed or lines.max_len > 0 or settings.speakers.enabled or corrected
+
+
+def check_files(
+    paths: Sequence[Path], track: int, console: Console, *, diarize: bool
+) -> tuple[dict[Path, float | None], int]:
+    """Return how many seconds the files have that hold audio, as far as that is known, and the exit code of the others.
+
+    Raises ConfigError where the speakers of one cannot be told apart.
+    """
+    lengths: dict[Path, float | None] = {}
+    exit_code = 0
+    for path in paths:
+        try:
+            lengths[path] = _check(path, track, diarize=diarize)
+        except AudioFileError as error:
+            exit_code = max(exit_code, tell(console, error))
+    return lengths, exit_code
 
 
 def _check(path: Path, track: int, *, diarize: bool) -> float | None:
@@ -138,24 +152,32 @@ def _transcribe_file(
     try:
         with contextlib.ExitStack() as stack:
             on_progress = begin(path)
-            writers = [open_writer(text.format, stack.enter_context(opened(text.target)), lines) for text in texts]
-
-            def write(event: Event) -> None:
-                for text, writer in zip(texts, writers, strict=True):
-                    if not text.task or not isinstance(event, Final) or text.task == (event.task or "transcribe"):
-                        writer.handle(event)
-
-            try:
-                work.transcribe(path, write, on_progress)
-            finally:
-                for writer in writers:
-                    writer.close()
+            work.transcribe(path, stack.enter_context(writing(texts, lines)), on_progress)
     except StreamerError as error:
-        return _tell(console, error)
+        return tell(console, error)
     return 0
 
 
-def _tell(console: Console, error: StreamerError) -> int:
+@contextlib.contextmanager
+def writing(texts: Sequence[Text], lines: SubtitleOptions) -> Iterator[Callable[[Event], None]]:
+    """Open the texts of a recording; yield what writes an event of its session. Raises UsageError as `opened` does."""
+    with contextlib.ExitStack() as stack:
+        writers = [open_writer(text.format, stack.enter_context(opened(text.target)), lines) for text in texts]
+
+        def write(event: Event) -> None:
+            for text, writer in zip(texts, writers, strict=True):
+                if not text.task or not isinstance(event, Final) or text.task == (event.task or "transcribe"):
+                    writer.handle(event)
+
+        try:
+            yield write
+        finally:
+            for writer in writers:
+                writer.close()
+
+
+def tell(console: Console, error: StreamerError) -> int:
+    """Say what went wrong; return the exit code of that."""
     console.print(f"streamer: error: {one_line(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
     return error.exit_code
 

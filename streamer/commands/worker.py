@@ -3,7 +3,6 @@
 import asyncio
 
 from streamer import descriptors
-from streamer.cluster.worker import run_worker
 from streamer.commands.loading import load
 from streamer.live.second_pass import beams_of_own
 from streamer.settings.table import Settings
@@ -11,6 +10,9 @@ from streamer.settings.table import Settings
 
 def work(settings: Settings) -> int:
     """Transcribe sessions that gateways bring until it is told to stop; return the exit code. Raises StreamerError."""
+    # Here, as it loads NATS' client, which nothing else needs.
+    from streamer.cluster.worker import run_worker
+
     descriptors.raise_limit()
     n_beams, most_beams = settings.decoding.beam_size, beams_of_own(settings)
     return asyncio.run(run_worker(settings, lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams)))

@@ -11,7 +11,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,10 +23,11 @@ from streamer.correct.spelling import Glossary
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
-from streamer.settings.apply import decode_options, resolve_decoding
+from streamer.settings.apply import ResolvedDecoding, decode_options, resolve_decoding
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.transcribe import transcribe_segments, with_finals
+from streamer.transcribe.recording import OnLanguage
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
@@ -37,6 +38,81 @@ PATIENCE_S = 2.0
 PATIENCE = 4.0
 
 LOOK_S = 0.005  # from one look at the live sessions to the next
+
+
+def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model: WhisperModel) -> DecodingSettings:
+    """Return the settings with what a request says otherwise. Raises ConfigError where the model cannot do that."""
+    said: dict[str, Any] = {
+        "language": options.language,
+        "task": options.task or ("transcribe" if decoding.task == "both" else None),
+        "initial_prompt": options.prompt,
+        "hotwords": options.hotwords,
+        "temperature": options.temperature,
+        "beam_size": options.beam_size,
+    }
+    chosen = dataclasses.replace(decoding, **{name: value for name, value in said.items() if value is not None})
+    # The model sees the end of a prompt that is too long.
+    check_decode_options(dataclasses.replace(decode_options(chosen, model), initial_prompt=""), model)
+    return chosen
+
+
+def recorded_segments(
+    model: WhisperModel,
+    read: Callable[[], Iterable[Float32Array]],
+    decoding: ResolvedDecoding,
+    glossary: Glossary | None,
+    *,
+    on_progress: Callable[[int], None],
+    on_language: OnLanguage,
+) -> Iterator[RecordedSegment]:
+    """Transcribe a recording, see `transcribe_segments`; spell its terms as a glossary says."""
+    corrector = RecordingCorrector([glossary] if glossary is not None else [], decoding.settings.task)
+    segments = transcribe_segments(model, read, decoding, on_progress=on_progress, on_language=on_language)
+    for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
+        yield RecordedSegment(
+            final=corrector.corrected(final),
+            seek=segment.seek,
+            tokens=segment.tokens,
+            temperature=segment.temperature,
+            compression_ratio=segment.compression_ratio,
+        )
+
+
+class Turn:
+    """How one recording lets live sessions go first, and how long it works; of one thread, others look."""
+
+    def __init__(self, is_live_busy: Callable[[], bool]) -> None:
+        """`is_live_busy` says whether live sessions are at work."""
+        self._is_live_busy = is_live_busy
+        # When computing began and ended, by the monotonic clock, and how much of that time was waited.
+        self._begin_s: float | None = None
+        self._end_s: float | None = None
+        self._waited_s = 0.0
+
+    @property
+    def work_s(self) -> float:
+        """Seconds that computing has taken."""
+        if self._begin_s is None:
+            return 0.0
+        return (self._end_s or time.monotonic()) - self._begin_s - self._waited_s
+
+    def begin(self) -> None:
+        """The model is there: the time counts from now on."""
+        self._begin_s = time.monotonic()
+
+    def end(self) -> None:
+        """The time counts no longer."""
+        self._end_s = time.monotonic()
+
+    def wait(self, check: Callable[[], None]) -> None:
+        """Let live sessions go first; `check` raises what ends that."""
+        while True:
+            check()
+            if self._waited_s >= PATIENCE_S + PATIENCE * self.work_s or not self._is_live_busy():
+                return
+            begin_s = time.monotonic()
+            time.sleep(LOOK_S)
+            self._waited_s += time.monotonic() - begin_s
 
 
 class Recordings:
@@ -130,13 +206,12 @@ class Recordings:
         return None
 
     def _transcribe(self, job: "Job") -> None:
+        assert self._is_live_busy is not None
         model = self._models.get(job.known)
-        job.begin()
-        model.call_before(lambda: self._wait_turn(job))
-        decoding = _decoding(self._settings.decoding, job.options)
-        # The model sees the end of a prompt that is too long.
-        check_decode_options(dataclasses.replace(decode_options(decoding, model), initial_prompt=""), model)
-        resolved = resolve_decoding(decoding, model, self._settings.speech)
+        turn = job.turn = Turn(self._is_live_busy)
+        turn.begin()
+        model.call_before(lambda: turn.wait(lambda: self._check(job)))
+        decoding = choose_decoding(self._settings.decoding, job.options, model)
         language = model.choose_language(decoding.language, decoding.task)
         job.language = language if language != "auto" else ""
 
@@ -150,34 +225,20 @@ class Recordings:
             # What a truncated file holds counts.
             with contextlib.suppress(TruncatedAudioError):
                 for block in read_audio(job.path):
-                    self._wait_turn(job)
+                    turn.wait(lambda: self._check(job))
                     yield block
 
-        corrector = RecordingCorrector([self._glossary] if self._glossary is not None else [], decoding.task)
-        segments = transcribe_segments(model, read, resolved, on_progress=heard, on_language=found)
-        for segment, final in with_finals(segments, decoding, model.tokenizer):
-            job.put(
-                RecordedSegment(
-                    final=corrector.corrected(final),
-                    seek=segment.seek,
-                    tokens=segment.tokens,
-                    temperature=segment.temperature,
-                    compression_ratio=segment.compression_ratio,
-                )
-            )
+        resolved = resolve_decoding(decoding, model, self._settings.speech)
+        for segment in recorded_segments(model, read, resolved, self._glossary, on_progress=heard, on_language=found):
+            job.put(segment)
         logger.debug("a recording of %.1f s with %s took %.1f s", job.duration_s, model.name, job.work_s)
 
-    def _wait_turn(self, job: "Job") -> None:
-        """Let live sessions go first. Raises what ends the job."""
-        assert self._is_live_busy is not None
-        while True:
-            if job.closed:
-                raise _ClosedError
-            if self._stopping:
-                raise _stopping()
-            if not job.is_patient or not self._is_live_busy():
-                return
-            job.wait()
+    def _check(self, job: "Job") -> None:
+        """Raise what ends the job."""
+        if job.closed:
+            raise _ClosedError
+        if self._stopping:
+            raise _stopping()
 
 
 class Job:
@@ -195,37 +256,18 @@ class Job:
         self._loop = asyncio.get_running_loop()
         # What comes, and at the end None or an error.
         self._items: asyncio.Queue[RecordedSegment | StreamerError | None] = asyncio.Queue()
-        # When computing began and ended, by the monotonic clock, and how much of that time was waited.
-        self._begin_s: float | None = None
-        self._end_s: float | None = None
-        self._waited_s = 0.0
+        # None before it is its turn.
+        self.turn: Turn | None = None
 
     @property
     def work_s(self) -> float:
         """Seconds that computing has taken."""
-        if self._begin_s is None:
-            return 0.0
-        return (self._end_s or time.monotonic()) - self._begin_s - self._waited_s
-
-    @property
-    def is_patient(self) -> bool:
-        """Whether it waits for live sessions any longer."""
-        return self._waited_s < PATIENCE_S + PATIENCE * self.work_s
-
-    def begin(self) -> None:
-        """The model is there: the time counts from now on."""
-        self._begin_s = time.monotonic()
-
-    def wait(self) -> None:
-        """Wait a moment, which does not count as work."""
-        begin_s = time.monotonic()
-        time.sleep(LOOK_S)
-        self._waited_s += time.monotonic() - begin_s
+        return self.turn.work_s if self.turn is not None else 0.0
 
     def put(self, item: RecordedSegment | StreamerError | None) -> None:
         """Hand something over, from any thread; other things than segments are the last."""
-        if not isinstance(item, RecordedSegment):
-            self._end_s = time.monotonic()
+        if not isinstance(item, RecordedSegment) and self.turn is not None:
+            self.turn.end()
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(self._items.put_nowait, item)
 
@@ -254,16 +296,3 @@ class _ClosedError(Exception):
 
 def _stopping() -> StoppingError:
     return StoppingError("the daemon stops: try again in a moment")
-
-
-def _decoding(decoding: DecodingSettings, options: RecordingOptions) -> DecodingSettings:
-    """Return the settings with what a request says otherwise."""
-    said: dict[str, Any] = {
-        "language": options.language,
-        "task": options.task or ("transcribe" if decoding.task == "both" else None),
-        "initial_prompt": options.prompt,
-        "hotwords": options.hotwords,
-        "temperature": options.temperature,
-        "beam_size": options.beam_size,
-    }
-    return dataclasses.replace(decoding, **{name: value for name, value in said.items() if value is not None})

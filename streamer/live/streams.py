@@ -123,7 +123,9 @@ class Places:
     def keep(self, name: str) -> None:
         """Give up a stream whose connection broke, unless its client comes back in time."""
         self._forget_timers(name)
-        stream, resume_s = self.streams[name], self.settings.resume_s
+        stream, resume_s = self.streams.get(name), self.settings.resume_s
+        if stream is None:
+            return  # another gateway has its session by now
         if resume_s:
             self._kept[name] = asyncio.get_running_loop().call_later(resume_s, stream.abandon)
         else:

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -79,14 +80,23 @@ def use(directory: Path) -> None:
 
 
 @contextlib.contextmanager
-def replacing(directory: Path) -> Iterator[None]:
+def replacing(directory: Path) -> Iterator[Path]:
     """Let OpenVINO keep a compiled graph in an entry; where it writes a new one, those before go.
 
+    Yields the directory for OpenVINO: where the entry is empty, one whose files move into it when they are whole.
+    Another process that starts meanwhile would map a graph that is half written, and end with SIGBUS.
     An entry is for one graph of one model: others in it are of the model's files or of the program as they were.
     """
     use(directory)
     before = set(directory.glob("*.blob"))
-    yield
+    if not before and directory.is_dir() and os.access(directory, os.W_OK):
+        with tempfile.TemporaryDirectory(dir=directory, ignore_cleanup_errors=True) as fresh:
+            yield Path(fresh)
+            for file in Path(fresh).iterdir():
+                with contextlib.suppress(OSError):  # another process was faster, and reads its own
+                    file.replace(directory / file.name)
+        return
+    yield directory
     if set(directory.glob("*.blob")) - before:
         for blob in before:
             with contextlib.suppress(OSError):  # another process may be reading it

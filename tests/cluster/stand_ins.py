@@ -114,7 +114,7 @@ class LocalBus:
         answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
         self._queue(subject).put_nowait((encoded(message), answer))
         async with asyncio.timeout(timeout_s):
-            return decoded(await answer, kind)  # type: ignore[type-var, arg-type]
+            return decoded(await answer, kind)  # type: ignore[arg-type]
 
     async def subscribe(self, subject: str, handle: Handler) -> None:
         self._handlers[subject].append(handle)
@@ -261,6 +261,10 @@ class Gateway:
     async def heard(self, position: int) -> None:
         """Wait until it was told that audio up to a position was heard."""
         await until(lambda: self.checkpoint.state.heard >= position)
+
+    async def asked_to_move(self) -> None:
+        """Wait until its worker asks for it to be taken elsewhere."""
+        await until(lambda: bool(self.moves))
 
     async def settled(self) -> None:
         """Wait until `end` was told."""

@@ -35,6 +35,22 @@ async def test_messages_arrive_in_order_and_a_handler_that_fails_ends_nothing(
     assert "a fault of the handler" in caplog.text
 
 
+async def test_who_is_not_there_is_told_of_at_once(nats: str) -> None:
+    heard: list[int] = []
+    absent: list[str] = []
+
+    async def handle(data: bytes, reply: Reply) -> None:
+        heard.append(decoded(data, Leave).epoch)
+
+    async with bus_on(nats) as bus, bus_on(nats, name="m2") as other:
+        await other.subscribe("streamer.worker.a", handle)
+        await bus.notice_absence(absent.append)
+        await bus.publish("streamer.worker.b", Leave(session="s", epoch=1))
+        await bus.publish("streamer.worker.a", Leave(session="s", epoch=2))
+        await until(lambda: bool(heard and absent))
+    assert (heard, absent) == ([2], ["streamer.worker.b"])
+
+
 async def test_requests_are_answered_or_fail_in_one_line(nats: str) -> None:
     async def handle(data: bytes, reply: Reply) -> None:
         if decoded(data, Leave).epoch:

@@ -32,9 +32,11 @@ async def test_records_come_back_in_order_and_from_where_asked(nats: str, sessio
             await log.store(uuid.uuid4().hex, record(), after=0)
         newest = await log.last(session)
         assert newest is not None
-        assert newest == (record(4, events=["e4"]), sequences[4])
+        assert (newest.sequence, newest.record.previous) == tuple(sequences[:2:-1])
+        assert (newest.record.number, newest.record.events) == (4, ("e4",))
         assert [stored.record.number for stored in await log.read(session)] == [1, 2, 3, 4]
         assert [stored.record.number for stored in await log.read(session, after=sequences[2])] == [3, 4]
+        assert [stored.record.number for stored in await log.read(session, seq=3)] == [4]
 
 
 async def test_of_writers_that_saw_the_same_record_exactly_one_wins(nats: str, session: str) -> None:

@@ -4,7 +4,7 @@ import random
 from collections import Counter
 
 from streamer.cluster.messages import LOST_S, VERSION, WorkerAlive
-from streamer.cluster.placement import FORGET_S, Workers, has_room, wants_to_give
+from streamer.cluster.placement import FORGET_S, MISSED_S, Workers, has_room, wants_to_give
 
 
 def alive(worker: str, load: float = 0.1, **more: object) -> WorkerAlive:
@@ -93,3 +93,14 @@ def test_a_worker_over_its_measure_gives_where_another_has_room() -> None:
 def test_a_session_does_not_wander_to_and_fro() -> None:
     one, other = alive("one", 0.95), alive("other", 0.8, room=True)
     assert not wants_to_give(one, [other])
+
+
+def test_a_worker_that_nats_does_not_know_is_lost_soon_unless_it_is_heard() -> None:
+    workers = Workers()
+    for worker in ("a", "b"):
+        workers.take(alive(worker), 10.0)
+        workers.miss(worker, 10.1)
+    assert not workers.is_lost("a", 10.1 + MISSED_S - 0.01)
+    workers.take(alive("b"), 10.3)
+    assert workers.is_lost("a", 10.11 + MISSED_S)
+    assert not workers.is_lost("b", 10.3 + LOST_S)

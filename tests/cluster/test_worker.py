@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -35,7 +35,7 @@ from streamer.stream.engine import Engine
 from streamer.stream.load import Load
 from tests.cluster.stand_ins import Gateway, LocalBus, LocalLog, Speech, Workers, engine_for, identity, workplace
 from tests.cluster.support import bus_on, until
-from tests.daemon import SAMPLE, sample_text
+from tests.daemon import SAMPLE, Outcome, sample_text
 from tests.fakes import FakeEncoded
 from tests.promises import check_promises
 from tests.server.support import within
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 SPEECH = Speech(10.0)
 
 # Of the sample, what the real model hears.
-AUDIO_S = 13
+AUDIO_S = 6
 
 # Up to window placement: passes fall elsewhere by the clock, and nano.en gets one word in six wrong.
 MAX_WER = 0.5
@@ -149,9 +149,9 @@ async def test_who_asks_for_what_cannot_be_is_told_why(scene: "contextlib.Abstra
             assert isinstance(refused, Refused)
             assert codes == ["session_state", "session_state", "config"]
             gateway.name, gateway.worker = "g1", "w1"
-            refused = await gateway.release()
-            assert isinstance(refused, Refused)
-            assert refused.code == "unknown_session"
+            released = await gateway.release()
+            assert isinstance(released, Refused)
+            assert released.code == "unknown_session"
             assert s.engine.n_sessions == workers.workers[0].alive.sessions == 0
 
 
@@ -204,7 +204,7 @@ async def test_a_worker_that_stops_has_its_sessions_taken_elsewhere(
                 await gateway.write(SPEECH.audio[: 5 * SAMPLE_RATE])
             workers.stops[0].set()
             for gateway in gateways:
-                await until(lambda gateway=gateway: bool(gateway.moves))
+                await gateway.asked_to_move()
                 assert gateway.moves[0].why == "drain"
                 assert isinstance(await gateway.release(), Released)
                 refused = await gateway.open("w1", must=True)
@@ -303,6 +303,21 @@ async def test_a_session_whose_gateway_is_lost_ends_when_no_other_asks_for_it(
 async def test_labels_of_speakers_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"speakers\.enabled is true, and labels .* do not move"):
         await run_worker(Settings(speakers=SpeakersSettings(enabled=True)), lambda: cast("WhisperModel", None))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "cluster.nats names no server: give some with --nats URL"),
+        (("--nats", "nats://127.0.0.1:1"), "NATS at 127.0.0.1:1 cannot be used"),
+    ],
+)
+def test_a_worker_that_cannot_start_says_why(
+    run_here: Callable[..., Outcome], arguments: tuple[str, ...], said: str
+) -> None:
+    done = run_here("worker", *arguments)
+    assert done.exit_code in (1, 2)
+    assert said in done.error()
 
 
 async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model: "WhisperModel", nats: str) -> None:

@@ -103,13 +103,14 @@ def test_pruning_never_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_graph_that_is_compiled_anew_replaces_the_one_before(tmp_path: Path) -> None:
     directory = entry(tmp_path, "CPU", [])
-    with replacing(directory):
-        (directory / "1.blob").touch()
-    with replacing(directory):  # found again, nothing is written
-        pass
+    with replacing(directory) as kept:
+        (kept / "1.blob").touch()
+        assert not list(directory.glob("*.blob"))  # another process would read half of it
+    with replacing(directory) as kept:  # found again, nothing is written
+        assert kept == directory
     assert [path.name for path in directory.iterdir()] == ["1.blob"]
-    with replacing(directory):
-        (directory / "2.blob").touch()
+    with replacing(directory) as kept:
+        (kept / "2.blob").touch()
     assert [path.name for path in directory.iterdir()] == ["2.blob"]
 
 

@@ -1,109 +1,86 @@
 """What three NATS servers on this machine take of what a cluster sends: `python -m tools.cluster.limits`.
 
-Records go by compare-and-set, each behind the last one of its session, into one stream with three replicas on files.
-The client runs in Python on the same machine. So the servers' own CPU time a message is told as well: a stream works on
-at most about one core of its leader, which is what limits it where clients are elsewhere.
+Records go by compare-and-set, each behind the last one of its session, into a stream with three replicas on files. The
+client is Python, on the same cores: so the servers' own CPU time a message is told, too.
 """
 
 import asyncio
-import resource
-import socket
-import subprocess
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import nats
 import psutil
-from nats.js.api import StorageType, StreamConfig
+from nats.js.api import Header, StorageType, StreamConfig
 
+from tests.cluster.support import NatsCluster
 
 N_SESSIONS, SECONDS, AT_ONCE = 10_000, 8.0, 128
 
 
-async def stored(url: str, n_bytes: int, servers: list[psutil.Process]) -> None:
-    """Store records of one size, of so many sessions in turn, and print the rates."""
-    client = await nats.connect(url)
-    js = client.jetstream(timeout=20.0)
-    await js.add_stream(StreamConfig(name="S", subjects=["e.>"], storage=StorageType.FILE, num_replicas=3))
-    leader = (await js.stream_info("S")).cluster.leader
-    last, delays, payload, turn = [0] * N_SESSIONS, [], bytes(n_bytes), iter(range(10**9))
-    began, used = time.perf_counter(), cpu(servers)
+async def measure(what: str, do: Callable[[int], Awaitable[object]], at_once: int) -> None:
+    """Do something with numbers that count up, so many at once, for a while; print how often it was done."""
+    servers = [process for process in psutil.Process().children() if process.is_running()]
+    used = [sum(process.cpu_times()[:2]) for process in servers]
+    began, n, waited = time.perf_counter(), 0, []
 
-    async def store() -> None:
+    async def one_after_the_other() -> None:
+        nonlocal n
         while (now := time.perf_counter()) < began + SECONDS:
-            session = next(turn) % N_SESSIONS
-            expected = {"Nats-Expected-Last-Subject-Sequence": str(last[session])}
-            last[session] = (await js.publish(f"e.{session}", payload, headers=expected)).seq
-            delays.append(time.perf_counter() - now)
+            n += 1
+            await do(n - 1)
+            waited.append(time.perf_counter() - now)
 
-    await asyncio.gather(*(store() for _ in range(AT_ONCE)))
-    report(f"stored, {n_bytes} bytes", len(delays), time.perf_counter() - began, used, servers, int(leader[1:]) - 1)
-    print(f"  waited p50 {sorted(delays)[len(delays) // 2] * 1e3:.1f} ms; subjects {min(N_SESSIONS, len(delays))}")
-    print(f"  {(await js.stream_info('S')).state.bytes / len(delays):.0f} bytes a record on each server's disk")
-    await js.delete_stream("S")
+    await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+    took = time.perf_counter() - began
+    cost = [(sum(process.cpu_times()[:2]) - then) / n * 1e6 for process, then in zip(servers, used, strict=True)]
+    median_ms = sorted(waited)[n // 2] * 1e3
+    print(
+        f"{what}: {n / took:,.0f}/s, each {median_ms:.1f} ms; servers' CPU {' + '.join(f'{us:.0f}' for us in cost)} us"
+    )
+
+
+async def measure_all(url: str) -> None:
+    """Measure what is stored, read and sent."""
+    client, other = await nats.connect(url), await nats.connect(url)
+    api = client.jetstream(timeout=20.0)
+    for n_bytes in (2048, 8192):
+        await api.add_stream(StreamConfig(name="S", subjects=["e.*"], storage=StorageType.FILE, num_replicas=3))
+        last, record = [0] * N_SESSIONS, bytes(n_bytes)
+
+        async def store(n: int, last: list[int] = last, record: bytes = record) -> None:
+            session = n % N_SESSIONS
+            headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(last[session])}
+            last[session] = (await api.publish(f"e.{session}", record, headers=headers)).seq
+
+        await measure(f"records of {n_bytes} bytes stored, {N_SESSIONS} subjects", store, AT_ONCE)
+        await measure("newest records read", lambda n: api.get_last_msg("S", f"e.{n % N_SESSIONS}"), AT_ONCE)
+        await api.delete_stream("S")
+    came = asyncio.Semaphore(0)
+
+    async def take(_message: object) -> None:
+        came.release()
+
+    await other.subscribe("a", cb=take)
+    await other.flush()
+    for n_bytes in (3260, 6460):
+
+        async def send(_n: int, audio: bytes = bytes(n_bytes)) -> None:
+            await client.publish("a", audio)
+            await came.acquire()
+
+        await measure(f"core messages of {n_bytes} bytes, at one server", send, 8 * AT_ONCE)
     await client.close()
+    await other.close()
 
 
-async def core(url: str, n_bytes: int, servers: list[psutil.Process]) -> None:
-    """Send core messages of one size from one connection to another at the same server, and print the rates."""
-    source, sink = await nats.connect(url), await nats.connect(url)
-    n_heard, done, payload = 0, asyncio.Event(), bytes(n_bytes)
-
-    async def heard(_message: object) -> None:
-        nonlocal n_heard
-        n_heard += 1
-        done.set()
-
-    await sink.subscribe("a.*", cb=heard)
-    await sink.flush()
-    began, used, n_sent = time.perf_counter(), cpu(servers), 0
-    while time.perf_counter() < began + SECONDS:
-        for _ in range(100):
-            await source.publish("a.1", payload)
-        n_sent += 100
-        while n_sent - n_heard > 1000:
-            done.clear()
-            await done.wait()
-    report(f"core, {n_bytes} bytes", n_heard, time.perf_counter() - began, used, servers, 0)
-    await source.close()
-    await sink.close()
-
-
-def cpu(servers: list[psutil.Process]) -> list[float]:
-    own = resource.getrusage(resource.RUSAGE_SELF)
-    return [sum(s.cpu_times()[:2]) for s in servers] + [own.ru_utime + own.ru_stime]
-
-
-def report(what: str, n: int, took_s: float, used: list[float], servers: list[psutil.Process], leader: int) -> None:
-    each = [(now - then) / n * 1e6 for now, then in zip(cpu(servers), used, strict=True)]
-    print(f"{what}: {n / took_s:.0f}/s; CPU us a message: servers {[f'{us:.0f}' for us in each[:-1]]}", end=" ")
-    print(f"(the first in question is {leader}), client {each[-1]:.0f}", flush=True)
-
-
-async def main() -> None:
+if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(6)]
-        ports = [s.getsockname()[1] for s in sockets]
-        for s in sockets:
-            s.close()
-        routes = ",".join(f"nats://127.0.0.1:{port}" for port in ports[3:])
-        servers = []
-        for i in range(3):
-            conf = Path(folder, f"{i}.conf")
-            conf.write_text(
-                f'server_name: n{i + 1}\nlisten: "127.0.0.1:{ports[i]}"\njetstream {{store_dir: "{folder}/{i}"}}\n'
-                f'cluster {{name: c, listen: "127.0.0.1:{ports[3 + i]}", routes: [{routes}]}}\n', encoding="utf-8")
-            servers.append(psutil.Popen(["/work/main/.venv/bin/nats-server", "-c", str(conf), "-l", str(conf.with_suffix(".log"))]))
+        cluster = NatsCluster(Path(folder))
         try:
-            await asyncio.sleep(4)
-            url = f"nats://127.0.0.1:{ports[0]}"
-            for n in (2048, 8192):
-                await stored(url, n, servers)
-            for n in (3200 + 60, 6400 + 60):
-                await core(url, n, servers)
+            cluster.start()
+            time.sleep(5.0)  # until the servers have found each other
+            asyncio.run(measure_all(cluster.urls[0]))
         finally:
-            for s in servers:
-                s.kill()
-                s.wait()
-asyncio.run(main())
+            cluster.kill()

@@ -59,7 +59,8 @@ class Process:
 
     @property
     def code(self) -> int | None:
-        return self._process.returncode
+        code: int | None = self._process.returncode
+        return code
 
     def signal(self, number: int) -> None:
         with contextlib.suppress(psutil.NoSuchProcess):

@@ -264,8 +264,11 @@ class Compilation:
         if through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
         with WrittenGraph(model) as written:
-            if directory is None or not any(directory.glob("*.blob")):
-                written.try_out(device, properties, directory)
+            if directory is None:
+                written.try_out(device, properties, None)
+            elif not any(directory.glob("*.blob")):
+                with cache.replacing(directory) as kept:
+                    written.try_out(device, properties, kept)
             return self._compile_for(device, graph, written.read(), properties, directory)
 
     def _compile_for(
@@ -274,8 +277,8 @@ class Compilation:
         begin = time.monotonic()
         if directory is not None:
             try:
-                with cache.replacing(directory):
-                    compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(directory)})
+                with cache.replacing(directory) as kept:
+                    compiled = self._core.compile_model(model, device, {**properties, "CACHE_DIR": str(kept)})
             except RuntimeError as error:
                 # The cache may be the reason: a full disk, a blob of another driver. Without it is the test.
                 logger.debug("%s for %s with the cache: %s", graph, device, first_line(error))

@@ -1,0 +1,70 @@
+"""Recordings that are uploaded to a gateway, transcribed by workers, as `server.interfaces.Recordings` wants it."""
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from streamer.arrays import Float32Array
+from streamer.audio.sources.file import read_audio
+from streamer.cluster.jobs import Jobs, Submitted, shown
+from streamer.errors import AudioFileError, BusyError, ClusterError, StoppingError, TruncatedAudioError
+from streamer.protocols.recordings import ModelInfo, RecordingOptions
+from streamer.protocols.text import OPENAI_MODELS, note_model
+
+
+class ClusterRecordings:
+    """See `server.interfaces.Recordings`: the models are those of the workers that are alive."""
+
+    def __init__(self, jobs: Jobs, most: int) -> None:
+        """Have at most so many transcribed at once, or wait."""
+        self._jobs = jobs
+        self._most = most
+        self._open: list[Submitted] = []
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End all of them with StoppingError."""
+        self._stopping = True
+        for submitted in self._open:
+            submitted.fail(_stopping())
+
+    def models(self) -> Sequence[ModelInfo]:
+        names = dict.fromkeys(shown(alive.model) for alive in self._jobs.living())
+        return [ModelInfo(name=name, created=0, loaded=True) for name in names]
+
+    def find(self, model: str) -> ModelInfo:
+        return ModelInfo(name=shown(self._identity(model)), created=0, loaded=True)
+
+    def open(self, path: Path, options: RecordingOptions, model: str = "") -> Submitted:
+        if self._stopping:
+            raise _stopping()
+        self._open = [submitted for submitted in self._open if not submitted.closed]
+        if len(self._open) >= self._most:
+            raise BusyError(f"{self._most} recordings wait (server.max_recordings): try again later")
+        identity = self._identity(model)
+
+        def read() -> Iterator[Float32Array]:
+            try:
+                # What a truncated file holds counts.
+                with contextlib.suppress(TruncatedAudioError):
+                    yield from read_audio(path)
+            except AudioFileError as error:
+                raise AudioFileError(str(error).replace(str(path), "the recording")) from None
+
+        submitted = self._jobs.submit("the recording", read, identity, options=options)
+        self._open.append(submitted)
+        return submitted
+
+    def _identity(self, model: str) -> str:
+        """Return a model as workers name it. Raises UnknownModelError, and BusyError where nobody lives."""
+        if model in OPENAI_MODELS:
+            note_model(model)
+            model = ""
+        try:
+            return self._jobs.find(model)
+        except ClusterError as error:
+            raise BusyError(str(error)) from None
+
+
+def _stopping() -> StoppingError:
+    return StoppingError("the gateway stops: try again in a moment")

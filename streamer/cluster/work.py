@@ -1,0 +1,357 @@
+"""A worker's part in the queue of recordings (cluster/jobs.py): transcribes them beside its live sessions."""
+
+import asyncio
+import contextlib
+import logging
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from nats import errors
+from nats.aio.msg import Msg
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from streamer.arrays import Float32Array
+from streamer.cluster.bus import Bus
+from streamer.cluster.jobs import (
+    JOBS,
+    KEEP_S,
+    STREAM,
+    SUBMITTERS,
+    Answer,
+    Ask,
+    Heard,
+    Job,
+    Over,
+    ToSubmitter,
+    prepare,
+    queue_of,
+)
+from streamer.cluster.messages import decoded, unpack_samples
+from streamer.correct.spelling import Glossary
+from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
+from streamer.live.recordings import Turn, choose_decoding, recorded_segments
+from streamer.live.sessions import ready_event
+from streamer.outside import one_line
+from streamer.protocols.recordings import RecordedSegment
+from streamer.settings.apply import resolve_decoding
+from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.table import SETTINGS, DecodingSettings, Settings, SpeechSettings
+from streamer.settings.values import checked
+from streamer.stream.engine import Engine
+from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.model import WhisperModel
+
+logger = logging.getLogger(__name__)
+
+ACK_WAIT_S = 10.0  # a job that was not renewed for so long comes to another worker
+RENEW_S = 3.0
+RETRY_S = 1.0  # before a job at which a worker failed comes to one again
+FETCH_S = 5.0  # for which a worker waits for a job before it asks again
+
+ASK_S = 10.0  # for one answer of the submitter
+GONE_S = 3.0  # after which a submitter is gone that nobody answers for
+SILENT_S = 60.0  # the same of one that is there: it may have a hundred workers to answer
+
+
+@dataclass
+class JobCounts:
+    """What a worker tells of its recordings: those at work, and those done since its start."""
+
+    running: int = 0
+    done: int = 0
+
+
+async def serve_jobs(
+    bus: Bus,
+    settings: Settings,
+    model: WhisperModel,
+    engine: Engine[EncodedWindow],
+    *,
+    worker: str,
+    identity: str,
+    counts: JobCounts,
+    glossary: Glossary | None = None,
+) -> None:
+    """Transcribe recordings of the queue beside the live sessions, which go first, until cancelled.
+
+    worker, identity : its name, and its model as WorkerAlive has it
+    glossary : for recordings that are decoded as this worker is set
+
+    What is at work when it is cancelled goes to another worker at once.
+    """
+    most = settings.cluster.max_recordings
+    server = _Server(bus, settings, lambda: engine.busy, worker, identity, counts, glossary)
+    executor = ThreadPoolExecutor(max(1, most), thread_name_prefix="recordings")
+    try:
+        await asyncio.gather(*(server.run(model, executor) for _ in range(most)))
+    finally:
+        executor.shutdown(wait=False)
+
+
+@dataclass
+class _Server:
+    """A worker's part in the queue; see `serve_jobs`."""
+
+    bus: Bus
+    settings: Settings
+    is_live_busy: Callable[[], bool]
+    worker: str
+    identity: str
+    counts: JobCounts
+    glossary: Glossary | None
+
+    # Submitters that did not answer: their other jobs are dropped without patience.
+    gone: set[str] = field(default_factory=set)
+
+    async def run(self, model: WhisperModel, executor: ThreadPoolExecutor) -> None:
+        """Do one job after another."""
+        queue: JetStreamContext.PullSubscription | None = None
+        twin: WhisperModel | None = None
+        while True:
+            try:
+                queue = queue or await self._open()
+                (message,) = await queue.fetch(1, timeout=FETCH_S)
+            except TimeoutError:
+                continue
+            except (errors.Error, ClusterError, OSError) as error:
+                logger.debug("the queue of recordings cannot be read: %s", one_line(error))
+                if queue is not None:
+                    with contextlib.suppress(errors.Error, OSError):
+                        await queue.unsubscribe()
+                queue = None
+                await asyncio.sleep(RETRY_S)
+                continue
+            try:
+                twin = twin or model.twin()
+                await self._do(message, twin, executor)
+            except Exception:  # the job comes again
+                logger.exception("a recording could not be begun")
+                await asyncio.sleep(RETRY_S)
+
+    async def _open(self) -> JetStreamContext.PullSubscription:
+        """Make the consumer of the model, or take it as it is. Raises ClusterError, and what NATS says."""
+        await prepare(self.bus, self.settings.cluster)
+        queue = queue_of(self.identity)
+        consumer = ConsumerConfig(
+            durable_name=f"workers-{queue}",
+            description=one_line(self.identity)[:100],
+            filter_subject=f"{JOBS}.{queue}.>",
+            ack_policy=AckPolicy.EXPLICIT,
+            ack_wait=ACK_WAIT_S,
+            max_deliver=-1,  # the submitter counts: who stops lets go of a job, too
+            inactive_threshold=KEEP_S,
+        )
+        api = self.bus.jetstream
+        await self.bus.patiently(lambda: api.add_consumer(STREAM, consumer), f"the stream {STREAM}")
+        return await api.pull_subscribe_bind(consumer.durable_name, STREAM)
+
+    async def _do(self, message: Msg, model: WhisperModel, executor: ThreadPoolExecutor) -> None:
+        try:
+            work = _Work(self, decoded(message.data, Job), model)
+        except ClusterMessageError as error:
+            logger.warning("a recording is left out: %s", error)
+            await message.term()
+            return
+        renewing = asyncio.create_task(_renew(message))
+        self.counts.running += 1
+        try:
+            verdict = await asyncio.get_running_loop().run_in_executor(executor, work.run)
+        except asyncio.CancelledError:
+            work.closed = True
+            with contextlib.suppress(errors.Error, OSError):
+                await self.bus.publish(work.submitter, work.failed(StoppingError("the worker stops"), retry=True))
+                await message.nak()
+            raise
+        finally:
+            self.counts.running -= 1
+            renewing.cancel()
+        self.counts.done += work.complete
+        with contextlib.suppress(errors.Error, OSError):  # it comes again, and the submitter does not want it
+            match verdict:
+                case "done":
+                    await message.ack()
+                case "gone":
+                    await message.term()
+                case _:
+                    await message.nak(RETRY_S)
+
+
+async def _renew(message: Msg) -> None:
+    while True:
+        await asyncio.sleep(RENEW_S)
+        with contextlib.suppress(errors.Error, OSError):
+            await message.in_progress()
+
+
+class _Work:
+    """One run of a job, in a thread."""
+
+    def __init__(self, server: _Server, job: Job, model: WhisperModel) -> None:
+        # Set where the worker stops; whether all was transcribed.
+        self.closed = False
+        self.complete = False
+        # The submitter's subject.
+        self.submitter = f"{SUBMITTERS}.{job.submitter}"
+        self._server = server
+        self._job = job
+        self._model = model
+        self._loop = asyncio.get_running_loop()
+        self._turn = Turn(server.is_live_busy)
+        self._who: dict[str, Any] = {"job": job.number, "worker": server.worker, "run": uuid.uuid4().hex}
+        # How often it began to read; samples that there are; segments that were told, and those that were not yet.
+        self._n_readings = 0
+        self._n_samples = 0
+        self._n_told = 0
+        self._found: list[RecordedSegment] = []
+        self._language = ""
+
+    def run(self) -> str:
+        """Transcribe, and return what becomes of the job: `done`, `gone` (with its submitter) or `again`."""
+        try:
+            self._ask(self._outcome())
+        except _UnwantedError:
+            return "done"
+        except _GoneError:
+            logger.info("a recording is left out: its submitter is gone")
+            return "gone"
+        except (_ClosedError, RuntimeError) as error:  # RuntimeError: the loop is closed
+            logger.debug("a recording is let go of: %s", error)
+        return "again"
+
+    def failed(self, error: StreamerError, *, retry: bool) -> Over:
+        return Over(**self._who, code=error.code, message=str(error), retry=retry)
+
+    def _outcome(self) -> Over:
+        """Transcribe; return how it ended, unless one of the errors below ends it."""
+        try:
+            return self._transcribe()
+        except StreamerError as error:
+            return self.failed(error, retry=not isinstance(error, UsageError))
+        except (_UnwantedError, _GoneError, _ClosedError):
+            raise
+        except Exception:
+            logger.exception("transcribing a recording failed")
+            return self.failed(StreamerError("the worker failed: see its log"), retry=True)
+
+    def _transcribe(self) -> Over:
+        model, job = self._model, self._job
+        self._turn.begin()
+        model.call_before(self._wait_turn)
+        decoding, speech = self._settings()
+        language = model.choose_language(decoding.language, decoding.task)
+        self._language = language if language != "auto" else ""
+        for segment in recorded_segments(
+            model,
+            self._read,
+            resolve_decoding(decoding, model, speech, words=job.words),
+            self._server.glossary if job.settings is None else None,
+            on_progress=self._tell,
+            on_language=self._tell_language,
+        ):
+            self._found.append(segment)
+        self.complete = True
+        return Over(**self._who, n_segments=self._n_told, ready=ready_event(model, decoding.language))
+
+    def _settings(self) -> tuple[DecodingSettings, SpeechSettings]:
+        """Return how the recording is decoded. Raises ConfigError."""
+        job, own = self._job, self._server.settings
+        if job.settings is None:
+            return choose_decoding(own.decoding, job.options, self._model), own.speech
+        if unknown := [name for name in job.settings if name not in SETTINGS]:
+            raise ConfigError(f"the worker has no setting {unknown[0]!r:.80}: expected one of the same version")
+        given: dict[str, dict[str, Any]] = {"decoding": {}, "speech": {}}
+        for name, value in job.settings.items():
+            section, _, key = name.partition(".")
+            given.setdefault(section, {})[key] = checked(SETTINGS[name], value, name)
+        settings = Settings(decoding=DecodingSettings(**given["decoding"]), speech=SpeechSettings(**given["speech"]))
+        if settings.decoding.grammar:
+            raise ConfigError("grammar names a file, which the worker does not have: leave it out")
+        check_options(settings, streaming=False)
+        check_options_of_model(settings.decoding, self._model)
+        return settings.decoding, settings.speech
+
+    def _read(self) -> Iterator[Float32Array]:
+        """Read the recording from its beginning."""
+        self._n_readings += 1
+        reading, position = self._n_readings, 0
+        while True:
+            self._wait_turn()
+            answer = self._ask(Ask(**self._who, reading=reading, position=position))
+            samples = unpack_samples(answer.data, wide=answer.wide)
+            if not len(samples):
+                return
+            position += len(samples)
+            self._n_samples = max(self._n_samples, position)
+            yield samples
+
+    def _tell_language(self, language: str, probabilities: object) -> None:
+        self._language = language
+
+    def _tell(self, position: int) -> None:
+        """Tell what was found up to a position."""
+        segments, self._found = tuple(self._found), []
+        heard = Heard(
+            **self._who,
+            n_before=self._n_told,
+            segments=segments,
+            position=position,
+            n_samples=self._n_samples,
+            language=self._language,
+            work_s=self._turn.work_s,
+        )
+        self._ask(heard)
+        self._n_told += len(segments)
+
+    def _wait_turn(self) -> None:
+        self._turn.wait(self._check)
+
+    def _check(self) -> None:
+        if self.closed:
+            raise _ClosedError
+
+    def _ask(self, request: ToSubmitter) -> Answer:
+        """Ask the submitter. Raises what ends the run."""
+        self._check()  # the loop may have ended with the worker
+        answer = asyncio.run_coroutine_threadsafe(self._request(request), self._loop).result()
+        if not answer.wanted:
+            raise _UnwantedError
+        return answer
+
+    async def _request(self, request: ToSubmitter) -> Answer:
+        bus, gone, submitter = self._server.bus, self._server.gone, self._job.submitter
+        silent_since_s: float | None = None
+        while True:
+            self._check()
+            asked_s = time.monotonic()
+            try:
+                answer = await bus.request(self.submitter, request, Answer, timeout_s=ASK_S)
+            except ClusterError as error:
+                logger.debug("a submitter does not answer: %s", error)
+            else:
+                gone.discard(submitter)
+                return answer
+            now_s = time.monotonic()
+            silent_since_s = silent_since_s or asked_s
+            if not bus.connected:
+                silent_since_s = None  # it is us
+            elif submitter in gone or now_s - silent_since_s > (GONE_S if now_s - asked_s < ASK_S else SILENT_S):
+                gone.add(submitter)
+                raise _GoneError
+            await asyncio.sleep(0.2)
+
+
+class _UnwantedError(Exception):
+    """The submitter does not want the job any more, or has all of it."""
+
+
+class _GoneError(Exception):
+    """The submitter does not answer."""
+
+
+class _ClosedError(Exception):
+    """The worker stops."""

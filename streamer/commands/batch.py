@@ -1,0 +1,241 @@
+"""Files to text on the workers of a cluster: `streamer transcribe --nats`."""
+
+import asyncio
+import contextlib
+import logging
+import os
+import sys
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from streamer.arrays import Float32Array
+from streamer.audio.sources.file import read_audio
+from streamer.cluster.bus import Bus, Reply
+from streamer.cluster.jobs import Jobs, Submitted
+from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
+from streamer.cluster.placement import Workers
+from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
+from streamer.commands.progress import OnProgress, show_files
+from streamer.commands.transcribe import check_files, needs_words, tell, writing
+from streamer.correct.corrector import RecordingCorrector
+from streamer.correct.figures import Figures
+from streamer.errors import (
+    ClusterError,
+    ConfigError,
+    StreamerError,
+    TruncatedAudioError,
+    UnknownModelError,
+    UsageError,
+)
+from streamer.events import End, Ready
+from streamer.protocols.recordings import RecordedSegment
+from streamer.settings.check import check_options
+from streamer.settings.table import Settings
+from streamer.sinks.subtitles import SubtitleOptions, subtitle_options
+from streamer.stream.eventlog import EventLog
+
+logger = logging.getLogger(__name__)
+
+# For which a worker is waited for.
+WAIT_S = 10.0
+
+# Files in the queue at once: the submitter serves the audio of those at work, and keeps texts that wait for their turn.
+MAX_WAITING = 1000
+
+
+def transcribe_elsewhere(
+    settings: Settings,
+    files: Sequence[str | Path],
+    *,
+    model: str,
+    format: str | None,
+    output: str | Path | None,
+    folder: Path | None = None,
+    track: int = 1,
+) -> int:
+    """Transcribe files as `transcribe_files` does, on the workers that NATS joins; see there.
+
+    model : that workers must have; empty: what most of them have
+
+    Raises ClusterError where there is no NATS or no worker.
+    """
+    lines = subtitle_options(settings)
+    paths = find_recordings([str(file) for file in files])
+    plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
+    _refuse(settings, paths)
+    check_options(settings, streaming=False)
+    console = Console(stderr=True)
+    lengths, exit_code = check_files(paths, track, console, diarize=False)
+    if not lengths:
+        return exit_code
+    batch = _Batch(settings, plan, lines, lengths, track, console)
+    return max(exit_code, *asyncio.run(batch.run(model)))
+
+
+def _refuse(settings: Settings, paths: Sequence[Path]) -> None:
+    """Raise UsageError for what only this machine could do."""
+    if STANDARD_INPUT in paths:
+        raise UsageError(
+            "standard input comes once, and workers may read a recording again: expected files with --nats"
+        )
+    for wanted, flag in (
+        (settings.decoding.diarize, "--diarize"),
+        (settings.speakers.enabled, "--speakers"),
+        (settings.correction.glossary, "--glossary"),
+        (settings.decoding.grammar, "--grammar"),
+        (settings.model.lora, "--lora"),
+        (settings.model.tokenizer, "--tokenizer"),
+    ):
+        if wanted:
+            raise UsageError(f"{flag} needs what is on this machine, and workers transcribe: leave it out, or --nats")
+
+
+@dataclass
+class _Batch:
+    """Files on their way to text."""
+
+    settings: Settings
+    plan: dict[Path, list[Text]]
+    lines: SubtitleOptions
+    lengths: dict[Path, float | None]
+    track: int
+    console: Console
+
+    def __post_init__(self) -> None:
+        self._words = needs_words(self.settings, next(iter(self.plan.values())), self.lines)
+        self._workers = Workers()
+        # Of each file how long it is, or is taken to be, and the share that is done.
+        known = [length for length in self.lengths.values() if length]
+        usual_s = sum(known) / len(known) if known else 1.0
+        self._lengths_s = {path: length or usual_s for path, length in self.lengths.items()}
+        self._done = dict.fromkeys(self.lengths, 0.0)
+        self._show: OnProgress = lambda done, total: None
+        # Texts for standard output come in the order of the files: those that are not over, or stand behind one that is
+        # not; those that are; and what is set when it is a file's turn.
+        self._waiting = deque(self.lengths)
+        self._over: set[Path] = set()
+        self._turns = {path: asyncio.Event() for path in self.lengths}
+        self._turns[self._waiting[0]].set()
+
+    async def run(self, model: str) -> list[int]:
+        """Return the exit code of each file. Raises what ends all of them."""
+        cluster = self.settings.cluster
+        async with contextlib.AsyncExitStack() as stack:
+            bus = await Bus.connect(cluster, f"transcribe-{os.urandom(6).hex()}")
+            stack.push_async_callback(bus.close)
+            await bus.subscribe(f"{ALIVE_WORKERS}.*", self._hear_worker)
+            jobs = Jobs(bus, cluster, lambda: self._workers.alive(time.monotonic()))
+            stack.push_async_callback(jobs.close)
+            await jobs.start()
+            identity = await self._wait_for_worker(jobs, model)
+            name = Path(f"{len(self.lengths)} files") if len(self.lengths) > 1 else next(iter(self.lengths))
+            # Who sees the text of a file come needs no bar.
+            seen = len(self.lengths) == 1 and self.plan[name][0].target is None and sys.stdout.isatty()
+            shown = stack.enter_context(show_files(self.console, {} if seen else {name: sum(self._lengths_s.values())}))
+            self._show = shown(name)
+            room = asyncio.Semaphore(MAX_WAITING)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(self._file(jobs, identity, path, room)) for path in self.lengths]
+            except BaseExceptionGroup as errors:
+                raise errors.exceptions[0] from None  # the first: the others were cancelled
+            return [task.result() for task in tasks]
+
+    async def _hear_worker(self, data: bytes, reply: Reply) -> None:
+        self._workers.take(decoded(data, WorkerAlive), time.monotonic())
+
+    async def _wait_for_worker(self, jobs: Jobs, model: str) -> str:
+        """Return the model as workers name it. Raises as `Jobs.find` does."""
+        until_s = time.monotonic() + WAIT_S
+        while True:
+            try:
+                return jobs.find(model)
+            except (ClusterError, UnknownModelError):
+                if time.monotonic() > until_s:
+                    raise
+            await asyncio.sleep(0.1)
+
+    async def _file(self, jobs: Jobs, identity: str, path: Path, room: asyncio.Semaphore) -> int:
+        """Transcribe one file and return its exit code; what is wrong with it is told."""
+        recording = _Recording(path, self.track)
+        async with room:
+            with jobs.submit(
+                str(path),
+                recording.read,
+                identity,
+                settings=self.settings,
+                words=self._words,
+                on_progress=lambda done, total: self._progress(path, done / total if total else 0.0),
+            ) as submitted:
+                try:
+                    return await self._outcome(path, submitted, recording)
+                except ConfigError:
+                    raise  # it is the same with all files
+                except StreamerError as error:
+                    return tell(self.console, error)
+                finally:
+                    self._progress(path, 1.0)
+                    self._end(path)
+
+    def _end(self, path: Path) -> None:
+        self._over.add(path)
+        while self._waiting and self._waiting[0] in self._over:
+            self._waiting.popleft()
+        if self._waiting:
+            self._turns[self._waiting[0]].set()
+
+    async def _outcome(self, path: Path, submitted: Submitted, recording: "_Recording") -> int:
+        ready, segments = await submitted.result()
+        if any(text.target is None for text in self.plan[path]):
+            submitted.close()  # the worker need not wait for the files before it
+            await self._turns[path].wait()
+        await asyncio.to_thread(self._write, path, ready, segments, recording.truncated)
+        return 0
+
+    def _write(
+        self, path: Path, ready: Ready, segments: list[RecordedSegment], truncated: TruncatedAudioError | None
+    ) -> None:
+        """Write the texts of a file. Raises TruncatedAudioError when those of a truncated file are written."""
+        figures = [Figures()] if self.settings.correction.figures else []
+        corrector = RecordingCorrector(figures, self.settings.decoding.task)
+        log = EventLog(path.name, self.settings.server.history_events)
+        with writing(self.plan[path], self.lines) as write:
+            write(log.append(ready))
+            for segment in segments:
+                write(log.append(corrector.corrected(segment.final)))
+            write(log.append(End()))
+            if truncated is not None:
+                raise truncated
+
+    def _progress(self, path: Path, share: float) -> None:
+        self._done[path] = min(1.0, max(0.0, share))
+        done_s = sum(length_s * self._done[each] for each, length_s in self._lengths_s.items())
+        self._show(round(1000 * done_s), round(1000 * sum(self._lengths_s.values())))
+
+
+class _Recording:
+    """A file that workers read, as often as they want to."""
+
+    def __init__(self, path: Path, track: int) -> None:
+        self._path = path
+        self._track = track
+        self._told: set[str] = set()
+        # What was wrong at its end: what there is, is transcribed first.
+        self.truncated: TruncatedAudioError | None = None
+
+    def read(self) -> Iterator[Float32Array]:
+        """Read the audio in blocks, shape (n,). Raises AudioFileError where there is none."""
+        try:
+            yield from read_audio(self._path, self._tell, self._track)
+        except TruncatedAudioError as error:
+            self.truncated = error
+
+    def _tell(self, error: StreamerError) -> None:
+        if str(error) not in self._told:  # once, however often it is read
+            self._told.add(str(error))
+            logger.warning("%s", error)

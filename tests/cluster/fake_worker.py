@@ -1,0 +1,296 @@
+"""A worker that understands nothing: of each tenth of a second it says a checksum. The protocol it keeps in full."""
+
+import asyncio
+import dataclasses
+import zlib
+
+import msgspec
+import numpy as np
+
+from streamer.arrays import Float32Array
+from streamer.cluster.bus import Bus, Reply
+from streamer.cluster.log import SessionLog
+from streamer.cluster.messages import (
+    ALIVE_WORKERS,
+    BEAT_S,
+    GATEWAYS,
+    VERSION,
+    WORKERS,
+    Audio,
+    Checkpoint,
+    Do,
+    Leave,
+    Message,
+    Move,
+    Open,
+    Opened,
+    Record,
+    Refused,
+    Release,
+    Released,
+    Told,
+    ToWorker,
+    WorkerAlive,
+    decoded,
+    unpack_samples,
+)
+from streamer.errors import BusyError, FencedError, UnknownSessionError
+from streamer.events import End, Error, Event, Final, Flushed, Partial, seconds
+from streamer.stream.passes import PassesState
+from streamer.stream.state import SessionState
+from tests.server.support import final, partial, ready
+
+SEGMENT_SAMPLES = 1600
+MODEL = "nano.en 1"
+
+
+def text_of(samples: Float32Array) -> str:
+    return f"{zlib.crc32(np.rint(samples * 32768).astype('<i2').tobytes()):08x}"
+
+
+def texts_of(samples: Float32Array) -> list[str]:
+    """Return what finals say of a whole session's audio, shape (n,)."""
+    return [text_of(samples[i : i + SEGMENT_SAMPLES]) for i in range(0, len(samples), SEGMENT_SAMPLES)]
+
+
+@dataclasses.dataclass
+class FakeSession:
+    gateway: str
+    epoch: int
+    number: int
+    sequence: int
+    checkpoint: Checkpoint
+    head: int
+    command: int
+    seq: int
+    segment: int
+    ended: bool = False
+
+    # Since `first`, which is where the next segment begins.
+    first: int = 0
+    audio: Float32Array = dataclasses.field(default_factory=lambda: np.empty(0, np.float32))
+    missing: bool = False
+
+
+class FakeWorker:
+    """Takes sessions of gateways until it is killed, or tells them to move."""
+
+    def __init__(self, bus: Bus, log: SessionLog, name: str, *, model: str = MODEL, room: bool = True) -> None:
+        self.bus, self.log, self.name, self.model, self.room = bus, log, name, model, room
+        self.draining = False
+        # Code with which it refuses, empty: it does not.
+        self.refusal = ""
+        # Whether it has stopped as a process does with SIGSTOP; whether it takes audio in, and does nothing with it.
+        self.stopped = self.idle = False
+        self.sessions: dict[str, FakeSession] = {}
+        # All audio that was heard of a session, by position; all commands that took effect.
+        self.heard: dict[str, dict[int, Float32Array]] = {}
+        self.done: list[Do] = []
+        self.left: list[str] = []
+        self.n_fenced = 0
+        self._waiting: list[tuple[bytes, Reply]] = []
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> "FakeWorker":
+        await self.bus.subscribe(f"{WORKERS}.{self.name}", self._receive)
+        self._tasks.append(asyncio.create_task(self._beat()))
+        return self
+
+    def kill(self) -> None:
+        """Do nothing any more, for ever."""
+        self.stopped = True
+
+    async def go_on(self) -> None:
+        """Do what has come while it was stopped."""
+        self.stopped = False
+        waiting, self._waiting = self._waiting, []
+        for data, reply in waiting:
+            await self._receive(data, reply)
+
+    async def close(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def ask_to_move(self, session: str, why: str) -> None:
+        own = self.sessions[session]
+        await self.bus.publish(f"{GATEWAYS}.{own.gateway}", Move(session=session, epoch=own.epoch, why=why))
+
+    @property
+    def alive(self) -> WorkerAlive:
+        return WorkerAlive(
+            worker=self.name,
+            version=VERSION,
+            model=self.model,
+            load=len(self.sessions) / 10,
+            capacity=9,
+            sessions=len(self.sessions),
+            room=self.room,
+            draining=self.draining,
+        )
+
+    async def _beat(self) -> None:
+        while True:
+            if not self.stopped:
+                await self.bus.publish(f"{ALIVE_WORKERS}.{self.name}", self.alive)
+                for name in tuple(self.sessions):
+                    await self._tell(name, (), stored=False)
+            await asyncio.sleep(BEAT_S)
+
+    async def _receive(self, data: bytes, reply: Reply) -> None:
+        if self.stopped:
+            self._waiting.append((data, reply))
+            return
+        message: ToWorker = decoded(data, ToWorker)  # type: ignore[arg-type]
+        own = self.sessions.get(message.session)
+        try:
+            match message:
+                case Open():
+                    await reply(await self._open(message))
+                case Release():
+                    await reply(self._release(message.session))
+                case Leave() if own is not None and own.epoch == message.epoch:
+                    self.left.append(message.session)
+                    del self.sessions[message.session]
+                case Audio() | Do() if own is not None and own.epoch == message.epoch:
+                    await self._take(message.session, own, message)
+        except FencedError:
+            self.n_fenced += 1
+            self.sessions.pop(message.session, None)
+
+    async def _open(self, request: Open) -> Message:
+        if self.refusal:
+            return Refused(code=self.refusal, message="the worker does not want to")
+        if not self.room and not request.must:
+            return Refused(code=BusyError.code, message="the worker is full")
+        if request.checkpoint.model != self.model:
+            return Refused(code="session_state", message="another model")
+        last = await self.log.last(request.session)
+        checkpoint, epoch, number, sequence = request.checkpoint, 1, 0, 0
+        if last is not None:
+            known = last.record
+            epoch, number, sequence = known.epoch + 1, known.number, last.sequence
+            newer = (known.epoch, known.checkpoint.seq) > (request.epoch or known.epoch, checkpoint.seq)
+            if newer and known.checkpoint.model == self.model:
+                checkpoint = known.checkpoint
+        state = checkpoint.state
+        own = FakeSession(
+            gateway=request.gateway,
+            epoch=epoch,
+            number=number,
+            sequence=sequence,
+            checkpoint=msgspec.structs.replace(checkpoint, seq=max(checkpoint.seq, request.seen)),
+            head=state.needed_from,
+            command=checkpoint.command,
+            seq=max(checkpoint.seq, request.seen),
+            segment=state.transcript.segment,
+            first=state.needed_from,
+        )
+        await self._store(request.session, own, ())
+        self.sessions[request.session] = own
+        answer = Opened(epoch=epoch, checkpoint=own.checkpoint, number=own.number)
+        if last is None:
+            await self._say(request.session, own, [ready()])
+        return answer
+
+    def _release(self, session: str) -> Message:
+        own = self.sessions.pop(session, None)
+        if own is None:
+            return Refused(code=UnknownSessionError.code, message="the session is not here")
+        return Released(epoch=own.epoch, number=own.number, checkpoint=own.checkpoint)
+
+    async def _take(self, session: str, own: FakeSession, message: Audio | Do) -> None:
+        if message.position > own.head or message.command > own.command + isinstance(message, Do):
+            if not own.missing:
+                own.missing = True
+                await self._tell(session, (), stored=False)
+            return
+        own.missing = False
+        if isinstance(message, Do):
+            if message.command == own.command + 1:
+                own.command = message.command
+                await self._do(session, own, message)
+            return
+        samples = unpack_samples(message.data, wide=message.wide)[own.head - message.position :]
+        if not len(samples) or self.idle:
+            return
+        self.heard.setdefault(session, {})[own.head] = samples
+        own.head += len(samples)
+        own.audio = np.concatenate([own.audio, samples])
+        while len(own.audio) >= SEGMENT_SAMPLES:
+            await self._say(session, own, [self._final(own, SEGMENT_SAMPLES)])
+        if len(own.audio):
+            await self._say(session, own, [partial(own.segment, "so far", start=own.first / 16_000)])
+
+    def _final(self, own: FakeSession, n_samples: int) -> Final:
+        event = final(own.segment, text_of(own.audio[:n_samples]), start=seconds(own.first))
+        own.audio, own.first, own.segment = own.audio[n_samples:], own.first + n_samples, own.segment + 1
+        return event
+
+    async def _do(self, session: str, own: FakeSession, do: Do) -> None:
+        self.done.append(do)
+        events: list[Event] = []
+        match do.what:
+            case "report":
+                events = [Error(code=do.code, message=do.message, fatal=do.fatal)]
+            case "flush":
+                events = [Flushed(time=seconds(own.head))]
+            case "end":
+                events = [self._final(own, len(own.audio))] if len(own.audio) else []
+                events.append(End())
+            case "set":
+                language = do.options.language if do.options else None
+                start = dataclasses.replace(own.checkpoint.start, language=language)
+                own.checkpoint = msgspec.structs.replace(own.checkpoint, start=start)
+        await self._say(session, own, events)
+
+    async def _say(self, session: str, own: FakeSession, events: list[Event]) -> None:
+        stamped = []
+        for event in events:
+            own.seq += 1
+            stamped.append(event.stamped(own.seq, session))
+        told_until = min(own.first, own.head)
+        state = SessionState.behind_loss(told_until, told_until, own.segment, mark=own.command)
+        state = msgspec.structs.replace(
+            state,
+            needed_from=own.first,
+            losses=(),
+            passes=PassesState((), own.head, own.head, 0),
+        )
+        own.checkpoint = msgspec.structs.replace(own.checkpoint, seq=own.seq, command=own.command, state=state)
+        texts = tuple(event.to_json() for event in stamped)
+        stored = bool(stamped) and not all(isinstance(event, Partial) for event in stamped)
+        if stored:
+            await self._store(session, own, texts)
+        await self._tell(session, texts, stored=stored, own=own)
+        if stamped and isinstance(stamped[-1], End):
+            self.sessions.pop(session, None)
+
+    async def _store(self, session: str, own: FakeSession, events: tuple[str, ...]) -> None:
+        record = Record(
+            version=VERSION,
+            epoch=own.epoch,
+            worker=self.name,
+            number=own.number + 1,
+            events=events,
+            checkpoint=own.checkpoint,
+        )
+        own.sequence = await self.log.store(session, record, after=own.sequence)
+        own.number += 1
+
+    async def _tell(
+        self, session: str, events: tuple[str, ...], *, stored: bool, own: FakeSession | None = None
+    ) -> None:
+        own = own or self.sessions[session]
+        told = Told(
+            session=session,
+            epoch=own.epoch,
+            number=own.number,
+            stored=stored,
+            events=events,
+            checkpoint=own.checkpoint,
+            head=own.head,
+            command=own.command,
+            missing=own.missing,
+        )
+        await self.bus.publish(f"{GATEWAYS}.{own.gateway}", told)

@@ -1,0 +1,430 @@
+"""Recordings as a work queue, with a real nats-server: whatever becomes of workers and submitters, each text once."""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from streamer.arrays import Float32Array
+from streamer.cluster import jobs, work
+from streamer.cluster.bus import Bus
+from streamer.cluster.jobs import STREAM, Jobs, Submitted
+from streamer.cluster.messages import VERSION, WorkerAlive
+from streamer.cluster.work import JobCounts, serve_jobs
+from streamer.errors import AudioFileError, ClusterError, ConfigError, InferenceError, UnknownModelError
+from streamer.events import Final
+from streamer.protocols.recordings import RecordedSegment, RecordingOptions
+from streamer.settings.table import ClusterSettings, DecodingSettings, Settings
+from streamer.stream.engine import Engine
+from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.model import WhisperModel
+from tests.cluster.support import NatsServer, bus_on, settings_for, until
+from tests.server.support import within
+
+# How sure the model was.
+SURE: dict[str, Any] = {"no_speech_prob": 0.0, "avg_logprob": 0.0}
+
+IDLE = cast(Engine[EncodedWindow], SimpleNamespace(busy=False))
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits as long as on a real network."""
+    for name, seconds in (("ACK_WAIT_S", 30.0), ("RENEW_S", 0.2), ("RETRY_S", 0.1), ("GONE_S", 0.5), ("ASK_S", 2.0)):
+        monkeypatch.setattr(work, name, seconds)
+    monkeypatch.setattr(jobs, "CHECK_S", 0.2)
+
+
+@pytest.fixture
+def mortal(monkeypatch: pytest.MonkeyPatch) -> str:
+    """A model whose workers seem dead soon: then it has a consumer of its own."""
+    monkeypatch.setattr(work, "ACK_WAIT_S", 1.0)
+    return "mortal 1"
+
+
+@dataclass
+class Transcriber:
+    """Stands in for the model's part: says one segment for each second of audio, and what happens in between."""
+
+    # Called after the first segment of each run, with its number; may raise, or wait.
+    between: Callable[[int], None] = lambda n: None
+    # Samples of each reading, of all runs.
+    heard: list[Float32Array] = field(default_factory=list)
+    n_runs: int = 0
+
+    def __call__(
+        self,
+        model: WhisperModel,
+        read: Callable[[], Iterable[Float32Array]],
+        *more: object,
+        on_progress: Callable[[int], None],
+        on_language: Callable[[str, Any], None],
+    ) -> Iterator[RecordedSegment]:
+        self.n_runs += 1
+        run = self.n_runs
+        for _ in range(2):
+            self.heard.append(np.concatenate([np.empty(0, np.float32), *read()]))
+        on_language("en", {})
+        for i in range(len(self.heard[-1]) // 16_000):
+            final = Final(
+                segment=i + 1, start=float(i), end=i + 1.0, text=f"second {i}", words=(), language="en", **SURE
+            )
+            yield RecordedSegment(final=final, seek=0, tokens=(i,), temperature=0.0, compression_ratio=1.0)
+            on_progress((i + 1) * 16_000)
+            if i == 0:
+                self.between(run)
+
+
+@pytest.fixture
+def transcriber(monkeypatch: pytest.MonkeyPatch) -> Transcriber:
+    transcriber = Transcriber()
+    monkeypatch.setattr(work, "recorded_segments", transcriber)
+    return transcriber
+
+
+class Machine:
+    """A worker, and how it ends."""
+
+    def __init__(self, bus: Bus, model: WhisperModel, name: str, identity: str, settings: ClusterSettings) -> None:
+        self.name = name
+        self.counts = JobCounts()
+        self._bus = bus
+        self.task = asyncio.create_task(
+            serve_jobs(bus, Settings(cluster=settings), model, IDLE, worker=name, identity=identity, counts=self.counts)
+        )
+        self.alive = WorkerAlive(
+            worker=name, version=VERSION, model=identity, load=0.0, capacity=1, sessions=0, room=True
+        )
+
+    async def stop(self) -> None:
+        self.task.cancel()
+        await asyncio.gather(self.task, return_exceptions=True)
+
+    async def die(self) -> None:
+        """End without a word: nothing of it reaches NATS any more."""
+        await self._bus.close()
+        await self.stop()
+
+
+class Place:
+    """A submitter, and workers."""
+
+    def __init__(self, url: str, model: WhisperModel, stack: contextlib.AsyncExitStack) -> None:
+        self.machines: list[Machine] = []
+        self._url = url
+        self._model = model
+        self._stack = stack
+        self._settings = settings_for(url)
+
+    async def worker(self, name: str = "w1", identity: str = "nano.en 1", most: int = 1) -> Machine:
+        bus = await self._stack.enter_async_context(bus_on(self._url, name=name))
+        machine = Machine(bus, self._model, name, identity, settings_for(self._url, max_recordings=most))
+        self.machines.append(machine)
+        self._stack.push_async_callback(machine.stop)
+        return machine
+
+    async def submitter(self, name: str = "s1") -> tuple[Jobs, Bus]:
+        bus = await self._stack.enter_async_context(bus_on(self._url, name=name))
+        jobs = Jobs(bus, self._settings, lambda: [machine.alive for machine in self.machines])
+        await jobs.start()
+        self._stack.push_async_callback(jobs.close)
+        return jobs, bus
+
+    def submit(
+        self,
+        jobs: Jobs,
+        name: str,
+        read: Callable[[], Iterator[Float32Array]],
+        model: str = "",
+        **more: Any,  # noqa: ANN401 - passed on
+    ) -> Submitted:
+        return jobs.submit(name, read, jobs.find(model), **more)
+
+
+@pytest.fixture
+async def place(nats: str, model: WhisperModel) -> AsyncIterator[Place]:
+    async with contextlib.AsyncExitStack() as stack:
+        yield Place(nats, model, stack)
+
+
+def blocks(*samples: Float32Array) -> Callable[[], Iterator[Float32Array]]:
+    return lambda: iter(samples)
+
+
+def silence(seconds: int) -> Callable[[], Iterator[Float32Array]]:
+    return blocks(*(np.zeros(1_600, np.float32) for _ in range(10 * seconds)))
+
+
+async def texts(submitted: Submitted) -> list[str]:
+    with submitted:
+        _, segments = await within(submitted.result())
+        return [segment.final.text for segment in segments]
+
+
+async def is_empty(bus: Bus) -> bool:
+    return (await bus.jetstream.stream_info(STREAM)).state.messages == 0
+
+
+async def test_audio_comes_exactly_as_it_is_and_as_often_as_it_is_read(place: Place, transcriber: Transcriber) -> None:
+    worker = await place.worker()
+    submitter, bus = await place.submitter()
+    chance = np.random.default_rng(0)
+    exact = (chance.integers(-32768, 32768, 200_000) / 32768).astype(np.float32)
+    fine = chance.uniform(-1.5, 1.5, 100_001).astype(np.float32)
+    progress: list[tuple[int, int]] = []
+    for samples in (exact, fine, np.concatenate([exact, fine])):
+        parts = np.array_split(samples, 77)
+        with place.submit(
+            submitter, "a.wav", blocks(*parts), on_progress=lambda *done: progress.append(done)
+        ) as submitted:
+            ready, segments = await within(submitted.result())
+        assert [segment.final.text for segment in segments] == [f"second {i}" for i in range(len(samples) // 16_000)]
+        assert (ready.model, submitted.language, submitted.n_samples) == ("nano.en", "en", len(samples))
+        assert all(np.array_equal(heard, samples) for heard in transcriber.heard)
+        assert len(transcriber.heard) == 2
+        transcriber.heard.clear()
+    assert progress[0] == (16_000, 200_000)
+    await until(lambda: is_empty(bus))
+    assert (worker.counts.running, worker.counts.done) == (0, 3)
+
+
+async def test_segments_are_told_as_they_come(place: Place, transcriber: Transcriber) -> None:
+    go = threading.Event()
+    transcriber.between = lambda run: assert_(go.wait(60))
+    await place.worker()
+    submitter, _ = await place.submitter()
+    with place.submit(submitter, "a.wav", silence(3)) as submitted:
+        found = aiter(submitted)
+        assert (await within(anext(found))).final.text == "second 0"
+        go.set()
+        assert [segment.final.text async for segment in found] == ["second 1", "second 2"]
+
+
+async def test_a_worker_that_dies_leaves_the_recording_to_another_and_nothing_is_told_twice(
+    place: Place, transcriber: Transcriber, mortal: str
+) -> None:
+    go = threading.Event()
+    transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
+    first = await place.worker("w1", mortal)
+    submitter, bus = await place.submitter()
+    with place.submit(submitter, "a.wav", silence(3)) as submitted:
+        found = aiter(submitted)
+        assert (await within(anext(found))).final.text == "second 0"
+        await first.die()
+        await place.worker("w2", mortal)
+        assert [segment.final.text async for segment in found] == ["second 1", "second 2"]
+        assert len((await submitted.result())[1]) == 3
+    go.set()
+    await until(lambda: is_empty(bus))
+
+
+async def test_the_second_of_two_results_is_confirmed_and_left_out(
+    place: Place, transcriber: Transcriber, mortal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "RENEW_S", 60.0)  # the first seems dead, and is not
+    go = threading.Event()
+    transcriber.between = lambda run: assert_(run > 1 or go.wait(60))
+    first, second = await place.worker("w1", mortal), await place.worker("w2", mortal)
+    submitter, bus = await place.submitter()
+    assert await texts(place.submit(submitter, "a.wav", silence(2))) == ["second 0", "second 1"]
+    await until(lambda: first.counts.done + second.counts.done > 0)
+    go.set()
+    await until(lambda: first.counts.running + second.counts.running == 0)
+    await until(lambda: is_empty(bus))
+    assert transcriber.n_runs >= 2
+
+
+async def test_a_recording_that_ends_workers_is_given_up_and_the_others_are_not(
+    place: Place, transcriber: Transcriber, mortal: str
+) -> None:
+    deaths: asyncio.Queue[None] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    over = threading.Event()
+
+    def die(run: int) -> None:
+        if len(transcriber.heard[-1]) == 16_000 * 7:
+            loop.call_soon_threadsafe(deaths.put_nowait, None)
+            over.wait(60)
+
+    transcriber.between = die
+    submitter, bus = await place.submitter()
+    machine = await place.worker("w0", mortal)
+    poison = place.submit(submitter, "poison.wav", silence(7))
+    for i in range(1, 4):
+        await within(deaths.get())
+        await machine.die()
+        machine = await place.worker(f"w{i}", mortal)
+    with pytest.raises(ClusterError, match=r"^poison.wav is given up after 3 tries, of w0, w1, w2: they ended"):
+        await texts(poison)
+    assert await texts(place.submit(submitter, "b.wav", silence(1))) == ["second 0"]
+    over.set()
+    await until(lambda: is_empty(bus))
+
+
+async def test_a_worker_that_cannot_is_no_reason_to_give_up_three_are(place: Place, transcriber: Transcriber) -> None:
+    def fail(run: int) -> None:
+        if run != 3:
+            raise InferenceError("the device is gone")
+
+    transcriber.between = fail
+    await place.worker()
+    submitter, bus = await place.submitter()
+    assert await texts(place.submit(submitter, "a.wav", silence(2))) == ["second 0", "second 1"]
+    with pytest.raises(ClusterError, match=r"3 tries, of w1, w1, w1: the device is gone; expected"):
+        await texts(place.submit(submitter, "b.wav", silence(2)))
+    assert transcriber.n_runs == 6
+    await until(lambda: is_empty(bus))
+
+
+async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, transcriber: Transcriber) -> None:
+    await place.worker()
+    submitter, bus = await place.submitter()
+
+    def broken() -> Iterator[Float32Array]:
+        yield np.zeros(16_000, np.float32)
+        raise AudioFileError("a.wav is not audio")
+
+    with pytest.raises(AudioFileError, match=r"^a.wav is not audio$"):
+        await texts(place.submit(submitter, "a.wav", broken))
+
+    def torn() -> Iterator[Float32Array]:
+        raise OSError("the disk is gone")
+        yield
+
+    with pytest.raises(AudioFileError, match=r"^a.wav cannot be read: the disk is gone"):
+        await texts(place.submit(submitter, "a.wav", torn))
+    transcriber.n_runs = 0
+    for decoding, told in (
+        (DecodingSettings(language="de"), "language is de"),
+        (DecodingSettings(beam_size=9, patience=1.0), "beam_size is 9"),
+        (DecodingSettings(grammar="/etc/passwd"), "grammar names a file"),
+        (DecodingSettings(sample_len=-5), "sample_len is -5"),
+    ):
+        with pytest.raises(ConfigError, match=told):
+            await texts(place.submit(submitter, "a.wav", silence(1), settings=Settings(decoding=decoding)))
+    with pytest.raises(ConfigError, match="beam_size"):
+        await texts(place.submit(submitter, "a.wav", silence(1), options=RecordingOptions(beam_size=9)))
+    assert transcriber.n_runs == 0
+    await until(lambda: is_empty(bus))
+
+
+async def test_the_jobs_of_a_submitter_that_is_gone_are_dropped(place: Place, transcriber: Transcriber) -> None:
+    go = threading.Event()
+    transcriber.between = lambda run: assert_(go.wait(60))
+    worker = await place.worker()
+    submitter, bus = await place.submitter()
+    left = [place.submit(submitter, f"{i}.wav", silence(2)) for i in range(5)]
+    await until(lambda: any(submitted.n_samples for submitted in left))
+    await bus.close()
+    go.set()
+    _, other = await place.submitter("s2")
+    await until(lambda: is_empty(other))
+    assert (worker.counts.running, worker.counts.done, len(transcriber.heard)) == (0, 0, 2)
+
+
+async def test_what_is_closed_is_not_transcribed(place: Place, transcriber: Transcriber) -> None:
+    submitter, bus = await place.submitter()
+    worker = await place.worker(most=0)
+    for _ in range(5):
+        place.submit(submitter, "a.wav", silence(1))
+    place.submit(submitter, "b.wav", silence(1)).close()
+    await until(lambda: holds(bus, 6))
+    await submitter.close()
+    assert await is_empty(bus)
+    assert (worker.task.done(), transcriber.n_runs) == (True, 0)
+
+
+async def test_a_job_that_the_queue_has_lost_is_put_there_again(place: Place, transcriber: Transcriber) -> None:
+    submitter, bus = await place.submitter()
+    await place.worker(most=0)
+    submitted = place.submit(submitter, "a.wav", silence(1))
+    await until(lambda: holds(bus, 1))
+    await bus.jetstream.purge_stream(STREAM)
+    await until(lambda: holds(bus, 1))
+    await bus.jetstream.delete_stream(STREAM)
+    await place.worker("w2")
+    assert await texts(submitted) == ["second 0"]
+
+
+async def test_nats_may_be_started_again(place: Place, transcriber: Transcriber, nats_server: NatsServer) -> None:
+    go = threading.Event()
+    transcriber.between = lambda run: assert_(go.wait(60))
+    worker = await place.worker()
+    submitter, bus = await place.submitter()
+    all = [place.submit(submitter, f"{i}.wav", silence(3)) for i in range(3)]
+    await until(lambda: any(submitted.n_samples for submitted in all))
+    nats_server.kill()
+    await until(lambda: not bus.connected)
+    all.append(place.submit(submitter, "3.wav", silence(3)))
+    go.set()
+    nats_server.start()
+    for submitted in all:
+        assert await texts(submitted) == ["second 0", "second 1", "second 2"]
+    await until(lambda: is_empty(bus))
+    assert worker.counts.done == 4
+
+
+async def test_a_worker_that_stops_lets_go_of_its_recording_and_that_is_no_try(
+    place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(work, "ACK_WAIT_S", 600.0)  # nobody waits until it seems dead
+    go = threading.Event()
+    transcriber.between = lambda run: assert_(run > 5 or go.wait(60))
+    submitter, bus = await place.submitter()
+    machine = await place.worker("w0", identity="slow 1")
+    submitted = place.submit(submitter, "a.wav", silence(2))
+    for i in range(1, 6):
+        await until(lambda i=i: transcriber.n_runs == i and submitted.n_samples > 0)  # type: ignore[misc]
+        await machine.stop()
+        machine = await place.worker(f"w{i}", identity="slow 1")
+    assert await texts(submitted) == ["second 0", "second 1"]
+    go.set()
+    await until(lambda: is_empty(bus))
+
+
+async def test_a_recording_goes_to_a_worker_with_its_model(
+    place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitter, _ = await place.submitter()
+    with pytest.raises(ClusterError, match="no worker is heard"):
+        place.submit(submitter, "a.wav", silence(1))
+    workers = [await place.worker(f"w{i}", identity) for i, identity in enumerate(("a.en 1", "a.en 1", "b.en 2"))]
+    with pytest.raises(UnknownModelError, match=r"'c.en': expected one of a.en, b.en;"):
+        place.submit(submitter, "a.wav", silence(1), model="c.en")
+    for model in ("b.en", "b.en 2", "b.en"):
+        await texts(place.submit(submitter, "a.wav", silence(1), model=model))
+    await until(lambda: workers[2].counts.done == 3)
+    await texts(place.submit(submitter, "a.wav", silence(1)))
+    await until(lambda: workers[0].counts.done + workers[1].counts.done == 1)
+    monkeypatch.setattr(jobs, "NOBODY_S", 0.5)
+    await workers[2].stop()
+    submitted = place.submit(submitter, "a.wav", silence(1), model="b.en")
+    place.machines.remove(workers[2])
+    with pytest.raises(ClusterError, match=r"^a.wav is given up: no worker with the model b.en is heard any more"):
+        await texts(submitted)
+
+
+async def test_what_nobody_understands_is_left_out(
+    place: Place, transcriber: Transcriber, caplog: pytest.LogCaptureFixture
+) -> None:
+    submitter, bus = await place.submitter()
+    queue = jobs.queue_of("nano.en 1")
+    await bus.jetstream.publish(f"{jobs.JOBS}.{queue}.x.1", b"\xc1 nonsense")
+    await place.worker()
+    assert await texts(place.submit(submitter, "a.wav", silence(1))) == ["second 0"]
+    await until(lambda: is_empty(bus))
+    assert "a recording is left out" in caplog.text
+
+
+def assert_(value: object) -> None:
+    assert value
+
+
+async def holds(bus: Bus, n: int) -> bool:
+    return (await bus.jetstream.stream_info(STREAM)).state.messages == n
