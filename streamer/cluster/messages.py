@@ -13,7 +13,8 @@ Positions are absolute samples of a session's audio, at 16 kHz. A session's *epo
 owns it.
 """
 
-from typing import TypeVar
+import functools
+from typing import TypeVar, cast
 
 import msgspec
 import numpy as np
@@ -245,6 +246,7 @@ ToWorker = Open | Release | Audio | Do | Leave
 ToGateway = Told | Move
 
 _encoder = msgspec.msgpack.Encoder()
+_decoder = functools.cache(msgspec.msgpack.Decoder)
 
 
 def encoded(message: Message) -> bytes:
@@ -255,7 +257,7 @@ def encoded(message: Message) -> bytes:
 def decoded(data: bytes, kind: type[_M]) -> _M:
     """Read a message of a type, or of a union of types. Raises ClusterMessageError where it is none."""
     try:
-        return msgspec.msgpack.decode(data, type=kind)
+        return cast(_M, _decoder(kind).decode(data))
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise ClusterMessageError(
             f"a message of {len(data)} bytes is none that this version knows ({str(error)!r:.200}): expected version"

@@ -276,9 +276,11 @@ class Remote:
     def _take_told(self) -> None:
         while self._told and self._filling is None and not self.closed:
             told = self._told[0]
-            if told.epoch > self.epoch and self._opening:
-                return  # the answer that it is the owner is on its way
-            if told.epoch == self.epoch:
+            if self._opening:
+                if told.epoch > self.epoch:
+                    return  # the answer that it is the owner is on its way
+                # The next owner begins behind the numbers that were seen: what it does not know is not heard of.
+            elif told.epoch == self.epoch:
                 if self._number < told.number - told.stored:
                     self._fill(told.number - told.stored)
                     return
