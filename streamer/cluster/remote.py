@@ -372,13 +372,13 @@ class Remote:
     async def _move(self, why: str) -> None:
         cluster, old = self._cluster, self.worker
         try:
+            if why in ("load", "failing", "slow") and not self._another(old, room=True):
+                return
             if await self.is_elsewhere():
                 self.lose()
                 return
             if why == "silent" and cluster.now_s() - self._told_s < SILENT_S:
                 return  # it was NATS that was silent
-            if why in ("load", "failing", "slow") and not self._another(old, room=True):
-                return
             while why == "drain" and not self._another(old) and not cluster.workers.is_lost(old, cluster.now_s()):
                 await asyncio.sleep(RETRY_S)  # nobody loses by that: it still transcribes
             reason = why if why in ("lost", "drain", "load") else "failing"
