@@ -229,6 +229,8 @@ class Remote:
             self.move("lost")
         elif now_s - self._told_s > SILENT_S:
             self.move("silent")
+        elif self.is_silent:
+            pass  # while NATS stores nothing, nobody tells how far he is: to move it would take the longer
         elif now_s - self._advanced_s > STUCK_S and ring.head - self.checkpoint.state.heard > SAMPLE_RATE:
             self.move("slow")
 

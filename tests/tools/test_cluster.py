@@ -58,6 +58,11 @@ def test_a_stretch_is_lost_or_doubled_and_less_is_placement() -> None:
     assert (other.differing, other.well) == (2, True)
 
 
+def test_a_stretch_that_reads_otherwise_is_neither_lost_nor_doubled() -> None:
+    found = judge(ended(heard("once four six oh so many nine ten")), [ended(heard(SAID))], 5.0)
+    assert (found.lost, found.doubled, found.differing) == (0, 0, 8)
+
+
 def test_of_two_undisturbed_runs_the_nearest_counts() -> None:
     other = "one too three four five six seven eight nine ten"
     assert judge(ended(heard(other)), [ended(heard(SAID)), ended(heard(other))], 5.0).differing == 0

@@ -11,7 +11,7 @@ import numpy as np
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Final, Partial
 from tools.benchmarks.processes import free_port
-from tools.cluster.machines import READY_S, Balancer, Machines, accepts, run_until_told, until, variables
+from tools.cluster.machines import READY_S, Balancer, Machines, healthy, run_until_told, until, variables
 from tools.cluster.sessions import Heard, say_all, speeches
 
 PARTS = {"daemon": "d", "worker": "w", "gateway": "g", "nats": "n"}
@@ -27,7 +27,7 @@ async def compare(n: int, speech_s: float, rounds: int, folder: Path | None) -> 
         port = free_port()
         command = (sys.executable, "-m", "streamer", "run", "--input", "none", "--no-captions", "--port", str(port))
         machines.run("d1", command, variables("d1"))
-        await until(lambda: accepts("127.0.0.1", port), READY_S, "the daemon")
+        await until(lambda: healthy(port), READY_S, "the daemon")
         async with Balancer(machines.gateway_ports) as balancer:
             for _ in range(rounds):
                 for system, at in (("daemon", port), ("cluster", balancer.port)):

@@ -26,7 +26,8 @@ from tools.cluster.sessions import Heard, Samples, say_all, speeches
 CUT_S = 6.0
 STOPPED_S = 4.0
 SLOW_S = 6.0
-SLICE_S = 0.1  # of a slow worker's time: four fifths of it are taken away
+SLICE_S = 0.1  # of a slow worker's time
+TAKEN = 0.8  # of each slice
 REFERENCE, UNDISTURBED = "reference", "none"
 
 # What happens to which machine; leaving the block puts it right again.
@@ -61,9 +62,9 @@ async def slow(machines: Machines, name: str) -> AsyncIterator[None]:
     until_s = time.monotonic() + SLOW_S
     while time.monotonic() < until_s:
         machines.all[name].signal(signal.SIGSTOP)
-        await asyncio.sleep(0.8 * SLICE_S)
+        await asyncio.sleep(TAKEN * SLICE_S)
         machines.all[name].signal(signal.SIGCONT)
-        await asyncio.sleep(0.2 * SLICE_S)
+        await asyncio.sleep((1 - TAKEN) * SLICE_S)
     yield
 
 

@@ -85,15 +85,26 @@ def _compare(expected: Sequence[str], said: Sequence[str]) -> tuple[int, int, in
     """Return words lost, doubled and differing otherwise, and the places."""
     lost = doubled = differing = 0
     places = []
-    for tag, i, j, k, m in difflib.SequenceMatcher(None, expected, said, autojunk=False).get_opcodes():
-        if tag == "equal":
-            continue
+    for i, j, k, m in _differences(expected, said):
         missing = (j - i) - (m - k)
         lost += missing if missing >= STRETCH else 0
         doubled += -missing if missing <= -STRETCH else 0
         differing += max(j - i, m - k) if abs(missing) < STRETCH else 0
         places.append(f"{' '.join(expected[i:j])!r} -> {' '.join(said[k:m])!r} behind {' '.join(expected[:i][-3:])!r}")
     return lost, doubled, differing, places
+
+
+def _differences(expected: Sequence[str], said: Sequence[str]) -> list[tuple[int, int, int, int]]:
+    """Return where the words differ, as ranges of both; what chance has alike between two such places divides none."""
+    found: list[tuple[int, int, int, int]] = []
+    for tag, i, j, k, m in difflib.SequenceMatcher(None, expected, said, autojunk=False).get_opcodes():
+        if tag == "equal":
+            continue
+        if found and i - found[-1][1] < STRETCH:
+            first = found.pop()
+            i, k = first[0], first[2]
+        found.append((i, j, k, m))
+    return found
 
 
 def _beyond(silence: tuple[float, float], usual: Sequence[tuple[float, float]]) -> float:

@@ -221,13 +221,6 @@ class Machines:
         return len(peers) == len(SERVERS) - 1 and all(peer.current and not peer.offline for peer in peers)
 
     async def _gateways(self) -> bool:
-        def healthy(port: int) -> bool:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1.0) as answer:
-                    return bool(answer.status == 200)
-            except OSError:  # HTTPError, too
-                return False
-
         return all([await asyncio.to_thread(healthy, port) for port in self.gateway_ports.values()])
 
     async def _workers(self) -> bool:
@@ -290,6 +283,15 @@ def variables(name: str) -> dict[str, str]:
     """Return a machine's environment: nobody's configuration, a name, one thread a model."""
     threads = {f"STREAMER_MODEL_{stage}PROPERTIES": "INFERENCE_NUM_THREADS=1" for stage in ("", "DECODER_")}
     return {"XDG_CONFIG_HOME": os.devnull, "STREAMER_CLUSTER_NAME": name, **threads}
+
+
+def healthy(port: int) -> bool:
+    """Return whether a daemon or gateway is all right."""
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=1.0) as answer:
+            return bool(answer.status == 200)
+    except OSError:  # HTTPError, too
+        return False
 
 
 def accepts(host: str, port: int) -> bool:
