@@ -57,6 +57,7 @@ MAX_ASKED = 4  # workers in a round
 OTHER_MODEL_S = 5.0  # so long a session waits for a worker with its model; then any takes it, behind a gap
 
 STUCK_S = 5.0  # a worker that does not get on with a session for so long is left, where another has room
+QUIET_S = 2.0  # within which a worker tells of each session, where NATS stores
 SILENT_S = 10.0  # and one that says nothing of it: longer than NATS takes to choose a leader, when nothing is stored
 RESEND_S = 2.0  # what has not come to the worker by then is sent again
 
@@ -229,7 +230,7 @@ class Remote:
             self.move("lost")
         elif now_s - self._told_s > SILENT_S:
             self.move("silent")
-        elif self.is_silent:
+        elif now_s - self._told_s > QUIET_S:
             pass  # while NATS stores nothing, nobody tells how far he is: to move it would take the longer
         elif now_s - self._advanced_s > STUCK_S and ring.head - self.checkpoint.state.heard > SAMPLE_RATE:
             self.move("slow")
