@@ -129,7 +129,8 @@ class Open(Message, frozen=True, kw_only=True):
     # The newest that is known of it; of a new session, with an empty state.
     checkpoint: Checkpoint
 
-    # Epoch of its owner, so that it is held against what the log has; 0: not known.
+    # Epoch of its owner, so that it is held against what the log has: where that has a higher one, the request is old,
+    # as of a worker that was stopped, and refused. 0: a new session.
     epoch: int = 0
 
     # Events that follow have numbers above this: clients may have seen partials up to it.

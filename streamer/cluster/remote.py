@@ -251,7 +251,12 @@ class Remote:
             last = await self._cluster.log.last(self.session)
         except ClusterError:
             return False
-        return last is not None and last.record.epoch > self.epoch and last.record.worker not in self._late
+        if last is None or last.record.epoch <= self.epoch:
+            return False
+        if last.record.worker not in self._late:
+            return True
+        self.epoch = last.record.epoch  # it opened it for us, after its time: who follows comes behind that
+        return False
 
     def lose(self) -> None:
         """Leave it to another gateway, and say so to whom is still here."""

@@ -46,6 +46,7 @@ from streamer.errors import (
     ClusterError,
     ClusterMessageError,
     ConfigError,
+    FencedError,
     SessionStateError,
     StoppingError,
     StreamerError,
@@ -257,11 +258,14 @@ class Worker:
         self._n_opening += 1
         try:
             here = None
+            behind, stored = await self._look(request.session)
+            if request.epoch < behind.epoch:
+                raise FencedError("the session was opened elsewhere since: ask with the epoch that its log has")
             if (owned := self._owned.get(request.session)) is not None:  # whoever asked before has heard no answer
                 released = await owned.release()
                 here = released.epoch, released.checkpoint
-            behind, stored = await self._look(request.session)
-            epoch, checkpoint = newest((request.epoch or behind.epoch, offered), stored, here)
+                behind, stored = await self._look(request.session)
+            epoch, checkpoint = newest((request.epoch, offered), stored, here)
             behind = behind._replace(epoch=max(epoch, behind.epoch))
             checkpoint = continued(checkpoint, request.seen)
             owned = Owned(place, request, checkpoint, behind=behind, on_over=self._forget)

@@ -170,7 +170,9 @@ class FakeWorker:
         if last is not None:
             known = last.record
             epoch, number, sequence = known.epoch + 1, known.number, last.sequence
-            newer = (known.epoch, known.checkpoint.seq) > (request.epoch or known.epoch, checkpoint.seq)
+            if request.epoch < known.epoch:
+                return Refused(code=FencedError.code, message="opened elsewhere since")
+            newer = (known.epoch, known.checkpoint.seq) > (request.epoch, checkpoint.seq)
             if newer and known.checkpoint.model == self.model:
                 checkpoint = known.checkpoint
         state = checkpoint.state

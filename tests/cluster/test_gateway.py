@@ -207,6 +207,28 @@ async def test_a_worker_that_was_stopped_and_comes_back_doubles_nothing(places: 
     assert finals(events) == texts_of(samples)
 
 
+async def test_a_worker_that_was_asked_before_it_stopped_steals_nothing_when_it_goes_on(places: Places) -> None:
+    first = await places.worker("w1")
+    streams = await places.gateway()
+    stream = await streams.open(StreamStart())
+    events = events_of(stream)
+    data, samples = speech(16_000)
+    await speak(stream, data[:8000])
+    second = await places.worker("w2")
+    await until(lambda: len(streams.workers()) == 2)
+    second.stopped = True
+    await first.ask_to_move(stream.feed.session, "load")
+    await until(lambda: bool(second._waiting))
+    await speak(stream, data[8000:16_000])
+    await until(lambda: stream.feed.session in first.sessions)
+    await second.go_on()
+    await speak(stream, data[16_000:])
+    await stream.finish()
+    assert finals(events) == texts_of(samples)
+    assert second.sessions == {}
+    assert first.n_fenced == 0
+
+
 @pytest.mark.parametrize("why", ["drain", "load"])
 async def test_a_session_moves_where_its_worker_asks_for_it(places: Places, why: str) -> None:
     await places.worker("w1")

@@ -193,6 +193,22 @@ async def test_a_request_whose_answer_was_lost_may_be_made_again(
             check_promises(gateway.events)
 
 
+async def test_a_request_that_is_older_than_what_the_log_has_takes_nothing(
+    scene: "contextlib.AbstractContextManager[Scene]",
+) -> None:
+    with scene as s:
+        async with s.workers("w1", "w2") as workers:
+            gateway = await s.gateway("s1")
+            await gateway.open("w1")
+            for worker in ("w1", "w2"):  # as one that was stopped when it was asked, and goes on now
+                epoch, gateway.epoch = gateway.epoch, 0
+                refused = await gateway.open(worker)
+                gateway.epoch = epoch
+                assert isinstance(refused, Refused)
+                assert "opened elsewhere since" in refused.message
+            assert [worker.alive.sessions for worker in workers.workers] == [1, 0]
+
+
 async def test_a_worker_that_stops_has_its_sessions_taken_elsewhere(
     scene: "contextlib.AbstractContextManager[Scene]",
 ) -> None:
