@@ -8,6 +8,7 @@ import logging
 import math
 import re
 import threading
+import time
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
@@ -65,6 +66,7 @@ logger = logging.getLogger(__name__)
 
 DRAIN_S = 10.0  # that gateways have to take the sessions of a worker that stops
 GIVE_S = 5.0  # that they have to take one of a worker that has too many, before another is offered
+EXCUSED_S = 3.0  # that a client is waited for behind the last moment in which its gateway was not heard
 OPEN_S = 5.0  # that opening a session may take: after that its gateway has asked another worker
 
 # A turn of the engine that takes longer is of no use for captions: sessions are better off elsewhere.
@@ -358,12 +360,15 @@ class Worker:
         return [self._offered]
 
     def _leave_orphans(self) -> None:
-        """End sessions whose gateway is lost, and for which no other has come."""
-        if not self._place.bus.connected:
-            return
+        """Wait for those whose gateway is not heard, and end sessions for which no other has come in time."""
+        connected = self._place.bus.connected
         gateways = {owned.gateway for owned in self._owned.values()}
-        self._silent_beats = {gateway: self._silent_beats.get(gateway, 0) + 1 for gateway in gateways}
+        self._silent_beats = {
+            gateway: self._silent_beats.get(gateway, 0) + (1 if connected else 0) for gateway in gateways
+        }
         for owned in tuple(self._owned.values()):
+            if not connected or self._silent_beats[owned.gateway] > 1:
+                owned.runner.excused_until_s = time.monotonic() + EXCUSED_S
             if self._silent_beats[owned.gateway] * BEAT_S > LOST_S + self._place.settings.server.resume_s:
                 owned.leave()
 

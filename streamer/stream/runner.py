@@ -141,6 +141,8 @@ class SessionRunner:
         self.settings = settings
         # Whether what comes is not heard, as somebody has asked last.
         self.paused = state is not None and state.paused_from is not None
+        # Until then its sender is waited for, who may have more audio than can reach us.
+        self.excused_until_s = -math.inf
         self._live_from = live_from
         self._max_delay_s = max_delay_s
         self._label = label
@@ -435,7 +437,8 @@ class SessionRunner:
             if self.over:
                 return False
             heard_all = not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._inbox
-            if heard_all and self.kind is not AudioKind.RECORDED:  # a file that is read slowly goes on
+            # A file that is read slowly goes on.
+            if heard_all and self.kind is not AudioKind.RECORDED and now_s >= self.excused_until_s:
                 self._publish(self._session.tick(now_s))
             self._note_change(now_s)
         return more

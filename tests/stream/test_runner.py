@@ -183,6 +183,17 @@ def test_a_client_that_stops_in_mid_speech_gets_its_final_after_a_while() -> Non
     rig.finish()
 
 
+def test_a_client_whose_audio_cannot_come_is_waited_for() -> None:
+    rig = Rig(words_at(0.5, 1.0, 1.5, 2.0, 2.5))
+    rig.speak_until(1.9)
+    rig.runner.excused_until_s = rig.clock() + 5.0
+    rig.wait(4.9, step_s=0.1)
+    assert rig.finals == []
+    rig.speak_until(3.0)
+    rig.finish()
+    assert [word.word for final in rig.finals for word in final.words] == [" w0", " w1", " w2", " w3", " w4"]
+
+
 def test_audio_that_stops_for_an_hour_and_goes_on_is_two_stretches_of_speech_and_nothing_else() -> None:
     rig = Rig(words_at(0.5, 1.0, 2.0, 2.5))
     rig.speak_until(1.6)
