@@ -7,6 +7,7 @@ appends a line of JSON to a file, of which --report prints a table. Ctrl-C ends 
 import argparse
 import asyncio
 import json
+import os
 import random
 import signal
 import time
@@ -183,8 +184,8 @@ async def survive(args: argparse.Namespace) -> None:
             names = [REFERENCE, UNDISTURBED, *(args.fault * args.runs)]
             for i, name in enumerate(names):
                 begin_s = time.monotonic()
-                line = {**await trial.run(name), "run": i, "seed": args.seed, "took_s": 0.0}
-                line["took_s"] = round(time.monotonic() - begin_s, 1)
+                line = {**await trial.run(name), "run": i, "seed": args.seed}
+                line |= {"took_s": round(time.monotonic() - begin_s, 1), "load": round(os.getloadavg()[0], 1)}
                 with args.out.open("a", encoding="utf-8") as out:
                     out.write(json.dumps(line) + "\n")
                 print(_summary(line), flush=True)
