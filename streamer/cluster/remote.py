@@ -56,7 +56,12 @@ RETRY_S = 0.2  # from one round of asking to the next, where nobody takes a sess
 MAX_ASKED = 4  # workers in a round
 OTHER_MODEL_S = 5.0  # so long a session waits for a worker with its model; then any takes it, behind a gap
 
-STUCK_S = 5.0  # a worker that does not get on with a session for so long is left, where another has room
+# A worker is left, where another has room, that is so far behind, and so long gets on at less than this share of the
+# pace of speech.
+SLOW_SAMPLES = 2 * SAMPLE_RATE
+STUCK_S = 5.0
+LEAST_PACE = 0.5
+
 QUIET_S = 2.0  # within which a worker tells of each session, where NATS stores
 SILENT_S = 10.0  # and one that says nothing of it: longer than NATS takes to choose a leader, when nothing is stored
 RESEND_S = 2.0  # what has not come to the worker by then is sent again
@@ -139,6 +144,7 @@ class Remote:
         # When the worker told of the session last, when it had got on, and when anything was sent again.
         self._told_s = self._advanced_s = self._resent_s = cluster.now_s()
         self._progress = (0, 0)
+        self._advanced = 0
         # How far it had audio and commands when it told last, and since when.
         self._came, self._came_s = (0, 0), cluster.now_s()
         # Why it moves or moved, and since when nothing was told; None when it goes on.
@@ -232,7 +238,7 @@ class Remote:
             self.move("silent")
         elif now_s - self._told_s > QUIET_S:
             pass  # while NATS stores nothing, nobody tells how far he is: to move it would take the longer
-        elif now_s - self._advanced_s > STUCK_S and ring.head - self.checkpoint.state.heard > SAMPLE_RATE:
+        elif now_s - self._advanced_s > STUCK_S and ring.head - self._advanced > SLOW_SAMPLES:
             self.move("slow")
 
     def excuse(self, now_s: float) -> None:
@@ -293,8 +299,12 @@ class Remote:
         self._put(told.events)
         self._note(told.checkpoint)
         heard = told.checkpoint.state.heard
+        read = told.checkpoint.state.read
+        keeps_pace = read - self._advanced >= LEAST_PACE * SAMPLE_RATE * (now_s - self._advanced_s)
+        if keeps_pace or self.ring.head - read <= SLOW_SAMPLES:
+            self._advanced, self._advanced_s = read, now_s
         if (told.checkpoint.seq, heard) != self._progress:
-            self._progress, self._advanced_s = (told.checkpoint.seq, heard), now_s
+            self._progress = told.checkpoint.seq, heard
             self._end_stall(now_s)
         elif heard >= self.ring.head - SAMPLE_RATE // 10:
             self._end_stall(now_s)
@@ -490,7 +500,7 @@ class Remote:
         self.logger.debug("opened at %s, with epoch %d", worker, opened.epoch)
         self._late.clear()
         self._told_s = self._advanced_s = self._resent_s = self._cluster.now_s()
-        self._progress = opened.checkpoint.seq, state.heard
+        self._progress, self._advanced = (opened.checkpoint.seq, state.heard), state.read
         self._came, self._came_s = (state.needed_from, opened.checkpoint.command), self._told_s
         if not self._begun:
             self._begun = True

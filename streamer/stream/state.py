@@ -54,6 +54,12 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         """Position up to which audio was heard: what follows is heard anew."""
         return self.passes.heard
 
+    @property
+    def read(self) -> int:
+        """Position up to which it is known what is said."""
+        first = next(iter(self.passes.stretches), None)
+        return self.heard if first is None else max(first.start, first.taken_end)
+
     @classmethod
     def new(cls) -> Self:
         """Return the state of a session that has heard nothing."""

@@ -275,6 +275,7 @@ async def test_a_full_worker_takes_what_went_on_elsewhere_and_has_no_other_place
 
 async def test_a_worker_that_does_not_get_on_is_left(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.cluster.remote.STUCK_S", 0.5)
+    monkeypatch.setattr("streamer.cluster.remote.SLOW_SAMPLES", 8000)
     await places.worker("w1")
     await places.worker("w2")
     stream = await (await places.gateway()).open(StreamStart())
