@@ -5,8 +5,7 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,16 +20,12 @@ from streamer.errors import AudioFileError, ClusterError, ConfigError, Inference
 from streamer.events import Final
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import ClusterSettings, DecodingSettings, Settings
-from streamer.stream.engine import Engine
-from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from tests.cluster.support import NatsServer, bus_on, settings_for, until
+from tests.cluster.support import NatsServer, bus_on, settings_for, until, workplace
 from tests.server.support import within
 
 # How sure the model was.
 SURE: dict[str, Any] = {"no_speech_prob": 0.0, "avg_logprob": 0.0}
-
-IDLE = cast(Engine[EncodedWindow], SimpleNamespace(busy=False))
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +91,7 @@ class Machine:
         self.counts = JobCounts()
         self._bus = bus
         self.task = asyncio.create_task(
-            serve_jobs(bus, Settings(cluster=settings), model, IDLE, worker=name, identity=identity, counts=self.counts)
+            serve_jobs(workplace(bus, Settings(cluster=settings), model, name, identity), self.counts)
         )
         self.alive = WorkerAlive(
             worker=name, version=VERSION, model=identity, load=0.0, capacity=1, sessions=0, room=True

@@ -6,8 +6,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 import soundfile
@@ -23,11 +21,9 @@ from streamer.errors import AudioFileError, BusyError, ConfigError, StoppingErro
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, Settings
-from streamer.stream.engine import Engine
 from streamer.transcribe import transcribe
-from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from tests.cluster.support import bus_on, settings_for
+from tests.cluster.support import bus_on, settings_for, workplace
 from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording
 from tests.server.support import within
 
@@ -39,8 +35,7 @@ Run = Callable[..., Outcome]
 
 async def work(bus: Bus, url: str, model: WhisperModel) -> None:
     settings = Settings(cluster=settings_for(url, max_recordings=2))
-    idle = cast(Engine[EncodedWindow], SimpleNamespace(busy=False))
-    await serve_jobs(bus, settings, model, idle, worker="w", identity="nano.en 1", counts=JobCounts())
+    await serve_jobs(workplace(bus, settings, model, "w", "nano.en 1"), JobCounts())
 
 
 @contextlib.asynccontextmanager
