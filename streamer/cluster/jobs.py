@@ -15,13 +15,12 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from nats import errors
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
@@ -134,6 +133,7 @@ class Answer(Message, frozen=True, kw_only=True):
 
 ToSubmitter = Ask | Heard | Over
 UNWANTED = Answer(wanted=False)
+NOTHING: Float32Array = np.empty(0, dtype=np.float32)
 
 
 async def prepare(bus: Bus, settings: ClusterSettings) -> None:
@@ -174,6 +174,8 @@ class Jobs:
         self._settings = settings
         self._name = uuid.uuid4().hex
         self._n_submitted = 0
+        # Whether NATS refuses jobs, as was said then.
+        self._refused = False
         # Those that are not over, by their numbers, and when each model was heard of last, by the monotonic clock.
         self._jobs: dict[int, Submitted] = {}
         self._heard_s: dict[str, float] = {}
@@ -233,6 +235,11 @@ class Jobs:
         _begin(self._post(submitted), self._others)
         return submitted
 
+    def fail(self, error: StreamerError) -> None:
+        """Give up what is not over."""
+        for submitted in list(self._jobs.values()):
+            submitted.fail(error)
+
     async def close(self) -> None:
         """End, and take out of the queue what is not over."""
         for submitted in list(self._jobs.values()):
@@ -248,7 +255,13 @@ class Jobs:
         """Put a job into the queue; where that fails, it is tried again when all are looked after."""
         submitted.posted_s = time.monotonic()
         with contextlib.suppress(errors.Error, OSError, TimeoutError):
-            await self._bus.jetstream.publish(submitted.subject, submitted.data)
+            try:
+                await self._bus.jetstream.publish(submitted.subject, submitted.data)
+                self._refused = False
+            except APIError as error:
+                if not self._refused:
+                    logger.warning("NATS takes no recordings: %s; expected room for them, trying on", one_line(error))
+                self._refused = True
 
     async def _look_after(self) -> None:
         """Put into the queue what is no longer there, and give up what nobody can do."""
@@ -274,17 +287,17 @@ class Jobs:
                 logger.debug("the queue of recordings cannot be seen: %s", one_line(error))
 
     async def _handle(self, data: bytes, reply: Reply) -> None:
-        request: ToSubmitter = decoded(data, ToSubmitter)  # type: ignore[arg-type]
-        _begin(self._answer(request, reply), self._answers)  # runs do not wait for each other
+        _begin(self._answer(data, reply), self._answers)  # runs do not wait for each other
 
-    async def _answer(self, request: ToSubmitter, reply: Reply) -> None:
-        submitted = self._jobs.get(request.job)
+    async def _answer(self, data: bytes, reply: Reply) -> None:
         try:
+            request: ToSubmitter = decoded(data, ToSubmitter)  # type: ignore[arg-type]
+            submitted = self._jobs.get(request.job)
             answer = await submitted.answer(request) if submitted is not None else UNWANTED
         except ClusterMessageError as error:
             logger.warning("a worker is not answered: %s", error)
-            return
-        await reply(answer)
+        else:
+            await reply(answer)
 
 
 def _begin(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
@@ -346,10 +359,6 @@ class Submitted:
         """Length of the audio, as far as it was read."""
         return self.n_samples / SAMPLE_RATE
 
-    @property
-    def closed(self) -> bool:
-        return self._closed.is_set()
-
     async def result(self) -> tuple[Ready, list[RecordedSegment]]:
         """Return how its session opens, and the segments of the first run that is complete.
 
@@ -373,8 +382,9 @@ class Submitted:
         self.close()
 
     def close(self) -> None:
-        """Nothing more is wanted of it; harmless the second time."""
+        """Nothing more is wanted of it, nor read; harmless the second time."""
         self._closed.set()
+        self._runs.clear()
         self._jobs.pop(self._number, None)
 
     def __enter__(self) -> Self:
@@ -458,39 +468,38 @@ class Submitted:
         return UNWANTED
 
 
-@dataclass
 class _Run:
     """A worker's try at a job, and the recording as it reads it: from the beginning on, as often as it wants to."""
 
-    worker: str
-    read: Callable[[], Iterator[Float32Array]]
-    segments: list[RecordedSegment] = field(default_factory=list)
-    # Held while it reads.
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _reading: int = 0
-    _blocks: Iterator[Float32Array] = field(default_factory=lambda: iter(()))
-    # The block that was given last, its position, and what was read behind it.
-    _position: int = 0
-    _block: Float32Array = field(default_factory=lambda: np.empty(0, dtype=np.float32))
-    _rest: Float32Array = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    def __init__(self, worker: str, read: Callable[[], Iterator[Float32Array]]) -> None:
+        self.worker = worker
+        self.segments: list[RecordedSegment] = []
+        # Held while it reads.
+        self.lock = asyncio.Lock()
+        self._read = read
+        # What is read, and the block that was given last, with its position.
+        self._reading = 0
+        self._blocks: Iterator[Float32Array] = iter(())
+        self._position, self._block = 0, NOTHING
 
     def block(self, reading: int, position: int) -> Float32Array:
         """Return samples from a position on, shape (n,); none at the end. Raises what `read` raises."""
-        if reading != self._reading or position < self._position:
-            self._reading, self._position, self._blocks = reading, 0, self.read()
-            self._rest = self._rest[:0]
-            self._block = self._next()
-        while self._position < position and len(self._block):
-            self._position += len(self._block)
-            self._block = self._next()
-        if self._position != position:
+        if reading != self._reading:
+            self._reading, self._blocks = reading, _in_blocks(self._read())
+            self._position, self._block = 0, NOTHING
+        if position == self._position + len(self._block):
+            self._position, self._block = position, next(self._blocks, NOTHING)
+        elif position != self._position:  # else the last answer was lost
             raise ClusterMessageError(f"audio from sample {position} on is asked for: expected it to be read in order")
         return self._block
 
-    def _next(self) -> Float32Array:
-        parts = [self._rest]
-        while sum(map(len, parts)) < MAX_BLOCK_SAMPLES and (part := next(self._blocks, None)) is not None:
-            parts.append(part)
-        samples = np.concatenate(parts)
-        self._rest = samples[MAX_BLOCK_SAMPLES:]
-        return samples[:MAX_BLOCK_SAMPLES]
+
+def _in_blocks(parts: Iterator[Float32Array]) -> Iterator[Float32Array]:
+    """Yield audio in blocks of MAX_BLOCK_SAMPLES, shape (n,), the last of which is shorter, and may be empty."""
+    rest = NOTHING
+    for part in parts:
+        rest = np.concatenate([rest, part])
+        while len(rest) >= MAX_BLOCK_SAMPLES:
+            yield rest[:MAX_BLOCK_SAMPLES]
+            rest = rest[MAX_BLOCK_SAMPLES:]
+    yield rest

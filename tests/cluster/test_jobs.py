@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from nats.js.api import DiscardPolicy
 
 from streamer.arrays import Float32Array
 from streamer.cluster import jobs, work
@@ -333,6 +334,40 @@ async def test_what_is_closed_is_not_transcribed(place: Place, transcriber: Tran
     await submitter.close()
     assert await is_empty(bus)
     assert (worker.task.done(), transcriber.n_runs) == (True, 0)
+
+
+async def test_a_file_is_left_alone_when_its_recording_is_closed(place: Place, transcriber: Transcriber) -> None:
+    await place.worker()
+    submitter, _ = await place.submitter()
+    reading, left = threading.Event(), threading.Event()
+
+    def read() -> Iterator[Float32Array]:
+        try:
+            while True:
+                yield np.zeros(16_000, np.float32)
+                reading.set()
+        finally:
+            left.set()
+
+    submitted = place.submit(submitter, "a.wav", read)
+    await until(reading.is_set)
+    submitted.close()
+    await until(left.is_set)
+
+
+async def test_a_queue_that_takes_nothing_is_told_of_once(
+    place: Place, transcriber: Transcriber, caplog: pytest.LogCaptureFixture
+) -> None:
+    submitter, bus = await place.submitter()
+    await place.worker()
+    config = (await bus.jetstream.stream_info(STREAM)).config
+    await bus.jetstream.update_stream(config.evolve(max_bytes=1, discard=DiscardPolicy.NEW))
+    submitted = [place.submit(submitter, f"{i}.wav", silence(1)) for i in range(3)]
+    await until(lambda: "NATS takes no recordings: " in caplog.text)
+    await bus.jetstream.update_stream(config.evolve(max_bytes=-1))
+    for each in submitted:
+        assert await texts(each) == ["second 0"]
+    assert caplog.text.count("takes no recordings") == 1
 
 
 async def test_a_job_that_the_queue_has_lost_is_put_there_again(place: Place, transcriber: Transcriber) -> None:
