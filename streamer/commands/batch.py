@@ -132,12 +132,13 @@ class _Batch:
             shown = stack.enter_context(show_files(self.console, {} if seen else {name: sum(self._lengths_s.values())}))
             self._show = shown(name)
             room = asyncio.Semaphore(MAX_WAITING)
+            in_order = next(iter(self.plan.values()))[0].target is None
             tasks: list[asyncio.Task[int]] = []
             try:
                 async with asyncio.TaskGroup() as group:
                     for path in self.lengths:
-                        file = self._file(jobs, identity, path, room, tasks[-1] if tasks else None)
-                        tasks.append(group.create_task(file))
+                        before = tasks[-1:] if in_order else []
+                        tasks.append(group.create_task(self._file(jobs, identity, path, room, before)))
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None  # the first: the others were cancelled
             return [task.result() for task in tasks]
@@ -157,37 +158,32 @@ class _Batch:
             await asyncio.sleep(0.1)
 
     async def _file(
-        self, jobs: Jobs, identity: str, path: Path, room: asyncio.Semaphore, before: asyncio.Task[int] | None
+        self, jobs: Jobs, identity: str, path: Path, room: asyncio.Semaphore, before: list[asyncio.Task[int]]
     ) -> int:
-        """Transcribe one file and return its exit code; what is wrong with it is told.
-
-        Texts for standard output come in the order of the files: each waits until the one `before` is over.
-        """
+        """Transcribe one file and return its exit code; what is wrong is told, behind those `before`."""
         recording = _Recording(path, self.track)
-        in_order = self.plan[path][0].target is None
         async with room:
-            with jobs.submit(
+            submitted = jobs.submit(
                 str(path),
                 recording.read,
                 identity,
                 settings=self.settings,
                 words=self._words,
                 on_progress=lambda done, total: self._progress(path, done / total if total else 0.0),
-            ) as submitted:
+            )
+            try:
                 try:
                     ready, segments = await submitted.result()
-                    if in_order:
-                        submitted.close()  # the worker need not wait for the files before it
-                        await _over(before)
-                    await asyncio.to_thread(self._write, path, ready, segments, recording.truncated)
-                except ConfigError:
-                    raise  # it is the same with all files
-                except StreamerError as error:
-                    if in_order:
-                        await _over(before)
-                    return tell(self.console, error)
                 finally:
-                    self._progress(path, 1.0)
+                    if before:
+                        await asyncio.wait(before)
+                await asyncio.to_thread(self._write, path, ready, segments, recording.truncated)
+            except ConfigError:
+                raise  # it is the same with all files
+            except StreamerError as error:
+                return tell(self.console, error)
+            finally:
+                self._progress(path, 1.0)
         return 0
 
     def _write(
@@ -208,11 +204,6 @@ class _Batch:
     def _progress(self, path: Path, share: float) -> None:
         self._done_s[path] = self._lengths_s[path] * min(1.0, max(0.0, share))
         self._show(round(1000 * sum(self._done_s.values())), round(1000 * sum(self._lengths_s.values())))
-
-
-async def _over(task: asyncio.Task[int] | None) -> None:
-    if task is not None:
-        await asyncio.wait([task])
 
 
 class _Recording:
