@@ -175,7 +175,6 @@ class _Work:
         self._place = server.place
         self._model = model
         self._loop = asyncio.get_running_loop()
-        self._turn = Turn(lambda: server.place.engine.busy)
         self._who: dict[str, Any] = {"job": job.number, "worker": server.place.worker, "run": uuid.uuid4().hex}
         # How often it began to read; samples that there are; segments that were told, and those that were not yet.
         self._n_readings = 0
@@ -210,7 +209,7 @@ class _Work:
 
     def _transcribe(self) -> Over:
         model, job = self._model(), self._job
-        self._turn.begin()
+        self._turn = Turn(lambda: self._place.engine.busy)
         model.call_before(self._wait_turn)
         decoding, speech = self._settings(model)
         language = model.choose_language(decoding.language, decoding.task)

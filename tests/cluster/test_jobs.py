@@ -355,6 +355,18 @@ async def test_a_file_is_left_alone_when_its_recording_is_closed(place: Place, t
     await until(left.is_set)
 
 
+async def test_a_device_that_is_started_again_keeps_a_recording_waiting_and_not_its_worker(
+    place: Place, transcriber: Transcriber, model: WhisperModel
+) -> None:
+    worker = await place.worker()
+    submitter, _ = await place.submitter()
+    with model._lock:  # as `revive` holds it, for minutes
+        submitted = place.submit(submitter, "a.wav", silence(1))
+        await until(lambda: worker.counts.running == 1)
+        assert transcriber.n_runs == 0
+    assert await texts(submitted) == ["second 0"]
+
+
 async def test_a_queue_that_takes_nothing_is_told_of_once(
     place: Place, transcriber: Transcriber, caplog: pytest.LogCaptureFixture
 ) -> None:
