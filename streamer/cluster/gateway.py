@@ -86,7 +86,7 @@ async def run_gateway(settings: Settings) -> int:
             streams = ClusterStreams(settings, bus, log, name)
             streams.on_stall = register_cluster(registry, streams)
             jobs = Jobs(bus, settings.cluster, streams.workers)
-            recordings = ClusterRecordings(jobs, settings.server.max_recordings)
+            recordings = ClusterRecordings(jobs)
             server = Server(
                 settings.server,
                 default_token_file=default_token_path(),

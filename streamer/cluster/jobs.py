@@ -2,7 +2,7 @@
 
 A job is a message of the stream `JOBS`, a work queue: `streamer.jobs.MODEL.SUBMITTER.NUMBER`. All workers with a model
 share a consumer (cluster/work.py). A worker asks the submitter for the audio, block by block, tells it what was found,
-and removes the job when the submitter says so: the text is written, or nobody wants it. A job that nobody renews comes
+and removes the job when the submitter says so: it has all, or nobody wants it. A job that nobody renews comes
 to another worker. The submitter counts: a recording at which MAX_TRIES workers failed or died is given up, so that it
 does not end all the others, too.
 """
@@ -15,19 +15,26 @@ import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Self
 
 import numpy as np
 from nats import errors
 from nats.js.api import RetentionPolicy, StorageType, StreamConfig
-from nats.js.errors import NotFoundError
+from nats.js.errors import APIError, NotFoundError
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus, Reply
-from streamer.cluster.messages import MAX_BLOCK_SAMPLES, PREFIX, VERSION, Message, WorkerAlive, decoded, encoded
-from streamer.cluster.messages import pack_samples as pack
+from streamer.cluster.messages import (
+    MAX_BLOCK_SAMPLES,
+    PREFIX,
+    VERSION,
+    Message,
+    WorkerAlive,
+    decoded,
+    encoded,
+    pack_samples,
+)
 from streamer.errors import (
     AudioFileError,
     ClusterError,
@@ -109,7 +116,7 @@ class Heard(FromWorker, frozen=True, kw_only=True):
 
 
 class Over(FromWorker, frozen=True, kw_only=True):
-    """The run is over; answered when the text is written."""
+    """The run is over."""
 
     # Of all segments, and how the session of a recording opens.
     n_segments: int = 0
@@ -134,6 +141,7 @@ class Answer(Message, frozen=True, kw_only=True):
 
 ToSubmitter = Ask | Heard | Over
 UNWANTED = Answer(wanted=False)
+NOTHING: Float32Array = np.empty(0, dtype=np.float32)
 
 
 async def prepare(bus: Bus, settings: ClusterSettings) -> None:
@@ -174,18 +182,19 @@ class Jobs:
         self._settings = settings
         self._name = uuid.uuid4().hex
         self._n_submitted = 0
+        # Whether NATS refuses jobs, as was said then.
+        self._refused = False
         # Those that are not over, by their numbers, and when each model was heard of last, by the monotonic clock.
         self._jobs: dict[int, Submitted] = {}
         self._heard_s: dict[str, float] = {}
-        # Answers on their way, and all else that goes on; a reference keeps them from being dropped.
-        self._answers: set[asyncio.Task[None]] = set()
-        self._others: set[asyncio.Task[None]] = set()
+        # What goes on; a reference keeps it from being dropped.
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> None:
         """Get ready. Raises ClusterError."""
         await prepare(self._bus, self._settings)
         await self._bus.subscribe(f"{SUBMITTERS}.{self._name}", self._handle)
-        _begin(self._look_after(), self._others)
+        self._begin(self._look_after())
 
     def find(self, model: str) -> str:
         """Return the model that a name means, as WorkerAlive has it; empty: that of most workers.
@@ -230,25 +239,39 @@ class Jobs:
         )
         submitted = Submitted(self._jobs, name, job, identity, read, on_progress)
         self._heard_s[identity] = time.monotonic()
-        _begin(self._post(submitted), self._others)
+        self._begin(self._post(submitted))
         return submitted
+
+    def fail(self, error: StreamerError) -> None:
+        """Give up what is not over."""
+        for submitted in list(self._jobs.values()):
+            submitted.fail(error)
 
     async def close(self) -> None:
         """End, and take out of the queue what is not over."""
         for submitted in list(self._jobs.values()):
             submitted.close()
-        for task in self._others:
+        for task in self._tasks:
             task.cancel()
-        if self._answers:  # workers are told what was written
-            await asyncio.wait(self._answers, timeout=1.0)
         with contextlib.suppress(errors.Error, OSError, TimeoutError):  # workers drop what nobody wants
             await self._bus.jetstream.purge_stream(STREAM, subject=f"{JOBS}.*.{self._name}.*")
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def _post(self, submitted: "Submitted") -> None:
         """Put a job into the queue; where that fails, it is tried again when all are looked after."""
         submitted.posted_s = time.monotonic()
         with contextlib.suppress(errors.Error, OSError, TimeoutError):
-            await self._bus.jetstream.publish(submitted.subject, submitted.data)
+            try:
+                await self._bus.jetstream.publish(submitted.subject, submitted.data)
+                self._refused = False
+            except APIError as error:
+                if not self._refused:
+                    logger.warning("NATS takes no recordings: %s; expected room for them, trying on", one_line(error))
+                self._refused = True
 
     async def _look_after(self) -> None:
         """Put into the queue what is no longer there, and give up what nobody can do."""
@@ -274,23 +297,17 @@ class Jobs:
                 logger.debug("the queue of recordings cannot be seen: %s", one_line(error))
 
     async def _handle(self, data: bytes, reply: Reply) -> None:
-        request: ToSubmitter = decoded(data, ToSubmitter)  # type: ignore[arg-type]
-        _begin(self._answer(request, reply), self._answers)  # runs do not wait for each other
+        self._begin(self._answer(data, reply))  # runs do not wait for each other
 
-    async def _answer(self, request: ToSubmitter, reply: Reply) -> None:
-        submitted = self._jobs.get(request.job)
+    async def _answer(self, data: bytes, reply: Reply) -> None:
         try:
+            request: ToSubmitter = decoded(data, ToSubmitter)  # type: ignore[arg-type]
+            submitted = self._jobs.get(request.job)
             answer = await submitted.answer(request) if submitted is not None else UNWANTED
         except ClusterMessageError as error:
             logger.warning("a worker is not answered: %s", error)
-            return
-        await reply(answer)
-
-
-def _begin(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[None]]) -> None:
-    task = asyncio.get_running_loop().create_task(work)
-    tasks.add(task)
-    task.add_done_callback(tasks.discard)
+        else:
+            await reply(answer)
 
 
 def _given(settings: Settings) -> dict[str, Any]:
@@ -334,7 +351,6 @@ class Submitted:
         self._runs: dict[str, _Run] = {}
         self._last_error = "they ended without a word"
         self._result: asyncio.Future[tuple[Ready, list[RecordedSegment]]] = asyncio.get_running_loop().create_future()
-        self._closed = asyncio.Event()
         # Segments for who reads them as they come, None at the end; of which run the last was, and its end.
         self._found: asyncio.Queue[RecordedSegment | None] = asyncio.Queue()
         self._told_run = ""
@@ -346,15 +362,11 @@ class Submitted:
         """Length of the audio, as far as it was read."""
         return self.n_samples / SAMPLE_RATE
 
-    @property
-    def closed(self) -> bool:
-        return self._closed.is_set()
-
     async def result(self) -> tuple[Ready, list[RecordedSegment]]:
         """Return how its session opens, and the segments of the first run that is complete.
 
-        The worker forgets the job when it is closed: when the text is written. Raises AudioFileError, ConfigError where
-        the model cannot do what the options say, ClusterError where it is given up, and what `read` raises.
+        Raises AudioFileError, ConfigError where the model cannot do what the options say, ClusterError where it is
+        given up, and what `read` raises.
         """
         return await asyncio.shield(self._result)
 
@@ -373,8 +385,8 @@ class Submitted:
         self.close()
 
     def close(self) -> None:
-        """Nothing more is wanted of it; harmless the second time."""
-        self._closed.set()
+        """Nothing more is wanted of it, nor read; harmless the second time."""
+        self._runs.clear()
         self._jobs.pop(self._number, None)
 
     def __enter__(self) -> Self:
@@ -385,14 +397,12 @@ class Submitted:
 
     async def answer(self, request: ToSubmitter) -> Answer:
         """Return what a worker is answered. Raises ClusterMessageError."""
-        run = self._runs.get(request.run)
-        if run is None and len(self._runs) >= MAX_TRIES:
+        if request.run not in self._runs and len(self._runs) >= MAX_TRIES:
             return self._give_up()
-        if run is None:
-            run = self._runs[request.run] = _Run(request.worker, self._read)
+        run = self._runs.setdefault(request.run, _Run(request.worker, self._read))
         if isinstance(request, Ask):
             return await self._audio(run, request)
-        return self._heard(run, request) if isinstance(request, Heard) else await self._over(run, request)
+        return self._heard(run, request) if isinstance(request, Heard) else self._over(run, request)
 
     async def _audio(self, run: "_Run", ask: Ask) -> Answer:
         try:
@@ -402,21 +412,19 @@ class Submitted:
             raise
         except StreamerError as error:
             self.fail(error)
+            return UNWANTED
         except Exception as error:
             logger.exception("reading a recording failed")
             self.fail(AudioFileError(f"{self.name} cannot be read: {one_line(error)}; check the file"))
-        else:
-            scaled = samples * np.float32(32768)
-            wide = not np.array_equal(scaled, np.clip(np.rint(scaled), -32768, 32767))
-            return Answer(wanted=True, data=pack(samples, wide=wide), wide=wide)
-        return UNWANTED
+            return UNWANTED
+        scaled = samples * np.float32(32768)
+        wide = not np.array_equal(scaled, np.clip(np.rint(scaled), -32768, 32767))
+        return Answer(wanted=True, data=pack_samples(samples, wide=wide), wide=wide)
 
     def _heard(self, run: "_Run", heard: Heard) -> Answer:
         n_known = len(run.segments)
         if not 0 <= heard.n_before <= n_known:
-            raise ClusterMessageError(
-                f"segments behind {heard.n_before} are told, of {n_known}: expected none left out"
-            )
+            raise ClusterMessageError(f"segments behind {heard.n_before} of {n_known} are told: expected all of them")
         run.segments[heard.n_before :] = heard.segments  # the same again where the answer was lost
         self.n_samples, self.language, self.work_s = heard.n_samples, heard.language[:20], heard.work_s
         for segment in run.segments[n_known:]:
@@ -427,7 +435,7 @@ class Submitted:
         self._on_progress(heard.position, heard.n_samples)
         return Answer(wanted=True)
 
-    async def _over(self, run: "_Run", over: Over) -> Answer:
+    def _over(self, run: "_Run", over: Over) -> Answer:
         message = one_line(over.message)[:1000]
         if over.code == StoppingError.code:
             del self._runs[over.run]  # that says nothing about the recording
@@ -440,10 +448,9 @@ class Submitted:
             if len(self._runs) >= MAX_TRIES:
                 return self._give_up()
         else:
-            if not self._result.done():
-                self._result.set_result((over.ready, run.segments))
-                self._found.put_nowait(None)
-            await self._closed.wait()
+            self._result.set_result((over.ready, run.segments))
+            self._found.put_nowait(None)
+            self.close()
             return UNWANTED
         return Answer(wanted=True)
 
@@ -458,39 +465,38 @@ class Submitted:
         return UNWANTED
 
 
-@dataclass
 class _Run:
     """A worker's try at a job, and the recording as it reads it: from the beginning on, as often as it wants to."""
 
-    worker: str
-    read: Callable[[], Iterator[Float32Array]]
-    segments: list[RecordedSegment] = field(default_factory=list)
-    # Held while it reads.
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
-    _reading: int = 0
-    _blocks: Iterator[Float32Array] = field(default_factory=lambda: iter(()))
-    # The block that was given last, its position, and what was read behind it.
-    _position: int = 0
-    _block: Float32Array = field(default_factory=lambda: np.empty(0, dtype=np.float32))
-    _rest: Float32Array = field(default_factory=lambda: np.empty(0, dtype=np.float32))
+    def __init__(self, worker: str, read: Callable[[], Iterator[Float32Array]]) -> None:
+        self.worker = worker
+        self.segments: list[RecordedSegment] = []
+        # Held while it reads.
+        self.lock = asyncio.Lock()
+        self._read = read
+        # What is read, and the block that was given last, with its position.
+        self._reading = 0
+        self._blocks: Iterator[Float32Array] = iter(())
+        self._position, self._block = 0, NOTHING
 
     def block(self, reading: int, position: int) -> Float32Array:
         """Return samples from a position on, shape (n,); none at the end. Raises what `read` raises."""
-        if reading != self._reading or position < self._position:
-            self._reading, self._position, self._blocks = reading, 0, self.read()
-            self._rest = self._rest[:0]
-            self._block = self._next()
-        while self._position < position and len(self._block):
-            self._position += len(self._block)
-            self._block = self._next()
-        if self._position != position:
+        if reading != self._reading:
+            self._reading, self._blocks = reading, _in_blocks(self._read())
+            self._position, self._block = 0, NOTHING
+        if position == self._position + len(self._block):
+            self._position, self._block = position, next(self._blocks, NOTHING)
+        elif position != self._position:  # else the last answer was lost
             raise ClusterMessageError(f"audio from sample {position} on is asked for: expected it to be read in order")
         return self._block
 
-    def _next(self) -> Float32Array:
-        parts = [self._rest]
-        while sum(map(len, parts)) < MAX_BLOCK_SAMPLES and (part := next(self._blocks, None)) is not None:
-            parts.append(part)
-        samples = np.concatenate(parts)
-        self._rest = samples[MAX_BLOCK_SAMPLES:]
-        return samples[:MAX_BLOCK_SAMPLES]
+
+def _in_blocks(parts: Iterator[Float32Array]) -> Iterator[Float32Array]:
+    """Yield audio in blocks of MAX_BLOCK_SAMPLES, shape (n,), the last of which is shorter, and may be empty."""
+    rest = NOTHING
+    for part in parts:
+        rest = np.concatenate([rest, part])
+        while len(rest) >= MAX_BLOCK_SAMPLES:
+            yield rest[:MAX_BLOCK_SAMPLES]
+            rest = rest[MAX_BLOCK_SAMPLES:]
+    yield rest

@@ -42,11 +42,11 @@ def find_nats_server() -> Path:
 
 def usual_port() -> int:
     """Return the port that NATS has by custom where it is free on loopback, else 0, which picks one."""
-    with socket.socket() as taken:
-        try:
-            taken.bind(("127.0.0.1", USUAL_PORT))
-        except OSError:
-            return 0
+    try:
+        # As servers bind it: connections of the one before may linger for a minute, which takes nobody's place.
+        socket.create_server(("127.0.0.1", USUAL_PORT)).close()
+    except OSError:
+        return 0
     return USUAL_PORT
 
 

@@ -5,7 +5,7 @@ machines, models and tokens are none. docs/cluster.md has a table of all.
 """
 
 import math
-from collections import Counter, OrderedDict, defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -82,7 +82,7 @@ class _Cluster(Collector):
         # Sums of all machines' counters, which go on rising when a machine leaves.
         self._totals: defaultdict[str, float] = defaultdict(float)
         # What each machine had counted when it was looked up last; who was looked up last stands last.
-        self._before: OrderedDict[str, dict[str, float]] = OrderedDict()
+        self._before: dict[str, dict[str, float]] = {}
 
     def collect(self) -> Iterable[Metric]:
         workers, gateways = self._view.workers(), self._view.gateways()
@@ -92,14 +92,11 @@ class _Cluster(Collector):
             self._add_up(f"gateway {gateway.gateway}", gateway.counters, [f"moves_{reason}" for reason in REASONS])
         needed, capacity = demand(workers)
         streams = sum(max(0, n) for gateway in gateways for n in gateway.sessions.values())
+        ratio = needed / capacity if capacity else 1.0
         for name, text, value in (
             ("demand_sessions", "What sessions need now, in sessions that speak all the time.", needed),
             ("capacity_sessions", "Such sessions that workers keep in real time.", capacity),
-            (
-                "load_ratio",
-                "The first over the second, for an autoscaler; 1 where no worker takes sessions.",
-                needed / capacity if capacity else 1.0,
-            ),
+            ("load_ratio", "The first over the second, for an autoscaler; 1 where no worker takes sessions.", ratio),
             ("sessions", "Sessions at workers.", sum(max(0, worker.sessions) for worker in workers)),
             ("streams", "Clients' streams at gateways.", streams),
             ("recordings", "Recordings at work.", sum(max(0, worker.recordings) for worker in workers)),
@@ -117,20 +114,17 @@ class _Cluster(Collector):
         yield moves
 
     def _add_up(self, machine: str, counters: dict[str, float], names: Iterable[str]) -> None:
-        before = self._before.setdefault(machine, {})
-        self._before.move_to_end(machine)
-        for name in names:
-            value, last = _counted(counters.get(name, 0.0)), before.get(name, 0.0)
+        before = self._before.pop(machine, {})
+        self._before[machine] = {name: _counted(counters.get(name, 0.0)) for name in names}
+        for name, value in self._before[machine].items():
+            last = before.get(name, 0.0)
             self._totals[name] += value - last if value >= last else value  # else it began anew
-            before[name] = value
-        while len(self._before) > MAX_MACHINES:
-            self._before.popitem(last=False)
+        if len(self._before) > MAX_MACHINES:
+            del self._before[next(iter(self._before))]
 
 
 def _state_of(worker: WorkerAlive) -> str:
-    if worker.draining or worker.failing:
-        return "draining" if worker.draining else "failing"
-    return "ready" if worker.room else "full"
+    return "draining" if worker.draining else "failing" if worker.failing else "ready" if worker.room else "full"
 
 
 def _labelled(name: str, text: str, label: str, values: Sequence[str], counts: Counter[str]) -> Metric:

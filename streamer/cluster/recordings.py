@@ -15,18 +15,14 @@ from streamer.protocols.text import OPENAI_MODELS, note_model
 class ClusterRecordings:
     """See `server.interfaces.Recordings`: the models are those of the workers that are alive."""
 
-    def __init__(self, jobs: Jobs, most: int) -> None:
-        """Have at most so many transcribed at once, or wait."""
+    def __init__(self, jobs: Jobs) -> None:
         self._jobs = jobs
-        self._most = most
-        self._open: list[Submitted] = []
         self._stopping = False
 
     def stop(self) -> None:
         """End all of them with StoppingError."""
         self._stopping = True
-        for submitted in self._open:
-            submitted.fail(_stopping())
+        self._jobs.fail(_stopping())
 
     def models(self) -> Sequence[ModelInfo]:
         names = dict.fromkeys(shown(alive.model) for alive in self._jobs.living())
@@ -38,9 +34,6 @@ class ClusterRecordings:
     def open(self, path: Path, options: RecordingOptions, model: str = "") -> Submitted:
         if self._stopping:
             raise _stopping()
-        self._open = [submitted for submitted in self._open if not submitted.closed]
-        if len(self._open) >= self._most:
-            raise BusyError(f"{self._most} recordings wait (server.max_recordings): try again later")
         identity = self._identity(model)
 
         def read() -> Iterator[Float32Array]:
@@ -51,9 +44,7 @@ class ClusterRecordings:
             except AudioFileError as error:
                 raise AudioFileError(str(error).replace(str(path), "the recording")) from None
 
-        submitted = self._jobs.submit("the recording", read, identity, options=options)
-        self._open.append(submitted)
-        return submitted
+        return self._jobs.submit("the recording", read, identity, options=options)
 
     def _identity(self, model: str) -> str:
         """Return a model as workers name it. Raises UnknownModelError, and BusyError where nobody lives."""

@@ -2,11 +2,12 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +17,6 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from streamer.arrays import Float32Array
-from streamer.cluster.bus import Bus
 from streamer.cluster.jobs import (
     JOBS,
     KEEP_S,
@@ -32,7 +32,7 @@ from streamer.cluster.jobs import (
     queue_of,
 )
 from streamer.cluster.messages import decoded, unpack_samples
-from streamer.correct.spelling import Glossary
+from streamer.cluster.owned import Workplace
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
 from streamer.live.recordings import Turn, choose_decoding, recorded_segments
 from streamer.live.sessions import ready_event
@@ -42,8 +42,6 @@ from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import SETTINGS, DecodingSettings, Settings, SpeechSettings
 from streamer.settings.values import checked
-from streamer.stream.engine import Engine
-from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
@@ -66,52 +64,34 @@ class JobCounts:
     done: int = 0
 
 
-async def serve_jobs(
-    bus: Bus,
-    settings: Settings,
-    model: WhisperModel,
-    engine: Engine[EncodedWindow],
-    *,
-    worker: str,
-    identity: str,
-    counts: JobCounts,
-    glossary: Glossary | None = None,
-) -> None:
-    """Transcribe recordings of the queue beside the live sessions, which go first, until cancelled.
-
-    worker, identity : its name, and its model as WorkerAlive has it
-    glossary : for recordings that are decoded as this worker is set
+async def serve_jobs(place: Workplace, counts: JobCounts) -> None:
+    """Transcribe recordings of the queue beside the live sessions of a worker, which go first, until cancelled.
 
     What is at work when it is cancelled goes to another worker at once.
     """
-    most = settings.cluster.max_recordings
-    server = _Server(bus, settings, lambda: engine.busy, worker, identity, counts, glossary)
+    most = place.settings.cluster.max_recordings
+    server = _Server(place, counts)
     executor = ThreadPoolExecutor(max(1, most), thread_name_prefix="recordings")
     try:
-        await asyncio.gather(*(server.run(model, executor) for _ in range(most)))
+        await asyncio.gather(*(server.run(executor) for _ in range(most)))
     finally:
         executor.shutdown(wait=False)
 
 
 @dataclass
 class _Server:
-    """A worker's part in the queue; see `serve_jobs`."""
+    """A worker's part in the queue."""
 
-    bus: Bus
-    settings: Settings
-    is_live_busy: Callable[[], bool]
-    worker: str
-    identity: str
+    place: Workplace
     counts: JobCounts
-    glossary: Glossary | None
 
     # Submitters that did not answer: their other jobs are dropped without patience.
     gone: set[str] = field(default_factory=set)
 
-    async def run(self, model: WhisperModel, executor: ThreadPoolExecutor) -> None:
+    async def run(self, executor: ThreadPoolExecutor) -> None:
         """Do one job after another."""
         queue: JetStreamContext.PullSubscription | None = None
-        twin: WhisperModel | None = None
+        model = functools.cache(self.place.model.twin)  # which may take its time: in the thread of the first recording
         while True:
             try:
                 queue = queue or await self._open()
@@ -127,44 +107,43 @@ class _Server:
                 await asyncio.sleep(RETRY_S)
                 continue
             try:
-                twin = twin or model.twin()
-                await self._do(message, twin, executor)
+                await self._do(message, model, executor)
             except Exception:  # the job comes again
                 logger.exception("a recording could not be begun")
                 await asyncio.sleep(RETRY_S)
 
     async def _open(self) -> JetStreamContext.PullSubscription:
         """Make the consumer of the model, or take it as it is. Raises ClusterError, and what NATS says."""
-        await prepare(self.bus, self.settings.cluster)
-        queue = queue_of(self.identity)
+        bus, identity = self.place.bus, self.place.identity
+        await prepare(bus, self.place.settings.cluster)
+        queue = queue_of(identity)
         consumer = ConsumerConfig(
             durable_name=f"workers-{queue}",
-            description=one_line(self.identity)[:100],
+            description=one_line(identity)[:100],
             filter_subject=f"{JOBS}.{queue}.>",
             ack_policy=AckPolicy.EXPLICIT,
             ack_wait=ACK_WAIT_S,
             max_deliver=-1,  # the submitter counts: who stops lets go of a job, too
             inactive_threshold=KEEP_S,
         )
-        api = self.bus.jetstream
-        await self.bus.patiently(lambda: api.add_consumer(STREAM, consumer), f"the stream {STREAM}")
-        return await api.pull_subscribe_bind(consumer.durable_name, STREAM)
+        await bus.patiently(lambda: bus.jetstream.add_consumer(STREAM, consumer), f"the stream {STREAM}")
+        return await bus.jetstream.pull_subscribe_bind(consumer.durable_name, STREAM)
 
-    async def _do(self, message: Msg, model: WhisperModel, executor: ThreadPoolExecutor) -> None:
+    async def _do(self, message: Msg, model: Callable[[], WhisperModel], executor: ThreadPoolExecutor) -> None:
         try:
             work = _Work(self, decoded(message.data, Job), model)
         except ClusterMessageError as error:
             logger.warning("a recording is left out: %s", error)
-            await message.term()
+            await message.ack()
             return
         renewing = asyncio.create_task(_renew(message))
         self.counts.running += 1
         try:
-            verdict = await asyncio.get_running_loop().run_in_executor(executor, work.run)
+            over = await asyncio.get_running_loop().run_in_executor(executor, work.run)
         except asyncio.CancelledError:
             work.closed = True
             with contextlib.suppress(errors.Error, OSError):
-                await self.bus.publish(work.submitter, work.failed(StoppingError("the worker stops"), retry=True))
+                await self.place.bus.publish(work.submitter, work.failed(StoppingError("the worker stops")))
                 await message.nak()
             raise
         finally:
@@ -172,13 +151,7 @@ class _Server:
             renewing.cancel()
         self.counts.done += work.complete
         with contextlib.suppress(errors.Error, OSError):  # it comes again, and the submitter does not want it
-            match verdict:
-                case "done":
-                    await message.ack()
-                case "gone":
-                    await message.term()
-                case _:
-                    await message.nak(RETRY_S)
+            await (message.ack() if over else message.nak(RETRY_S))
 
 
 async def _renew(message: Msg) -> None:
@@ -191,18 +164,18 @@ async def _renew(message: Msg) -> None:
 class _Work:
     """One run of a job, in a thread."""
 
-    def __init__(self, server: _Server, job: Job, model: WhisperModel) -> None:
+    def __init__(self, server: _Server, job: Job, model: Callable[[], WhisperModel]) -> None:
         # Set where the worker stops; whether all was transcribed.
         self.closed = False
         self.complete = False
         # The submitter's subject.
         self.submitter = f"{SUBMITTERS}.{job.submitter}"
-        self._server = server
+        self._gone = server.gone
         self._job = job
+        self._place = server.place
         self._model = model
         self._loop = asyncio.get_running_loop()
-        self._turn = Turn(server.is_live_busy)
-        self._who: dict[str, Any] = {"job": job.number, "worker": server.worker, "run": uuid.uuid4().hex}
+        self._who: dict[str, Any] = {"job": job.number, "worker": server.place.worker, "run": uuid.uuid4().hex}
         # How often it began to read; samples that there are; segments that were told, and those that were not yet.
         self._n_readings = 0
         self._n_samples = 0
@@ -210,46 +183,43 @@ class _Work:
         self._found: list[RecordedSegment] = []
         self._language = ""
 
-    def run(self) -> str:
-        """Transcribe, and return what becomes of the job: `done`, `gone` (with its submitter) or `again`."""
+    def run(self) -> bool:
+        """Transcribe, and return whether the job is over; else another worker may do it."""
         try:
             self._ask(self._outcome())
-        except _UnwantedError:
-            return "done"
-        except _GoneError:
-            logger.info("a recording is left out: its submitter is gone")
-            return "gone"
-        except (_ClosedError, RuntimeError) as error:  # RuntimeError: the loop is closed
-            logger.debug("a recording is let go of: %s", error)
-        return "again"
+        except _EndError as end:
+            logger.debug("a recording is let go of: %s", end)
+            return end.is_over
+        return False
 
-    def failed(self, error: StreamerError, *, retry: bool) -> Over:
-        return Over(**self._who, code=error.code, message=str(error), retry=retry)
+    def failed(self, error: StreamerError) -> Over:
+        return Over(**self._who, code=error.code, message=str(error), retry=not isinstance(error, UsageError))
 
     def _outcome(self) -> Over:
-        """Transcribe; return how it ended, unless one of the errors below ends it."""
+        """Transcribe; return how it ended, unless _EndError ends it."""
         try:
             return self._transcribe()
         except StreamerError as error:
-            return self.failed(error, retry=not isinstance(error, UsageError))
-        except (_UnwantedError, _GoneError, _ClosedError):
+            return self.failed(error)
+        except _EndError:
             raise
         except Exception:
             logger.exception("transcribing a recording failed")
-            return self.failed(StreamerError("the worker failed: see its log"), retry=True)
+            return self.failed(StreamerError("the worker failed: see its log"))
 
     def _transcribe(self) -> Over:
-        model, job = self._model, self._job
-        self._turn.begin()
+        model, job = self._model(), self._job
+        self._turn = Turn(lambda: self._place.engine.busy)
         model.call_before(self._wait_turn)
-        decoding, speech = self._settings()
+        decoding, speech = self._settings(model)
         language = model.choose_language(decoding.language, decoding.task)
         self._language = language if language != "auto" else ""
+        enrichment = self._place.enrichment
         for segment in recorded_segments(
             model,
             self._read,
             resolve_decoding(decoding, model, speech, words=job.words),
-            self._server.glossary if job.settings is None else None,
+            enrichment.glossary if enrichment is not None and job.settings is None else None,
             on_progress=self._tell,
             on_language=self._tell_language,
         ):
@@ -257,22 +227,23 @@ class _Work:
         self.complete = True
         return Over(**self._who, n_segments=self._n_told, ready=ready_event(model, decoding.language))
 
-    def _settings(self) -> tuple[DecodingSettings, SpeechSettings]:
+    def _settings(self, model: WhisperModel) -> tuple[DecodingSettings, SpeechSettings]:
         """Return how the recording is decoded. Raises ConfigError."""
-        job, own = self._job, self._server.settings
-        if job.settings is None:
-            return choose_decoding(own.decoding, job.options, self._model), own.speech
-        if unknown := [name for name in job.settings if name not in SETTINGS]:
+        given, own = self._job.settings, self._place.settings
+        if given is None:
+            return choose_decoding(own.decoding, self._job.options, model), own.speech
+        if unknown := [name for name in given if name not in SETTINGS]:
             raise ConfigError(f"the worker has no setting {unknown[0]!r:.80}: expected one of the same version")
-        given: dict[str, dict[str, Any]] = {"decoding": {}, "speech": {}}
-        for name, value in job.settings.items():
-            section, _, key = name.partition(".")
-            given.setdefault(section, {})[key] = checked(SETTINGS[name], value, name)
-        settings = Settings(decoding=DecodingSettings(**given["decoding"]), speech=SpeechSettings(**given["speech"]))
-        if settings.decoding.grammar:
+        if given.get("decoding.grammar"):
             raise ConfigError("grammar names a file, which the worker does not have: leave it out")
+        values: dict[str, Any] = {name: checked(SETTINGS[name], value, name) for name, value in given.items()}
+        decoding, speech = (
+            {name.removeprefix(section): value for name, value in values.items() if name.startswith(section)}
+            for section in ("decoding.", "speech.")
+        )
+        settings = Settings(decoding=DecodingSettings(**decoding), speech=SpeechSettings(**speech))
         check_options(settings, streaming=False)
-        check_options_of_model(settings.decoding, self._model)
+        check_options_of_model(settings.decoding, model)
         return settings.decoding, settings.speech
 
     def _read(self) -> Iterator[Float32Array]:
@@ -312,19 +283,22 @@ class _Work:
 
     def _check(self) -> None:
         if self.closed:
-            raise _ClosedError
+            raise _EndError("the worker stops", is_over=False)
 
     def _ask(self, request: ToSubmitter) -> Answer:
-        """Ask the submitter. Raises what ends the run."""
+        """Ask the submitter. Raises _EndError."""
         self._check()  # the loop may have ended with the worker
-        answer = asyncio.run_coroutine_threadsafe(self._request(request), self._loop).result()
+        try:
+            answer = asyncio.run_coroutine_threadsafe(self._request(request), self._loop).result()
+        except (RuntimeError, CancelledError):
+            raise _EndError("the worker has stopped", is_over=False) from None
         if not answer.wanted:
-            raise _UnwantedError
+            raise _EndError("its submitter has all of it, or wants it no more", is_over=True)
         return answer
 
     async def _request(self, request: ToSubmitter) -> Answer:
-        bus, gone, submitter = self._server.bus, self._server.gone, self._job.submitter
-        silent_since_s: float | None = None
+        bus, gone = self._place.bus, self._gone
+        since_s = time.monotonic()
         while True:
             self._check()
             asked_s = time.monotonic()
@@ -333,25 +307,20 @@ class _Work:
             except ClusterError as error:
                 logger.debug("a submitter does not answer: %s", error)
             else:
-                gone.discard(submitter)
+                gone.discard(self.submitter)
                 return answer
             now_s = time.monotonic()
-            silent_since_s = silent_since_s or asked_s
             if not bus.connected:
-                silent_since_s = None  # it is us
-            elif submitter in gone or now_s - silent_since_s > (GONE_S if now_s - asked_s < ASK_S else SILENT_S):
-                gone.add(submitter)
-                raise _GoneError
+                since_s = now_s  # it is us
+            elif self.submitter in gone or now_s - since_s > (GONE_S if now_s - asked_s < ASK_S else SILENT_S):
+                gone.add(self.submitter)
+                raise _EndError("its submitter is gone", is_over=True)
             await asyncio.sleep(0.2)
 
 
-class _UnwantedError(Exception):
-    """The submitter does not want the job any more, or has all of it."""
+class _EndError(Exception):
+    """Ends a run, and says whether the job is over, too; else another worker may do it."""
 
-
-class _GoneError(Exception):
-    """The submitter does not answer."""
-
-
-class _ClosedError(Exception):
-    """The worker stops."""
+    def __init__(self, why: str, *, is_over: bool) -> None:
+        super().__init__(why)
+        self.is_over = is_over

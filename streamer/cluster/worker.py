@@ -177,18 +177,8 @@ class Worker:
         await self._say_alive()
 
     async def _serve_jobs(self) -> None:
-        place = self._place
         try:
-            await serve_jobs(
-                place.bus,
-                place.settings,
-                place.model,
-                place.engine,
-                worker=place.worker,
-                identity=place.identity,
-                counts=self._recordings,
-                glossary=place.enrichment.glossary if place.enrichment is not None else None,
-            )
+            await serve_jobs(self._place, self._recordings)
         except Exception:
             logger.exception("this worker transcribes no recordings any more")
 

@@ -6,7 +6,6 @@ import logging
 import os
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from rich.console import Console
 from streamer.arrays import Float32Array
 from streamer.audio.sources.file import read_audio
 from streamer.cluster.bus import Bus, Reply
-from streamer.cluster.jobs import Jobs, Submitted
+from streamer.cluster.jobs import Jobs
 from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
@@ -109,18 +108,12 @@ class _Batch:
     def __post_init__(self) -> None:
         self._words = needs_words(self.settings, next(iter(self.plan.values())), self.lines)
         self._workers = Workers()
-        # Of each file how long it is, or is taken to be, and the share that is done.
+        # Of each file how long it is, or is taken to be, and how much of that is done.
         known = [length for length in self.lengths.values() if length]
         usual_s = sum(known) / len(known) if known else 1.0
         self._lengths_s = {path: length or usual_s for path, length in self.lengths.items()}
-        self._done = dict.fromkeys(self.lengths, 0.0)
+        self._done_s = dict.fromkeys(self.lengths, 0.0)
         self._show: OnProgress = lambda done, total: None
-        # Texts for standard output come in the order of the files: those that are not over, or stand behind one that is
-        # not; those that are; and what is set when it is a file's turn.
-        self._waiting = deque(self.lengths)
-        self._over: set[Path] = set()
-        self._turns = {path: asyncio.Event() for path in self.lengths}
-        self._turns[self._waiting[0]].set()
 
     async def run(self, model: str) -> list[int]:
         """Return the exit code of each file. Raises what ends all of them."""
@@ -139,9 +132,13 @@ class _Batch:
             shown = stack.enter_context(show_files(self.console, {} if seen else {name: sum(self._lengths_s.values())}))
             self._show = shown(name)
             room = asyncio.Semaphore(MAX_WAITING)
+            in_order = next(iter(self.plan.values()))[0].target is None
+            tasks: list[asyncio.Task[int]] = []
             try:
                 async with asyncio.TaskGroup() as group:
-                    tasks = [group.create_task(self._file(jobs, identity, path, room)) for path in self.lengths]
+                    for path in self.lengths:
+                        before = tasks[-1:] if in_order else []
+                        tasks.append(group.create_task(self._file(jobs, identity, path, room, before)))
             except BaseExceptionGroup as errors:
                 raise errors.exceptions[0] from None  # the first: the others were cancelled
             return [task.result() for task in tasks]
@@ -160,41 +157,33 @@ class _Batch:
                     raise
             await asyncio.sleep(0.1)
 
-    async def _file(self, jobs: Jobs, identity: str, path: Path, room: asyncio.Semaphore) -> int:
-        """Transcribe one file and return its exit code; what is wrong with it is told."""
+    async def _file(
+        self, jobs: Jobs, identity: str, path: Path, room: asyncio.Semaphore, before: list[asyncio.Task[int]]
+    ) -> int:
+        """Transcribe one file and return its exit code; what is wrong is told, behind those `before`."""
         recording = _Recording(path, self.track)
         async with room:
-            with jobs.submit(
+            submitted = jobs.submit(
                 str(path),
                 recording.read,
                 identity,
                 settings=self.settings,
                 words=self._words,
                 on_progress=lambda done, total: self._progress(path, done / total if total else 0.0),
-            ) as submitted:
+            )
+            try:
                 try:
-                    return await self._outcome(path, submitted, recording)
-                except ConfigError:
-                    raise  # it is the same with all files
-                except StreamerError as error:
-                    return tell(self.console, error)
+                    ready, segments = await submitted.result()
                 finally:
-                    self._progress(path, 1.0)
-                    self._end(path)
-
-    def _end(self, path: Path) -> None:
-        self._over.add(path)
-        while self._waiting and self._waiting[0] in self._over:
-            self._waiting.popleft()
-        if self._waiting:
-            self._turns[self._waiting[0]].set()
-
-    async def _outcome(self, path: Path, submitted: Submitted, recording: "_Recording") -> int:
-        ready, segments = await submitted.result()
-        if any(text.target is None for text in self.plan[path]):
-            submitted.close()  # the worker need not wait for the files before it
-            await self._turns[path].wait()
-        await asyncio.to_thread(self._write, path, ready, segments, recording.truncated)
+                    if before:
+                        await asyncio.wait(before)
+                await asyncio.to_thread(self._write, path, ready, segments, recording.truncated)
+            except ConfigError:
+                raise  # it is the same with all files
+            except StreamerError as error:
+                return tell(self.console, error)
+            finally:
+                self._progress(path, 1.0)
         return 0
 
     def _write(
@@ -213,9 +202,8 @@ class _Batch:
                 raise truncated
 
     def _progress(self, path: Path, share: float) -> None:
-        self._done[path] = min(1.0, max(0.0, share))
-        done_s = sum(length_s * self._done[each] for each, length_s in self._lengths_s.items())
-        self._show(round(1000 * done_s), round(1000 * sum(self._lengths_s.values())))
+        self._done_s[path] = self._lengths_s[path] * min(1.0, max(0.0, share))
+        self._show(round(1000 * sum(self._done_s.values())), round(1000 * sum(self._lengths_s.values())))
 
 
 class _Recording:

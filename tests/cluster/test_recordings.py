@@ -6,8 +6,6 @@ import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import cast
 
 import pytest
 import soundfile
@@ -19,15 +17,13 @@ from streamer.cluster.messages import ALIVE_WORKERS, BEAT_S, VERSION, WorkerAliv
 from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.commands import batch
-from streamer.errors import AudioFileError, BusyError, ConfigError, StoppingError, UnknownModelError
+from streamer.errors import AudioFileError, ConfigError, StoppingError, UnknownModelError
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, Settings
-from streamer.stream.engine import Engine
 from streamer.transcribe import transcribe
-from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
-from tests.cluster.support import bus_on, settings_for
+from tests.cluster.support import bus_on, settings_for, workplace
 from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording
 from tests.server.support import within
 
@@ -39,18 +35,17 @@ Run = Callable[..., Outcome]
 
 async def work(bus: Bus, url: str, model: WhisperModel) -> None:
     settings = Settings(cluster=settings_for(url, max_recordings=2))
-    idle = cast(Engine[EncodedWindow], SimpleNamespace(busy=False))
-    await serve_jobs(bus, settings, model, idle, worker="w", identity="nano.en 1", counts=JobCounts())
+    await serve_jobs(workplace(bus, settings, model, "w", "nano.en 1"), JobCounts())
 
 
 @contextlib.asynccontextmanager
-async def gateway(url: str, model: WhisperModel, most: int = 3) -> AsyncIterator[ClusterRecordings]:
+async def gateway(url: str, model: WhisperModel) -> AsyncIterator[ClusterRecordings]:
     async with bus_on(url, name="g") as bus, bus_on(url, name="w") as theirs:
         jobs = Jobs(bus, settings_for(url), lambda: [ALIVE])
         await jobs.start()
         worker = asyncio.create_task(work(theirs, url, model))
         try:
-            yield ClusterRecordings(jobs, most)
+            yield ClusterRecordings(jobs)
         finally:
             await jobs.close()
             worker.cancel()
@@ -93,7 +88,7 @@ async def test_an_upload_that_cannot_be_transcribed_is_refused_in_the_daemons_wo
 ) -> None:
     noise = tmp_path / "upload"
     noise.write_bytes(b"no audio")
-    async with gateway(nats, model, most=2) as recordings:
+    async with gateway(nats, model) as recordings:
         with (
             recordings.open(noise, ENGLISH) as job,
             pytest.raises(AudioFileError, match=r"^the recording is not audio"),
@@ -107,8 +102,6 @@ async def test_an_upload_that_cannot_be_transcribed_is_refused_in_the_daemons_wo
         with pytest.raises(UnknownModelError, match=r"expected one of nano\.en"):
             recordings.open(noise, ENGLISH, "base.en")
         with recordings.open(sentences[0], ENGLISH), recordings.open(sentences[1], ENGLISH) as second:
-            with pytest.raises(BusyError, match="max_recordings"):
-                recordings.open(noise, ENGLISH)
             recordings.stop()
             with pytest.raises(StoppingError):
                 await within(collect(second))
