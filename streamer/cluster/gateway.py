@@ -184,11 +184,11 @@ class ClusterStreams:
         """
         if start.keep:
             raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
+        await self._settle()
         self._check_share(tenant)
-        spare = self._places.spare()
+        spare = self._spare()
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
-        await self._settle()
         checkpoint = Checkpoint(version=VERSION, model="", start=start, seq=0, command=0, state=SessionState.new())
         remote = self._add(EventLog(name, self._settings.server.history_events), checkpoint, tenant)
         await self._unless_left(remote, remote.open())
@@ -224,7 +224,7 @@ class ClusterStreams:
             raise BusyError(f"the session's log cannot be read for now: {error}") from None
         if last is None:
             raise unknown
-        spare = self._places.spare()
+        spare = self._spare()
         feed = EventLog(session, self._settings.server.history_events)
         remote = self._add(feed, last.record.checkpoint, tenant, epoch=last.record.epoch)
         await self._unless_left(remote, self._fetch(remote, last.record.worker, after, begin_s))
@@ -250,6 +250,9 @@ class ClusterStreams:
         await remote.take_up(since_s, RESUME_S)
         if remote.closed:
             raise BusyError("another client has come back to the session: try again in a moment")
+
+    def _spare(self) -> str | None:
+        return self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
 
     def _check_share(self, tenant: str) -> None:
         """Raise BusyError where a token has all the streams that it may have, in the whole cluster."""
@@ -323,7 +326,6 @@ class ClusterStreams:
         remote = self._remotes.get(message.session)
         if remote is None:
             if message.session in self._left and isinstance(message, Told):
-                del self._left[message.session]
                 leaving = asyncio.create_task(self._leave(message))
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)

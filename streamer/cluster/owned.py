@@ -226,7 +226,7 @@ class Owned:
     def _go_on(self) -> None:
         """Hand what waits to the session, in order, as far as there is room for it."""
         runner = self.runner
-        while self._waiting and not self.over:
+        while self._waiting and not runner.over:
             item = self._waiting[0]
             if isinstance(item, Do):
                 self._waiting.popleft()
@@ -239,7 +239,7 @@ class Owned:
             if len(rest):
                 self._waiting.appendleft(rest)
             runner.write(piece)
-        if not self.at_work and not self.over and runner.restored:
+        if not self.at_work and not runner.over and runner.restored:
             self.at_work = True
             self._place.engine.add(runner)
 

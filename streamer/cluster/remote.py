@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
 from streamer.cluster.kept import Kept
-from streamer.cluster.log import SessionLog, Stored, UnreadableRecordError
+from streamer.cluster.log import SessionLog, UnreadableRecordError
 from streamer.cluster.messages import (
     VERSION,
     WORKERS,
@@ -171,6 +172,8 @@ class Remote:
         self._do("clear")
 
     def end(self) -> None:
+        # A worker waits for all that was heard before: what the client does not send again is silence.
+        self.ring.write(np.zeros(max(0, self._heard_before - self.ring.head), np.float32))
         self._do("end")
 
     def change(self, options: SessionOptions) -> None:
@@ -330,8 +333,7 @@ class Remote:
 
         async def fill() -> None:
             try:
-                while not await self._read_log():
-                    await asyncio.sleep(RETRY_S)
+                await self.catch_up(self.feed.last_seq)
             finally:
                 self._filling = None
             self._number = max(self._number, number)  # what is not there any more cannot be waited for
@@ -340,8 +342,8 @@ class Remote:
         if self._filling is None:
             self._filling = asyncio.create_task(fill())
 
-    async def _read_log(self, seq: int = 0) -> bool:
-        """Take in the records that are not known, of events behind a number; return whether all could be read."""
+    async def _read_log(self, seq: int) -> bool:
+        """Take in the records that tell of events behind a number; return whether all could be read."""
         try:
             records = await self._cluster.log.read(self.session, after=self._sequence, seq=seq)
         except UnreadableRecordError as error:
@@ -351,19 +353,13 @@ class Remote:
         except ClusterError as error:
             self.logger.debug("the log cannot be read for now: %s", one_line(error))
             return False
-        for stored in records:
-            self.take_record(stored)
-        return True
-
-    def take_record(self, stored: Stored) -> None:
-        """Take in a record from the log."""
-        record = stored.record
-        self._sequence = max(self._sequence, stored.sequence)
-        if record.number > self._number:
-            self._number = record.number
+        for record, sequence in records:
+            self._sequence = max(self._sequence, sequence)
+            self._number = max(self._number, record.number)
             self._put(record.events)
-        if record.epoch == self.epoch:
-            self._note(record.checkpoint)
+            if record.epoch == self.epoch:
+                self._note(record.checkpoint)
+        return True
 
     # How it moves.
 
@@ -387,7 +383,7 @@ class Remote:
             cluster.on_move(reason)
             await self._find_owner(old)
             if self.worker:
-                self.logger.info("the session moved from %s to %s (%s)", old, self.worker, why)
+                self.logger.info("the session moved from %s to %s (%s)", old, self.worker, reason)
         except Exception:
             self.logger.exception("a session could not be moved: it is tried again")
             self.worker = old
@@ -459,9 +455,11 @@ class Remote:
                     self._own(worker, answer)
                     return None
                 refusal = answer if isinstance(answer, Refused) else Refused(code="", message="it says something else")
+                if refusal.code == ClusterError.code:  # what it has tried to store may come to be stored
+                    self._late.add(worker)
                 reason = _ERRORS.get(refusal.code, BusyError)(f"{one_line(refusal.message):.500}")
                 if refusal.code == UnknownSessionError.code and self.epoch:
-                    await self._read_log()
+                    await self._read_log(self.feed.last_seq)
                     if self.feed.closed:  # it ended before its worker was lost
                         return None
                 if refusal.code in _FINAL and not self.epoch:
@@ -530,7 +528,7 @@ class Remote:
         return Kept(self.session, wide=not exact, position=checkpoint.state.needed_from, command=checkpoint.command)
 
     def _do(self, what: str, **more: object) -> None:
-        if what != "end" and self.ring.head < self._heard_before:
+        if what != "report" and self.ring.head < self._heard_before:
             return  # it took effect where the session was before
         self.ring.put(Do(session=self.session, epoch=0, position=0, command=0, what=what, **more))  # type: ignore[arg-type]
         self._wake.set()
