@@ -186,7 +186,7 @@ class ClusterStreams:
             raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
         await self._settle()
         self._check_share(tenant)
-        spare = self._spare()
+        spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
         checkpoint = Checkpoint(version=VERSION, model="", start=start, seq=0, command=0, state=SessionState.new())
@@ -224,7 +224,7 @@ class ClusterStreams:
             raise BusyError(f"the session's log cannot be read for now: {error}") from None
         if last is None:
             raise unknown
-        spare = self._spare()
+        spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         feed = EventLog(session, self._settings.server.history_events)
         remote = self._add(feed, last.record.checkpoint, tenant, epoch=last.record.epoch)
         await self._unless_left(remote, self._fetch(remote, last.record.worker, after, begin_s))
@@ -250,9 +250,6 @@ class ClusterStreams:
         await remote.take_up(since_s, RESUME_S)
         if remote.closed:
             raise BusyError("another client has come back to the session: try again in a moment")
-
-    def _spare(self) -> str | None:
-        return self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
 
     def _check_share(self, tenant: str) -> None:
         """Raise BusyError where a token has all the streams that it may have, in the whole cluster."""

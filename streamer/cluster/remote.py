@@ -103,12 +103,11 @@ class Remote:
         checkpoint: Checkpoint,
         *,
         epoch: int = 0,
-        number: int = 0,
         on_lost: Callable[[], None],
     ) -> None:
         """Make a session that is at no worker yet; its events come in `feed`.
 
-        epoch, number : of its newest record, where it is not new
+        epoch : of its newest record, where it is not new
         on_lost : called when it goes on at another gateway
         """
         self._cluster = cluster
@@ -124,7 +123,9 @@ class Remote:
         # The owner, empty while there is none; its epoch, and number of the newest record that is known.
         self.worker = ""
         self.epoch = epoch
-        self._number, self._sequence = number, 0
+        self._number = 0
+        # Records up to this sequence of the log are not read again: one of them cannot be.
+        self._unreadable = 0
         # Up to where what comes was heard before: commands there have taken effect, and audio before `ring.first` is
         # there to warm the resampler.
         self._heard_before = 0
@@ -283,7 +284,7 @@ class Remote:
                 # The next owner begins behind the numbers that were seen: what it does not know is not heard of.
             elif told.epoch == self.epoch:
                 if self._number < told.number - told.stored:
-                    self._fill(told.number - told.stored)
+                    self._filling = asyncio.create_task(self._fill(told.number - told.stored))
                     return
                 self._heed(told)
             self._told.popleft()
@@ -328,33 +329,27 @@ class Remote:
         if checkpoint.command >= self._set:
             self.on_options(checkpoint.start)
 
-    def _fill(self, number: int) -> None:
+    async def _fill(self, number: int) -> None:
         """Read from the log what was not heard of, up to a record's number at least; then take what waits."""
-
-        async def fill() -> None:
-            try:
-                await self.catch_up(self.feed.last_seq)
-            finally:
-                self._filling = None
-            self._number = max(self._number, number)  # what is not there any more cannot be waited for
-            self._take_told()
-
-        if self._filling is None:
-            self._filling = asyncio.create_task(fill())
+        try:
+            await self.catch_up(self.feed.last_seq)
+        finally:
+            self._filling = None
+        self._number = max(self._number, number)  # what is not there any more cannot be waited for
+        self._take_told()
 
     async def _read_log(self, seq: int) -> bool:
         """Take in the records that tell of events behind a number; return whether all could be read."""
         try:
-            records = await self._cluster.log.read(self.session, after=self._sequence, seq=seq)
+            records = await self._cluster.log.read(self.session, after=self._unreadable, seq=seq)
         except UnreadableRecordError as error:
             self.logger.warning("a record of the session is left out: %s", one_line(error))
-            self._sequence = max(self._sequence, error.sequence)
+            self._unreadable = max(self._unreadable, error.sequence)
             return False
         except ClusterError as error:
             self.logger.debug("the log cannot be read for now: %s", one_line(error))
             return False
-        for record, sequence in records:
-            self._sequence = max(self._sequence, sequence)
+        for record, _ in records:
             self._number = max(self._number, record.number)
             self._put(record.events)
             if record.epoch == self.epoch:
@@ -496,9 +491,10 @@ class Remote:
             self.logger.error("a worker wants audio again that is not kept any more")
         self.ring.release(state.needed_from, state.heard, opened.checkpoint.command)
         self.ring.rewind(*self._came)
-        if self._number < opened.number - 1:
-            self._fill(opened.number)
-        self._number = max(self._number, opened.number) if self._filling is None else self._number
+        if self._filling is None and self._number < opened.number - 1:
+            self._filling = asyncio.create_task(self._fill(opened.number))
+        elif self._filling is None:
+            self._number = max(self._number, opened.number)
         self._wake.set()
         asyncio.get_running_loop().call_soon(self._take_told)
 
