@@ -677,3 +677,28 @@ async def test_what_a_former_owner_still_says_keeps_no_session_open(places: Plac
     await asyncio.sleep(0.2)
     await worker.go_on()
     await until(lambda: worker.left == [name])
+
+
+async def test_who_is_told_to_try_again_finds_the_session(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.cluster.gateway.RESUME_S", 0.3)
+    worker = await places.worker("w1")
+    g1 = await places.gateway("g1")
+    g2 = await places.gateway("g2", ServerSettings(resume_s=2.0))
+    stream = await g1.open(StreamStart())
+    data, _ = speech(8000)
+    await speak(stream, data)
+    await heard(stream, 8000)
+    await g1.close()
+    name, open_there = stream.feed.session, worker._open
+
+    async def late(request: Open) -> Message:
+        await asyncio.sleep(0.6)
+        return await open_there(request)
+
+    monkeypatch.setattr(worker, "_open", late)
+    with pytest.raises(BusyError):
+        await g2.resume(name, after=stream.feed.last_seq)
+    await until(lambda: name in worker.sessions)
+    await asyncio.sleep(0.6)  # it has told of the session
+    assert worker.left == []
+    await until(lambda: worker.left == [name])  # nobody has come
