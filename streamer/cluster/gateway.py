@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import secrets
 import time
 from collections import Counter, OrderedDict
@@ -145,8 +146,8 @@ class ClusterStreams:
         # Sessions that are open or being opened, by name, and the names of their clients' tokens.
         self._remotes: dict[str, Remote] = {}
         self._tenants: dict[str, str] = {}
-        # Sessions that nobody wants any more, the newest last.
-        self._left: OrderedDict[str, None] = OrderedDict()
+        # Sessions that nobody wants any more, the newest last, and from when on.
+        self._left: OrderedDict[str, float] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
         # Other gateways, and when they were heard.
         self._gateways: dict[str, tuple[GatewayAlive, float]] = {}
@@ -184,11 +185,11 @@ class ClusterStreams:
         """
         if start.keep:
             raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
+        await self._settle()
         self._check_share(tenant)
-        spare = self._places.spare()
+        spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
-        await self._settle()
         checkpoint = Checkpoint(version=VERSION, model="", start=start, seq=0, command=0, state=SessionState.new())
         remote = self._add(EventLog(name, self._settings.server.history_events), checkpoint, tenant)
         await self._unless_left(remote, remote.open())
@@ -224,10 +225,12 @@ class ClusterStreams:
             raise BusyError(f"the session's log cannot be read for now: {error}") from None
         if last is None:
             raise unknown
-        spare = self._places.spare()
+        spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         feed = EventLog(session, self._settings.server.history_events)
         remote = self._add(feed, last.record.checkpoint, tenant, epoch=last.record.epoch)
-        await self._unless_left(remote, self._fetch(remote, last.record.worker, after, begin_s))
+        # Who is told to try again comes back to it: until then it goes on, where a worker has taken it too late.
+        fetching = self._fetch(remote, last.record.worker, after, begin_s)
+        await self._unless_left(remote, fetching, keep_s=self._settings.server.resume_s)
         if spare is not None:
             self._places.give_up(spare)
         checkpoint = remote.checkpoint
@@ -292,22 +295,22 @@ class ClusterStreams:
         self._places.add(name, stream)
         return stream
 
-    async def _unless_left(self, remote: Remote, opening: Coroutine[None, None, None]) -> None:
-        """Open a session; where nobody waits for it any more, or nobody has it, it is given up."""
+    async def _unless_left(self, remote: Remote, opening: Coroutine[None, None, None], *, keep_s: float = 0.0) -> None:
+        """Open a session; where nobody waits for it any more, or nobody has it, it is given up after `keep_s`."""
         try:
             await opening
         except BaseException:
-            remote.close(leave=True)
-            self._forget(remote.session, remote)
+            remote.close(leave=not keep_s)
+            self._forget(remote.session, remote, keep_s)
             raise
 
-    def _forget(self, name: str, remote: Remote) -> None:
+    def _forget(self, name: str, remote: Remote, keep_s: float = 0.0) -> None:
         if self._remotes.get(name) is not remote:
             return
         del self._remotes[name]
         self._tenants.pop(name, None)
         self._places.remove(name)
-        self._left[name] = None
+        self._left[name] = self._cluster.now_s() + keep_s
         if len(self._left) > MAX_LEFT:
             self._left.popitem(last=False)
 
@@ -322,8 +325,8 @@ class ClusterStreams:
         message: ToGateway = decoded(data, ToGateway)  # type: ignore[arg-type]
         remote = self._remotes.get(message.session)
         if remote is None:
-            if message.session in self._left and isinstance(message, Told):
-                del self._left[message.session]
+            left_s = self._left.get(message.session, math.inf)
+            if left_s <= self._cluster.now_s() and isinstance(message, Told):
                 leaving = asyncio.create_task(self._leave(message))
                 self._leaving.add(leaving)
                 leaving.add_done_callback(self._leaving.discard)

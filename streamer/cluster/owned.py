@@ -14,8 +14,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-import msgspec
-
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
@@ -168,7 +166,10 @@ class Owned:
             if is_next and message.position + len(samples) <= self.head:
                 return
             item = samples[max(0, self.head - message.position) :]
-            is_next &= sum(len(each) for each in self._waiting if not isinstance(each, Do)) <= self._capacity
+            is_next &= (
+                sum(len(each) for each in self._waiting if not isinstance(each, Do))
+                <= self.runner.ring.capacity_samples
+            )
         else:
             if message.command <= self._command:
                 return
@@ -219,14 +220,10 @@ class Owned:
         self._news.set()
         self._on_over(self)
 
-    @property
-    def _capacity(self) -> int:
-        return self.runner.ring.capacity_samples
-
     def _go_on(self) -> None:
         """Hand what waits to the session, in order, as far as there is room for it."""
         runner = self.runner
-        while self._waiting and not self.over:
+        while self._waiting and not runner.over:
             item = self._waiting[0]
             if isinstance(item, Do):
                 self._waiting.popleft()
@@ -239,7 +236,7 @@ class Owned:
             if len(rest):
                 self._waiting.appendleft(rest)
             runner.write(piece)
-        if not self.at_work and not self.over and runner.restored:
+        if not self.at_work and not runner.over and runner.restored:
             self.at_work = True
             self._place.engine.add(runner)
 
@@ -380,13 +377,9 @@ class _Journal:
 
 def newest(*candidates: tuple[int, Checkpoint] | None) -> tuple[int, Checkpoint]:
     """Return the newest of checkpoints, each with the epoch that it is of."""
-    known = [candidate for candidate in candidates if candidate is not None]
-    return max(known, key=lambda each: (each[0], each[1].seq, each[1].state.heard, each[1].state.mark))
-
-
-def continued(checkpoint: Checkpoint, seen: int) -> Checkpoint:
-    """Return a checkpoint as the next owner takes it: events that follow have numbers above `seen`, too."""
-    return msgspec.structs.replace(checkpoint, seq=max(checkpoint.seq, seen), command=checkpoint.state.mark)
+    return max(
+        filter(None, candidates), key=lambda each: (each[0], each[1].seq, each[1].state.heard, each[1].state.mark)
+    )
 
 
 def _check_state(state: SessionState, settings: Settings, model: WhisperModel) -> None:

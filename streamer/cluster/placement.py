@@ -32,8 +32,8 @@ class _Known:
     n_placed: int = 0
 
     @property
-    def load(self) -> float:
-        return load_with(self.alive, self.n_placed)
+    def room(self) -> bool:
+        return has_room(self.alive, self.n_placed)
 
 
 class Workers:
@@ -74,7 +74,7 @@ class Workers:
     def another(self, now_s: float, *, model: str, than: str, room: bool) -> bool:
         """Whether a worker with a model, other than one, could take a session; with `room`, in real time."""
         return any(
-            _can_take(known, model) and (not room or has_room(known.alive, known.n_placed))
+            _can_take(known.alive, model) and (not room or known.room)
             for worker, known in self._known.items()
             if worker != than and not self.is_lost(worker, now_s)
         )
@@ -94,24 +94,19 @@ class Workers:
         """
         able = [
             known
-            for worker in sorted(self._known)
-            if not self.is_lost(worker, now_s)
-            and worker not in avoid
-            and _can_take(known := self._known[worker], model)
+            for worker, known in sorted(self._known.items())
+            if not self.is_lost(worker, now_s) and worker not in avoid and _can_take(known.alive, model)
         ]
-        able.sort(key=lambda known: (not has_room(known.alive, known.n_placed), known.load, self._chance.random()))
-        with_room = [known for known in able if has_room(known.alive, known.n_placed)]
-        if len(with_room) > 2:  # else the best of all is the best of two
-            first = with_room[min(self._chance.sample(range(len(with_room)), 2))]
-            able.remove(first)
-            able.insert(0, first)
+        able.sort(key=lambda known: (not known.room, load_with(known.alive, known.n_placed), self._chance.random()))
+        n_with_room = sum(known.room for known in able)
+        if n_with_room > 2:  # else the best of all is the best of two
+            able.insert(0, able.pop(min(self._chance.sample(range(n_with_room), 2))))
         if able:
             able[0].n_placed += 1
         return [known.alive.worker for known in able]
 
 
-def _can_take(known: _Known, model: str | None) -> bool:
-    alive = known.alive
+def _can_take(alive: WorkerAlive, model: str | None) -> bool:
     return not alive.draining and not alive.failing and model in (None, alive.model)
 
 
@@ -135,9 +130,7 @@ def wants_to_give(own: WorkerAlive, others: Sequence[WorkerAlive]) -> bool:
         return False
     return any(
         other.worker != own.worker
-        and other.version == own.version
-        and other.model == own.model
-        and not (other.draining or other.failing)
+        and _can_take(other, own.model)
         and has_room(other)
         and load_with(other, 1) + MARGIN <= own.load
         for other in others

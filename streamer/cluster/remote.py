@@ -12,12 +12,13 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.bus import Bus
 from streamer.cluster.kept import Kept
-from streamer.cluster.log import SessionLog, Stored, UnreadableRecordError
+from streamer.cluster.log import SessionLog, UnreadableRecordError
 from streamer.cluster.messages import (
     VERSION,
     WORKERS,
@@ -107,12 +108,11 @@ class Remote:
         checkpoint: Checkpoint,
         *,
         epoch: int = 0,
-        number: int = 0,
         on_lost: Callable[[], None],
     ) -> None:
         """Make a session that is at no worker yet; its events come in `feed`.
 
-        epoch, number : of its newest record, where it is not new
+        epoch : of its newest record, where it is not new
         on_lost : called when it goes on at another gateway
         """
         self._cluster = cluster
@@ -128,7 +128,9 @@ class Remote:
         # The owner, empty while there is none; its epoch, and number of the newest record that is known.
         self.worker = ""
         self.epoch = epoch
-        self._number, self._sequence = number, 0
+        self._number = 0
+        # Records up to this sequence of the log are not read again: one of them cannot be.
+        self._unreadable = 0
         # Up to where what comes was heard before: commands there have taken effect, and audio before `ring.first` is
         # there to warm the resampler.
         self._heard_before = 0
@@ -177,6 +179,8 @@ class Remote:
         self._do("clear")
 
     def end(self) -> None:
+        # A worker waits for all that was heard before: what the client does not send again is silence.
+        self.ring.write(np.zeros(max(0, self._heard_before - self.ring.head), np.float32))
         self._do("end")
 
     def change(self, options: SessionOptions) -> None:
@@ -288,7 +292,7 @@ class Remote:
                 # The next owner begins behind the numbers that were seen: what it does not know is not heard of.
             elif told.epoch == self.epoch:
                 if self._number < told.number - told.stored:
-                    self._fill(told.number - told.stored)
+                    self._filling = asyncio.create_task(self._fill(told.number - told.stored))
                     return
                 self._heed(told)
             self._told.popleft()
@@ -337,45 +341,32 @@ class Remote:
         if checkpoint.command >= self._set:
             self.on_options(checkpoint.start)
 
-    def _fill(self, number: int) -> None:
+    async def _fill(self, number: int) -> None:
         """Read from the log what was not heard of, up to a record's number at least; then take what waits."""
-
-        async def fill() -> None:
-            try:
-                while not await self._read_log():
-                    await asyncio.sleep(RETRY_S)
-            finally:
-                self._filling = None
-            self._number = max(self._number, number)  # what is not there any more cannot be waited for
-            self._take_told()
-
-        if self._filling is None:
-            self._filling = asyncio.create_task(fill())
-
-    async def _read_log(self, seq: int = 0) -> bool:
-        """Take in the records that are not known, of events behind a number; return whether all could be read."""
         try:
-            records = await self._cluster.log.read(self.session, after=self._sequence, seq=seq)
+            await self.catch_up(self.feed.last_seq)
+        finally:
+            self._filling = None
+        self._number = max(self._number, number)  # what is not there any more cannot be waited for
+        self._take_told()
+
+    async def _read_log(self, seq: int) -> bool:
+        """Take in the records that tell of events behind a number; return whether all could be read."""
+        try:
+            records = await self._cluster.log.read(self.session, after=self._unreadable, seq=seq)
         except UnreadableRecordError as error:
             self.logger.warning("a record of the session is left out: %s", one_line(error))
-            self._sequence = max(self._sequence, error.sequence)
+            self._unreadable = max(self._unreadable, error.sequence)
             return False
         except ClusterError as error:
             self.logger.debug("the log cannot be read for now: %s", one_line(error))
             return False
-        for stored in records:
-            self.take_record(stored)
-        return True
-
-    def take_record(self, stored: Stored) -> None:
-        """Take in a record from the log."""
-        record = stored.record
-        self._sequence = max(self._sequence, stored.sequence)
-        if record.number > self._number:
-            self._number = record.number
+        for record, _ in records:
+            self._number = max(self._number, record.number)
             self._put(record.events)
-        if record.epoch == self.epoch:
-            self._note(record.checkpoint)
+            if record.epoch == self.epoch:
+                self._note(record.checkpoint)
+        return True
 
     # How it moves.
 
@@ -399,7 +390,7 @@ class Remote:
             cluster.on_move(reason)
             await self._find_owner(old)
             if self.worker:
-                self.logger.info("the session moved from %s to %s (%s)", old, self.worker, why)
+                self.logger.info("the session moved from %s to %s (%s)", old, self.worker, reason)
         except Exception:
             self.logger.exception("a session could not be moved: it is tried again")
             self.worker = old
@@ -471,9 +462,11 @@ class Remote:
                     self._own(worker, answer)
                     return None
                 refusal = answer if isinstance(answer, Refused) else Refused(code="", message="it says something else")
+                if refusal.code == ClusterError.code:  # what it has tried to store may come to be stored
+                    self._late.add(worker)
                 reason = _ERRORS.get(refusal.code, BusyError)(f"{one_line(refusal.message):.500}")
                 if refusal.code == UnknownSessionError.code and self.epoch:
-                    await self._read_log()
+                    await self._read_log(self.feed.last_seq)
                     if self.feed.closed:  # it ended before its worker was lost
                         return None
                 if refusal.code in _FINAL and not self.epoch:
@@ -510,9 +503,10 @@ class Remote:
             self.logger.error("a worker wants audio again that is not kept any more")
         self.ring.release(state.needed_from, state.heard, opened.checkpoint.command)
         self.ring.rewind(*self._came)
-        if self._number < opened.number - 1:
-            self._fill(opened.number)
-        self._number = max(self._number, opened.number) if self._filling is None else self._number
+        if self._filling is None and self._number < opened.number - 1:
+            self._filling = asyncio.create_task(self._fill(opened.number))
+        elif self._filling is None:
+            self._number = max(self._number, opened.number)
         self._wake.set()
         asyncio.get_running_loop().call_soon(self._take_told)
 
@@ -542,7 +536,7 @@ class Remote:
         return Kept(self.session, wide=not exact, position=checkpoint.state.needed_from, command=checkpoint.command)
 
     def _do(self, what: str, **more: object) -> None:
-        if what != "end" and self.ring.head < self._heard_before:
+        if what != "report" and self.ring.head < self._heard_before:
             return  # it took effect where the session was before
         self.ring.put(Do(session=self.session, epoch=0, position=0, command=0, what=what, **more))  # type: ignore[arg-type]
         self._wake.set()

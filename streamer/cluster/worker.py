@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from streamer.cluster.bus import Bus, Reply, machine_name
 from streamer.cluster.log import SessionLog, UnreadableRecordError
 from streamer.cluster.messages import (
@@ -38,7 +40,7 @@ from streamer.cluster.messages import (
     WorkerAlive,
     decoded,
 )
-from streamer.cluster.owned import Owned, Position, Workplace, continued, newest
+from streamer.cluster.owned import Owned, Position, Workplace, newest
 from streamer.cluster.placement import Workers, wants_to_give
 from streamer.cluster.stopping import stopped_by_signals
 from streamer.cluster.work import JobCounts, serve_jobs
@@ -259,7 +261,8 @@ class Worker:
                 behind, stored = await self._look(request.session)
             epoch, checkpoint = newest((request.epoch, offered), stored, here)
             behind = behind._replace(epoch=max(epoch, behind.epoch))
-            checkpoint = continued(checkpoint, request.seen)
+            seq = max(checkpoint.seq, request.seen)
+            checkpoint = msgspec.structs.replace(checkpoint, seq=seq, command=checkpoint.state.mark)
             owned = Owned(place, request, checkpoint, behind=behind, on_over=self._forget)
             try:
                 await owned.start()
@@ -338,11 +341,10 @@ class Worker:
             return list(self._owned)
         if self._offered in self._owned and now_s < self._offered_until_s:
             return []
-        others = [other for other in self._others.alive(now_s) if other.worker != own.worker]
         if own.failing:
-            wants = any(other.room and not other.failing and other.model == own.model for other in others)
+            wants = self._others.another(now_s, model=own.model, than=own.worker, room=True)
         else:
-            wants = wants_to_give(own, others)
+            wants = wants_to_give(own, self._others.alive(now_s))
         if not wants or not self._owned:
             return []
         self._offered = min(self._owned, key=lambda session: self._owned[session].n_replayed)

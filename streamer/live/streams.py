@@ -77,10 +77,13 @@ class Places:
         # What looks whether the others have sent something.
         self._watches: dict[str, asyncio.TimerHandle] = {}
 
-    def spare(self) -> str | None:
-        """Return the stream that gives its place to a newcomer, None where none has to. Raises BusyError."""
+    def spare(self, *, n_opening: int = 0) -> str | None:
+        """Return the stream that gives its place to a newcomer, None where none has to. Raises BusyError.
+
+        n_opening : streams that will have a place when they are open
+        """
         most = self.settings.max_streams
-        if sum(not stream.expired for stream in self.streams.values()) < most:
+        if sum(not stream.expired for stream in self.streams.values()) + n_opening < most:
             return None
         kept = next((name for name in self._kept if not self.streams[name].expired), None)
         if kept is not None:

@@ -15,12 +15,24 @@ from streamer.cluster.bus import Bus
 from streamer.cluster.gateway import ClusterStreams
 from streamer.cluster.kept import WAITING_SAMPLES
 from streamer.cluster.log import SessionLog
-from streamer.cluster.messages import ALIVE_GATEWAYS, VERSION, Audio, GatewayAlive, Message, Told
-from streamer.errors import BusyError, ConfigError, UnknownSessionError
+from streamer.cluster.messages import (
+    ALIVE_GATEWAYS,
+    GATEWAYS,
+    VERSION,
+    Audio,
+    Checkpoint,
+    GatewayAlive,
+    Message,
+    Open,
+    Refused,
+    Told,
+)
+from streamer.errors import BusyError, ClusterError, ConfigError, UnknownSessionError
 from streamer.events import End, Error, Event, Final, Flushed, Ready
 from streamer.live.streams import ClientStream
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings, ServerSettings, Settings
+from streamer.stream.state import SessionState
 from tests.cluster.fake_worker import FakeWorker, texts_of
 from tests.cluster.support import NatsServer, until
 
@@ -321,7 +333,7 @@ async def test_messages_that_do_not_come_are_made_good(places: Places, kind: typ
     bus.lose = lambda message: False  # type: ignore[attr-defined]
     if kind is Told:  # `end` may be among what did not come
         remote = stream._session
-        await remote._read_log()  # type: ignore[attr-defined]
+        await remote._read_log(stream.feed.last_seq)  # type: ignore[attr-defined]
     await finishing
     assert finals(events) == texts_of(samples)
     assert [event.seq for event in events] == sorted({event.seq for event in events})
@@ -590,3 +602,126 @@ async def test_what_is_no_message_disturbs_nobody(places: Places) -> None:
     await speak(stream, data)
     await stream.finish()
     assert finals(events) == texts_of(samples)
+
+
+async def test_a_client_that_does_not_send_again_what_was_heard_comes_to_an_end(places: Places) -> None:
+    worker = await places.worker("w1")
+    g1, g2 = await places.gateway("g1"), await places.gateway("g2")
+    stream = await g1.open(StreamStart())
+    data, _ = speech(3000)
+    await speak(stream, data)
+    await heard(stream, 3000)
+    await g1.close()
+    again = await g2.resume(stream.feed.session, after=stream.feed.last_seq)
+    assert again.go_on() == 1600
+    await again.finish()
+    assert worker.done[-1].position == 3000  # a worker waits for all that was heard before
+
+
+async def test_who_owns_a_session_and_refuses_it_does_not_take_it_from_its_gateway(
+    places: Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = await places.worker("w1")
+    stream = await (await places.gateway()).open(StreamStart())
+    events = events_of(stream)
+    second = await places.worker("w2")
+    open_there, n_asked = second._open, 0
+
+    async def too_late(request: Open) -> Message:
+        nonlocal n_asked
+        n_asked += 1
+        if n_asked == 1:
+            await open_there(request)
+            del second.sessions[request.session]
+        elif n_asked > 5:
+            monkeypatch.setattr(second, "_open", open_there)
+        return Refused(code=ClusterError.code, message="NATS has taken too long to store it")
+
+    monkeypatch.setattr(second, "_open", too_late)
+    first.kill()
+    assert await places.owner(stream, but=first) is second
+    data, samples = speech(8000)
+    await speak(stream, data)
+    await stream.finish()
+    assert finals(events) == texts_of(samples)
+
+
+async def test_sessions_that_are_being_opened_take_places(places: Places) -> None:
+    await places.worker("w1")
+    streams = await places.gateway(server=ServerSettings(max_streams=2))
+    await until(lambda: len(streams.workers()) == 1)
+    opened = await asyncio.gather(*(streams.open(StreamStart()) for _ in range(5)), return_exceptions=True)
+    assert sum(isinstance(each, BusyError) for each in opened) == 3
+
+
+async def test_of_a_long_session_only_what_is_missing_is_read(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    worker = await places.worker("w1")
+    streams = await places.gateway()
+    stream = await streams.open(StreamStart())
+    events = events_of(stream)
+    data, samples = speech(32_000)
+    await speak(stream, data[:60_000])
+    await until(lambda: len(finals(events)) == 18)
+    read: list[int | None] = []
+    get = streams._log._get
+
+    async def counted(session: str, sequence: int | None = None) -> Any:  # noqa: ANN401 - passed on
+        read.append(sequence)
+        return await get(session, sequence)
+
+    monkeypatch.setattr(streams._log, "_get", counted)
+    worker.bus.lose = lambda message: isinstance(message, Told)  # type: ignore[attr-defined]
+    await speak(stream, data[60_000:62_000])
+    await until(
+        lambda: len(worker.heard[stream.feed.session]) > 0 and worker.sessions[stream.feed.session].segment > 19
+    )
+    worker.bus.lose = lambda message: False  # type: ignore[attr-defined]
+    await speak(stream, data[62_000:])
+    await stream.finish()
+    assert finals(events) == texts_of(samples)
+    assert 0 < len(read) < 10
+
+
+async def test_what_a_former_owner_still_says_keeps_no_session_open(places: Places) -> None:
+    worker = await places.worker("w1")
+    streams = await places.gateway()
+    await until(lambda: len(streams.workers()) == 1)
+    worker.stopped = True
+    opening = asyncio.create_task(streams.open(StreamStart()))
+    await until(lambda: bool(worker._waiting))
+    (name,) = streams._remotes
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    state = SessionState.new()
+    checkpoint = Checkpoint(version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=state)
+    old = Told(session=name, epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0)
+    await worker.bus.publish(f"{GATEWAYS}.g1", old)
+    await asyncio.sleep(0.2)
+    await worker.go_on()
+    await until(lambda: worker.left == [name])
+
+
+async def test_who_is_told_to_try_again_finds_the_session(places: Places, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.cluster.gateway.RESUME_S", 0.3)
+    worker = await places.worker("w1")
+    g1 = await places.gateway("g1")
+    g2 = await places.gateway("g2", ServerSettings(resume_s=2.0))
+    stream = await g1.open(StreamStart())
+    data, _ = speech(8000)
+    await speak(stream, data)
+    await heard(stream, 8000)
+    await g1.close()
+    name, open_there = stream.feed.session, worker._open
+
+    async def late(request: Open) -> Message:
+        await asyncio.sleep(0.6)
+        return await open_there(request)
+
+    monkeypatch.setattr(worker, "_open", late)
+    with pytest.raises(BusyError):
+        await g2.resume(name, after=stream.feed.last_seq)
+    await until(lambda: name in worker.sessions)
+    await asyncio.sleep(0.6)  # it has told of the session
+    assert worker.left == []
+    await until(lambda: worker.left == [name])  # nobody has come
