@@ -199,11 +199,14 @@ class Jobs:
     def find(self, model: str) -> str:
         """Return the model that a name means, as WorkerAlive has it; empty: that of most workers.
 
-        Raises UnknownModelError where no living worker has it, ClusterError where nobody lives.
+        Raises UnknownModelError where no living worker has it, ClusterError where nobody lives or takes recordings.
         """
-        models = Counter(alive.model for alive in self.living())
+        models = Counter(alive.model for alive in self.living() if alive.max_recordings)
         if not models:
-            raise ClusterError("no worker is heard: expected `streamer worker` on the same NATS; start one, or wait")
+            raise ClusterError(
+                "no worker that takes recordings is heard: expected `streamer worker` on the same NATS, with"
+                " cluster.max_recordings above 0; start one, or wait"
+            )
         for found, _ in models.most_common():
             if model in ("", found, shown(found)):
                 return found

@@ -66,8 +66,9 @@ class WorkerAlive(Message, frozen=True, kw_only=True):
     # What keeps it from transcribing, in a few words; empty while all is well.
     failing: str = ""
 
-    # Recordings at work, and counters since its start, by name (cluster/metrics.py).
+    # Recordings at work, and how many may be at once; and counters since its start, by name (cluster/metrics.py).
     recordings: int = 0
+    max_recordings: int = 0
     counters: dict[str, float] = {}
 
 

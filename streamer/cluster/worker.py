@@ -200,6 +200,7 @@ class Worker:
             draining=self.draining,
             failing=self._failing(),
             recordings=self._recordings.running,
+            max_recordings=self._place.settings.cluster.max_recordings,
             counters={
                 **self.counters,
                 "audio_s": place.engine.stats.audio_s["client"],

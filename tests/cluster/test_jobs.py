@@ -95,7 +95,7 @@ class Machine:
             serve_jobs(workplace(bus, Settings(cluster=settings), model, name, identity), self.counts)
         )
         self.alive = WorkerAlive(
-            worker=name, version=VERSION, model=identity, load=0.0, capacity=1, sessions=0, room=True
+            worker=name, version=VERSION, model=identity, load=0.0, capacity=1, sessions=0, room=True, max_recordings=1
         )
 
     async def stop(self) -> None:
@@ -434,7 +434,7 @@ async def test_a_recording_goes_to_a_worker_with_its_model(
     place: Place, transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     submitter, _ = await place.submitter()
-    with pytest.raises(ClusterError, match="no worker is heard"):
+    with pytest.raises(ClusterError, match="no worker that takes recordings is heard"):
         place.submit(submitter, "a.wav", silence(1))
     workers = [await place.worker(f"w{i}", identity) for i, identity in enumerate(("a.en 1", "a.en 1", "b.en 2"))]
     with pytest.raises(UnknownModelError, match=r"'c.en': expected one of a.en, b.en;"):

@@ -27,7 +27,9 @@ from tests.cluster.support import bus_on, settings_for, workplace
 from tests.daemon import SAMPLE, WAIT_S, Outcome, pause_after, recording
 from tests.server.support import within
 
-ALIVE = WorkerAlive(worker="w", version=VERSION, model="nano.en 1", load=0.0, capacity=1, sessions=0, room=True)
+ALIVE = WorkerAlive(
+    worker="w", version=VERSION, model="nano.en 1", load=0.0, capacity=1, sessions=0, room=True, max_recordings=1
+)
 ENGLISH = RecordingOptions(language="en")
 
 Run = Callable[..., Outcome]
@@ -188,7 +190,7 @@ def test_a_cluster_that_is_not_there_is_told_in_a_line(
     assert "NATS at 127.0.0.1:1 cannot be used" in outcome.error()
     outcome = run_here("transcribe", "--nats", nats, sentences[0])
     assert (outcome.exit_code, outcome.stdout) == (1, "")
-    assert "no worker is heard" in outcome.error()
+    assert "no worker that takes recordings is heard" in outcome.error()
 
 
 def test_a_model_that_no_worker_has_and_options_that_it_cannot_do_end_the_command(
