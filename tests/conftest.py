@@ -187,15 +187,15 @@ def run_here(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
 @contextmanager
 def _as_it_was() -> Iterator[None]:
     """Undo what a command changes in its process: how it logs, and what signals do."""
-    root, ours = logging.getLogger(), logging.getLogger("streamer")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
+    loggers = [logging.getLogger(name) for name in ("", "streamer", "streamer.access")]
+    handlers, levels = loggers[0].handlers[:], [logger.level for logger in loggers]
     numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = [signal.getsignal(number) for number in numbers]
     try:
         yield
     finally:
-        root.handlers[:] = handlers
-        root.setLevel(levels[0])
-        ours.setLevel(levels[1])
+        loggers[0].handlers[:] = handlers
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
         for number, handler in zip(numbers, before, strict=True):
             signal.signal(number, handler)
