@@ -106,9 +106,10 @@ class Record(Message, frozen=True, kw_only=True):
 
     version: int
 
-    # 1 for the first owner, and one more for each that follows.
+    # 1 for the first owner, and one more for each that follows; and the gateway that has had it opened there.
     epoch: int
     worker: str
+    gateway: str
 
     # 1, 2, 3, ... of the session's records.
     number: int

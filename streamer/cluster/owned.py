@@ -330,6 +330,7 @@ class Owned:
             version=VERSION,
             epoch=self.epoch,
             worker=self._place.worker,
+            gateway=self.gateway,
             number=self.number + 1,
             events=events,
             checkpoint=checkpoint,

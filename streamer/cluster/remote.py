@@ -141,8 +141,6 @@ class Remote:
         # What the worker told that waits: for a hole before it to be filled, or for its answer that it is the owner.
         self._told: deque[Told] = deque(maxlen=MAX_TOLD)
         self._opening = False
-        # Workers that did not answer in time whether they opened it: it may be theirs all the same.
-        self._late: set[str] = set()
         # When the worker told of the session last, when it had got on, and when anything was sent again.
         self._told_s = self._advanced_s = self._resent_s = cluster.now_s()
         self._progress = (0, 0)
@@ -256,16 +254,16 @@ class Remote:
         self._wake.set()
 
     async def is_elsewhere(self) -> bool:
-        """Whether another gateway has had it moved: who wrote the log last is nobody that we have asked."""
+        """Whether another gateway has had it moved: then who wrote the log last was asked by that."""
         try:
             last = await self._cluster.log.last(self.session)
         except ClusterError:
             return False
         if last is None or last.record.epoch <= self.epoch:
             return False
-        if last.record.worker not in self._late:
+        if last.record.gateway != self._cluster.gateway:
             return True
-        self.epoch = last.record.epoch  # it opened it for us, after its time: who follows comes behind that
+        self.epoch = last.record.epoch  # it was opened for us, when we waited no longer: who follows comes behind that
         return False
 
     def lose(self) -> None:
@@ -455,15 +453,12 @@ class Remote:
                 try:
                     answer = await self._ask(worker, request, OPEN_S)
                 except ClusterError as error:
-                    self._late.add(worker)
                     reason = BusyError(f"no worker takes the session for now: {one_line(error)}")
                     continue
                 if isinstance(answer, Opened):
                     self._own(worker, answer)
                     return None
                 refusal = answer if isinstance(answer, Refused) else Refused(code="", message="it says something else")
-                if refusal.code == ClusterError.code:  # what it has tried to store may come to be stored
-                    self._late.add(worker)
                 reason = _ERRORS.get(refusal.code, BusyError)(f"{one_line(refusal.message):.500}")
                 if refusal.code == UnknownSessionError.code and self.epoch:
                     await self._read_log(self.feed.last_seq)
@@ -491,7 +486,6 @@ class Remote:
         state = opened.checkpoint.state
         self.worker, self.epoch, self.checkpoint = worker, opened.epoch, opened.checkpoint
         self.logger.debug("opened at %s, with epoch %d", worker, opened.epoch)
-        self._late.clear()
         self._told_s = self._advanced_s = self._resent_s = self._cluster.now_s()
         self._progress, self._advanced = (opened.checkpoint.seq, state.heard), state.read
         self._came, self._came_s = (state.needed_from, opened.checkpoint.command), self._told_s

@@ -273,6 +273,7 @@ class FakeWorker:
             version=VERSION,
             epoch=own.epoch,
             worker=self.name,
+            gateway=own.gateway,
             number=own.number + 1,
             events=events,
             checkpoint=own.checkpoint,

@@ -141,7 +141,13 @@ def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = 
 
 def record(number: int = 1, *, epoch: int = 1, worker: str = "w1", events: Sequence[str] = ()) -> Record:
     return Record(
-        version=VERSION, epoch=epoch, worker=worker, number=number, events=tuple(events), checkpoint=checkpoint(number)
+        version=VERSION,
+        epoch=epoch,
+        worker=worker,
+        gateway="g1",
+        number=number,
+        events=tuple(events),
+        checkpoint=checkpoint(number),
     )
 
 
