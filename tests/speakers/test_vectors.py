@@ -1,7 +1,6 @@
 """The network, of tiny sizes and random weights, held against PyTorch's operations."""
 
 import numpy as np
-import openvino as ov
 import pytest
 import torch
 from torch.nn import functional
@@ -10,6 +9,7 @@ from streamer.arrays import Float32Array
 from streamer.errors import ModelError
 from streamer.speakers.fbank import N_BANDS, WINDOW_SAMPLES, log_mel
 from streamer.speakers.vectors import SpeakerVectors
+from streamer.whisper.device.devices import the_core
 
 CHANNELS, GROWTH, BOTTLENECK, N_VALUES = 2, 3, 4, 5
 N_LAYERS = (2, 1, 2)
@@ -111,7 +111,7 @@ def by_torch(weights: Weights, frames: Float32Array) -> Float32Array:
 
 def test_vectors_are_those_of_pytorch(weights: Weights) -> None:
     samples = (np.random.default_rng(2).standard_normal(WINDOW_SAMPLES) / 10).astype(np.float32)
-    vectors = SpeakerVectors(weights, ov.Core())
+    vectors = SpeakerVectors(weights, the_core())
     frames = log_mel(samples)
     found = vectors.of(samples)
     assert found is not None
@@ -127,4 +127,4 @@ def test_weights_of_something_else_are_refused(weights: Weights) -> None:
     others = {**weights, "xvector.tdnn.linear.weight": np.zeros((6, 7, 5), dtype=np.float32)}
     for wrong in ({}, without, others):
         with pytest.raises(ModelError, match="not those of a CAM"):
-            SpeakerVectors(wrong, ov.Core())
+            SpeakerVectors(wrong, the_core())

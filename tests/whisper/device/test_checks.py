@@ -14,7 +14,7 @@ from streamer.errors import InferenceError, ModelError
 from streamer.whisper.check import Check, require
 from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
 from streamer.whisper.device.compile import Compilation
-from streamer.whisper.device.devices import DeviceSettings, plan_stages
+from streamer.whisper.device.devices import DeviceSettings, plan_stages, the_core
 from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.runtime import DecoderRuntime, Runtime
 from streamer.whisper.graphs.build import ModelGraphs
@@ -254,7 +254,7 @@ class TestPorts:
         total = ops.add(x, value)
         model = ov.Model([ops.result(total)], [ops.assign(total, "memory")], [x], "stateful")
         compilation = compile_nano()
-        compilation.compiled = {GraphId("encoder"): ov.Core().compile_model(model, "CPU")}
+        compilation.compiled = {GraphId("encoder"): the_core().compile_model(model, "CPU")}
         assert any(
             "keeps state from call to call (memory)" in failure for failure in failures(check_ports(compilation))
         )

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
+from streamer.whisper.device.devices import the_core
 from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights import huggingface
@@ -45,7 +46,7 @@ def weak_checkpoint() -> Checkpoint:
 
 def compiled(model: ov.Model, device: str = "CPU") -> TripleDecoder:
     properties = NPU if device == "NPU" else FULL_PRECISION
-    return TripleDecoder(ov.Core().compile_model(model, device, properties))
+    return TripleDecoder(the_core().compile_model(model, device, properties))
 
 
 @every_convention

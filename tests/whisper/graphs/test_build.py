@@ -15,6 +15,7 @@ import transformers
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
+from streamer.whisper.device.devices import the_core
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs.ports import ports
@@ -76,7 +77,7 @@ def some_inputs(n_tokens: int, n_cached: int) -> dict[str, NDArray[np.generic]]:
 
 
 def run(model: ov.Model, inputs: Mapping[str, NDArray[np.generic]]) -> dict[str, FloatArray]:
-    compiled = ov.Core().compile_model(model, "CPU", EXACT)
+    compiled = the_core().compile_model(model, "CPU", EXACT)
     request = compiled.create_infer_request()
     request.infer(dict(inputs))
     return {port.any_name: request.get_tensor(port).data.copy() for port in compiled.outputs}

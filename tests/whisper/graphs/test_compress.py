@@ -10,6 +10,7 @@ import pytest
 
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
+from streamer.whisper.device.devices import the_core
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs import compress as module
@@ -67,7 +68,7 @@ def stored_bytes(model: ov.Model) -> float:
 
 def value(node: ov.Node) -> FloatArray:
     """Return what a constant with its nodes gives, as the CPU computes it."""
-    compiled = ov.Core().compile_model(ov.Model([ops.result(node)], [], "value"), "CPU")
+    compiled = the_core().compile_model(ov.Model([ops.result(node)], [], "value"), "CPU")
     return np.array(compiled([])[0])
 
 
@@ -170,7 +171,7 @@ def test_the_processor_keeps_them_compressed(precision: str) -> None:
     weights = np.random.default_rng(0).standard_normal((256, 256), np.float32)
     x = ops.parameter([1, 256], np.float32, "x")
     model = ov.Model([ops.result(ops.matmul(x, constant(weights, precision), False, True))], [x], "m")
-    compiled = ov.Core().compile_model(model, "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0})
+    compiled = the_core().compile_model(model, "CPU", {"DYNAMIC_QUANTIZATION_GROUP_SIZE": 0})
     types = {
         str(node.get_rt_info()["outputPrecisions"].astype(str))
         for node in compiled.get_runtime_model().get_ops()

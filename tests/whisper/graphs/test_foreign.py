@@ -17,6 +17,7 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
 from streamer.errors import ModelError
+from streamer.whisper.device.devices import the_core
 from streamer.whisper.device.masks import CONVENTIONS, OURS, MaskConvention, find_convention
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import foreign
@@ -60,7 +61,7 @@ def mel() -> FloatArray:
 def cross(whole: Path, mel: FloatArray) -> dict[str, FloatArray]:
     """The keys and values of the sample, by the triple's own encoder."""
     triple = load_triple(whole)
-    core = ov.Core()
+    core = the_core()
     hidden = core.compile_model(triple.encoder(), "CPU", FULL_PRECISION)([mel[None]])[0]
     outputs = core.compile_model(triple.cross_kv(), "CPU", FULL_PRECISION)([hidden])
     return {port.any_name: values.copy() for port, values in outputs.items()}
@@ -91,7 +92,7 @@ def test_a_triple_of_each_convention_decodes_as_transformers(
     directory = shutil.copytree(whole, tmp_path / "triple")
     model = build_decoder(nano, convention, position_shape=(1, 1), cache_type=np.float16)
     ov.save_model(model, directory / DECODER, compress_to_fp16=True)
-    decoder = TripleDecoder(ov.Core().compile_model(load_triple(directory).decoder(HEADS), "CPU", FULL_PRECISION))
+    decoder = TripleDecoder(the_core().compile_model(load_triple(directory).decoder(HEADS), "CPU", FULL_PRECISION))
     found = find_convention(decoder, DECODER, PROMPT[0])
     assert found is convention
     decoder.use(cross)
@@ -134,7 +135,7 @@ def test_cross_attention_is_found_by_name_or_by_shape(
     cross_names: bool,
 ) -> None:
     triple = load_triple(write_triple(tmp_path, nano, OURS, cross_names=cross_names))
-    compiled = ov.Core().compile_model(triple.decoder(HEADS), "CPU", FULL_PRECISION)
+    compiled = the_core().compile_model(triple.decoder(HEADS), "CPU", FULL_PRECISION)
     decoder = TripleDecoder(compiled)
     decoder.use(cross)
     decoder.decode(OURS, PROMPT)
@@ -150,7 +151,7 @@ def test_graphs_that_hand_over_in_other_types_are_joined(
     model = triple.decoder(HEADS)
     kinds = {port.any_name: port.element_type.get_type_name() for port in model.inputs}
     assert {kind for name, kind in kinds.items() if ".encoder." in name} == {"f16"}
-    decoder = TripleDecoder(ov.Core().compile_model(model, "CPU", FULL_PRECISION))
+    decoder = TripleDecoder(the_core().compile_model(model, "CPU", FULL_PRECISION))
     decoder.use(cross)
     tokens, logits = expected
     np.testing.assert_allclose(decoder.decode(OURS, tokens[:-1]), logits, rtol=0, atol=TOLERANCE)
