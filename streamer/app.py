@@ -1,7 +1,6 @@
 """The composition root: builds the parts, starts them, watches over them and stops them."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import dataclasses
 import logging
@@ -13,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 from rich.console import Console
@@ -34,7 +32,7 @@ from streamer.live.captions import drawn_captions
 from streamer.live.clients import ClientStreams
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
-from streamer.live.models import Models
+from streamer.live.models import Models, unless_stopped
 from streamer.live.recordings import Recordings
 from streamer.live.second_pass import beams_of_own
 from streamer.live.sessions import open_session, tell_error, write_all
@@ -184,7 +182,9 @@ class _Daemon:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
                 n_beams, most_beams = settings.decoding.beam_size, beams_of_own(settings)
-                model = await self._unless_stopped(lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams))
+                model = await unless_stopped(
+                    lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams), self._stop
+                )
                 if model is None:
                     return 0
                 self._model = model
@@ -218,27 +218,6 @@ class _Daemon:
         if self._failure is not None and settings.input.exit_at_end:
             raise self._failure
         return 0
-
-    async def _unless_stopped(self, load: Callable[[], WhisperModel]) -> WhisperModel | None:
-        """Load in a thread that is left behind when the daemon is stopped: compiling may take minutes."""
-        loading: concurrent.futures.Future[WhisperModel] = concurrent.futures.Future()
-        loading.set_running_or_notify_cancel()  # the thread cannot be called off
-
-        def work() -> None:
-            try:
-                loading.set_result(load())
-            except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-                loading.set_exception(error)
-
-        threading.Thread(target=work, name="load", daemon=True).start()
-        loaded, stopped = asyncio.wrap_future(loading), asyncio.create_task(self._stop.wait())
-        both: list[asyncio.Future[Any]] = [loaded, stopped]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-        stopped.cancel()
-        if loaded.done():
-            return loaded.result()
-        loaded.cancel()
-        return None
 
     def _start_input(
         self, engine: Engine[EncodedWindow], model: WhisperModel, loop: asyncio.AbstractEventLoop

@@ -1,13 +1,11 @@
 """A worker: an engine that transcribes sessions for gateways, as many as it keeps in real time."""
 
 import asyncio
-import concurrent.futures
 import contextlib
 import hashlib
 import logging
 import math
 import re
-import threading
 import time
 from collections.abc import Callable
 from weakref import WeakValueDictionary
@@ -58,6 +56,7 @@ from streamer.errors import (
 from streamer.events import End, from_json
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
+from streamer.live.models import unless_stopped
 from streamer.outside import one_line
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
@@ -93,7 +92,7 @@ async def run_worker(settings: Settings, load: Callable[[], WhisperModel]) -> in
         try:
             log = SessionLog(bus, settings.cluster)
             await log.prepare()
-            model = await _in_thread(load, stop)
+            model = await unless_stopped(load, stop)
             if model is None:
                 return 0
             check_options_of_model(settings.decoding, model)
@@ -370,21 +369,3 @@ class Worker:
 
     async def _hear_gateway(self, data: bytes, _reply: Reply) -> None:
         self._silent_beats[decoded(data, GatewayAlive).gateway] = 0
-
-
-async def _in_thread(load: Callable[[], WhisperModel], stop: asyncio.Event) -> WhisperModel | None:
-    """Load in a thread that is left behind, for None, when the worker is stopped: compiling may take minutes."""
-    loading: concurrent.futures.Future[WhisperModel] = concurrent.futures.Future()
-    loading.set_running_or_notify_cancel()  # the thread cannot be called off
-
-    def work() -> None:
-        try:
-            loading.set_result(load())
-        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
-            loading.set_exception(error)
-
-    threading.Thread(target=work, name="load", daemon=True).start()
-    loaded, stopped = asyncio.wrap_future(loading), asyncio.ensure_future(stop.wait())
-    await asyncio.wait((loaded, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    return loaded.result() if loaded.done() else None

@@ -1,7 +1,10 @@
-"""The models of recordings: the daemon's own, and others, which are loaded when they are first asked for."""
+"""How models are loaded while the program runs: the daemon's own, and others, which recordings first ask for."""
 
+import asyncio
+import concurrent.futures
 import gc
 import logging
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,3 +127,24 @@ class Models:
             if path := find_model(name):
                 found.setdefault(path.resolve(), Known(name, path.resolve()))
         return list(found.values())
+
+
+async def unless_stopped(load: Callable[[], WhisperModel], stop: asyncio.Event) -> WhisperModel | None:
+    """Load in a thread that is left behind, for None, when `stop` is set: compiling may take minutes."""
+    loading: concurrent.futures.Future[WhisperModel] = concurrent.futures.Future()
+    loading.set_running_or_notify_cancel()  # the thread cannot be called off
+
+    def work() -> None:
+        try:
+            loading.set_result(load())
+        except Exception as error:  # noqa: BLE001 - raised again where it is awaited
+            loading.set_exception(error)
+
+    threading.Thread(target=work, name="load", daemon=True).start()
+    loaded, stopped = asyncio.wrap_future(loading), asyncio.ensure_future(stop.wait())
+    await asyncio.wait((loaded, stopped), return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    if loaded.done():
+        return loaded.result()
+    loaded.cancel()
+    return None
