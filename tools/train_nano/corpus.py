@@ -21,6 +21,7 @@ class Utterance:
 
     voice: str
     text: str
+    before: str  # what may have been said before
     words: list[tuple[float, float]]  # of each of text.split()
     phones: list[tuple[str, float]]  # names and ends
     samples: NDArray[np.int16]  # mapped from the file, read when needed
@@ -55,6 +56,7 @@ class Corpus:
                 Utterance(
                     voice,
                     entry["text"],
+                    entry["before"],
                     [(start, end) for start, end in entry["words"]],
                     [(name, end) for name, end in entry["phones"]],
                     samples[entry["start"] : entry["start"] + entry["samples"]],

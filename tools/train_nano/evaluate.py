@@ -1,14 +1,14 @@
 """Measures the model as the daemon uses it: python -m tools.train_nano.evaluate --text DIR
 
 Held-out sentences, spoken by each voice as it comes, and by a few under each condition, one in a window of 30 s whose
-rest is silence; decoded by streamer itself, greedily, without timestamps. Then what is not speech, speech that is cut
-off, whole windows, and where words are said to be. The table that is printed is the one in the model's card.
+rest is silence; decoded by streamer itself, greedily, without timestamps. Full windows also offline with
+timestamps, and streamed. Then speech that is cut off, what is not speech, and where words are said to be. The table
+that is printed is the one in the model's card.
 
 Nothing here is drawn at random without a seed. (eSpeak alone speaks a little differently each time.)
 """
 
 import argparse
-import dataclasses
 import random
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,13 +26,16 @@ from whisper.normalizers import EnglishTextNormalizer
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.live.decoder import WhisperDecoder
+from streamer.live.sessions import session_settings
 from streamer.settings.apply import resolve_decoding
+from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
 from streamer.transcribe import transcribe
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.result import Hypothesis
+from tools.benchmarks.simulate import Simulator
 from tools.train_nano import degrade, sentences, sounds
 from tools.train_nano.speech import Speech, SynthesisError, Voice
 from tools.train_nano.voices import VOICES, open_voice
@@ -42,7 +45,8 @@ Samples = NDArray[np.float32]
 SPEAKERS = ("flite:slt", "flite:rms", "flite:awb", "flite:kal16", "espeak:en-gb", "festival:ked_diphone")
 EVERY_SENTENCE = "flite:"  # voices that speak them all; the others and the conditions have every third
 WINDOW_S = 30.0
-NOISE_WINDOWS = 10  # of each kind of sound
+NOISE_WINDOWS = 20  # of each kind of sound: ten minutes
+PROMPT_CHARACTERS = 600  # the end of what was read before, about 200 tokens of nano.en's
 
 _normalise = EnglishTextNormalizer()
 
@@ -144,6 +148,17 @@ def voice_rows(listener: Listener, held_out: list[str], voices: dict[str, Voice]
         yield row
 
 
+def prompts(held_out: list[str]) -> Iterator[tuple[str, Callable[[str], str]]]:
+    """What is shown of the text before a held-out sentence, by name."""
+
+    def before(text: str) -> list[str]:
+        return held_out[: held_out.index(text)]
+
+    yield "nothing done to it, without a prompt", lambda text: ""
+    yield "with the sentence before as prompt", lambda text: " ".join(before(text)[-1:])
+    yield "with 200 tokens before as prompt", lambda text: " ".join(before(text))[-PROMPT_CHARACTERS:]
+
+
 def condition_rows(listener: Listener, held_out: list[str], speakers: list[Voice]) -> Iterator[Row]:
     texts = held_out[1::3]
     for name, spoil in conditions().items():
@@ -156,28 +171,22 @@ def condition_rows(listener: Listener, held_out: list[str], speakers: list[Voice
         for text, speech in spoken(texts, speakers, rate):
             row.add(text, listener.text(floats(speech)))
         yield row
-    row = Row("with the sentence before as prompt")
-    before = dict(zip(texts, held_out[::3], strict=False))
-    for text, speech in spoken(texts, speakers):
-        row.add(text, listener.text(floats(speech), prompt=before[text]))
-    yield row
+    for name, prompt_of in prompts(held_out):
+        row = Row(name)
+        for text, speech in spoken(texts, speakers):
+            row.add(text, listener.text(floats(speech), prompt=prompt_of(text)))
+        yield row
     made = random.Random("held out")
     row = Row("made-up questions, names and numbers")
     for text, speech in spoken((sentences.made(made) for _ in texts), speakers):
         row.add(text, listener.text(floats(speech)))
     yield row
-    yield whole_windows(listener, held_out, speakers)
 
 
-def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]) -> Row:
-    """Windows full of speech, with timestamps, through the offline transcriber."""
-    row, rng = Row("full windows, with timestamps"), random.Random(2)
+def full_windows(held_out: list[str], speakers: list[Voice]) -> Iterator[tuple[str, Samples]]:
+    """Thirty seconds full of speech each, and what is said."""
+    rng = random.Random(2)
     texts = iter(held_out[2::3])
-    # Greedily, as in the numbers that are compared with.
-    settings = DecodingSettings(
-        language="en", temperature_increment_on_fallback=None, condition_on_previous_text="never"
-    )
-    decoding = dataclasses.replace(resolve_decoding(settings, listener.model), pad_with_silence=True)
     for speaker in islice(cycle(speakers), 20):
         audio: list[Samples] = []
         said: list[str] = []
@@ -188,8 +197,27 @@ def whole_windows(listener: Listener, held_out: list[str], speakers: list[Voice]
             audio += [samples, np.zeros(round(rng.uniform(0.1, 1.0) * SAMPLE_RATE), dtype=np.float32)]
             said.append(text)
         if audio:
-            finals = transcribe(listener.model, np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)], decoding)
-            row.add(" ".join(said), " ".join(final.text for final in finals))
+            yield " ".join(said), np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)]
+
+
+def offline(model: WhisperModel, windows: Sequence[tuple[str, Samples]]) -> Row:
+    """Full windows through the offline transcriber, with timestamps, greedily."""
+    row = Row("full windows, with timestamps")
+    settings = DecodingSettings(language="en", temperature_increment_on_fallback=None)
+    decoding = resolve_decoding(settings, model)
+    for said, audio in windows:
+        row.add(said, " ".join(final.text for final in transcribe(model, audio, decoding)))
+    return row
+
+
+def streamed(model: WhisperModel, windows: Sequence[tuple[str, Samples]]) -> Row:
+    """The same windows as live captions with the default settings, in simulated time."""
+    row = Row("the same windows, streamed")
+    settings = load_settings(None, {}, {})
+    simulator = Simulator(model, settings.decoding)
+    for said, audio in windows:
+        timeline = simulator.play(row.name, audio, session_settings(settings, model))
+        row.add(said, " ".join(timeline.revisions[-1].words) if timeline.revisions else "")
     return row
 
 
@@ -264,7 +292,13 @@ def main() -> None:
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     rows: list[Row] = []
     flite: list[Row] = []
-    for row in chain(voice_rows(listener, held_out, voices), condition_rows(listener, held_out, speakers)):
+    live = load_model(options.model, DeviceSettings("CPU"), n_beams=None, windows_s=None)
+    full = list(full_windows(held_out, speakers))
+    for row in chain(
+        voice_rows(listener, held_out, voices),
+        condition_rows(listener, held_out, speakers),
+        (measure(model, full) for measure, model in ((offline, listener.model), (streamed, live))),
+    ):
         print(row, flush=True)
         rows.append(row)
         if row.name.startswith("flite:"):

@@ -43,6 +43,9 @@ _ABBREVIATIONS = {
 }
 _ABBREVIATION = re.compile(r"(?<![\w.])(" + "|".join(re.escape(name) for name in _ABBREVIATIONS) + r")(?!\w)(\W*$)?")
 
+# Words that hold a sentence together, which varied() leaves where they are.
+_COMMON = frozenset(words.HOLDING_WORDS)
+
 
 def read(path: Path) -> list[str]:
     """The sentences of a text file in UTF-8, one a line, in the letters and marks that normalise() leaves."""
@@ -92,6 +95,28 @@ def phrases(sentence: str, rng: random.Random) -> str:
             phrase = phrase.replace(opening, "").replace(closing, "")
     phrase = phrase.rstrip(",;: ")
     return _capitalised(phrase if phrase[-1] in ".?!\"')" else f"{phrase}.")
+
+
+def varied(sentence: str, replacements: dict[str, tuple[str, ...]], rng: random.Random, share: float = 0.4) -> str:
+    """`sentence` with a `share` of its rarer words replaced by others that end in the same two letters.
+
+    A model that has heard few sentences knows few spellings; the replacements keep the sentence's shape. Names stay.
+    """
+
+    def other(found: re.Match[str]) -> str:
+        choices = replacements.get(found[0][-2:])
+        return rng.choice(choices) if choices and found[0] not in _COMMON and rng.random() < share else found[0]
+
+    return re.sub(r"(?<![\w'-])[a-z]{4,}(?![\w'-])", other, sentence)
+
+
+def read_replacements(path: Path) -> dict[str, tuple[str, ...]]:
+    """The words of a list such as Debian's wamerican, one a line, by their last two letters, for varied()."""
+    found: dict[str, list[str]] = {}
+    for word in path.read_text(encoding="utf-8").splitlines():
+        if re.fullmatch(r"[a-z]{4,14}", word):
+            found.setdefault(word[-2:], []).append(word)
+    return {ending: tuple(choices) for ending, choices in found.items()}
 
 
 def made(rng: random.Random) -> str:

@@ -26,8 +26,13 @@ from tools.train_nano.speech import SynthesisError, Voice
 from tools.train_nano.voices import VOICES, open_voice
 
 SENTENCES_PER_SHARD = 100
-SHARE_MADE = 0.35  # of the sentences: made up, the others read
+SHARE_MADE = 0.25  # of the sentences: made up, the others read
 SHARE_PHRASES = 0.3  # of the sentences that are read: cut to a phrase
+SHARE_VARIED = 0.4  # of the sentences that are read: with words of a list
+WORDS = Path("/usr/share/dict/american-english")
+SENTENCES_BEFORE = 6  # that are kept with each, to prompt with
+RATES = (0.8, 1.3)
+PITCHES = (0.8, 1.25)
 QUIET = 0.003  # of full scale: silence at the ends of a sentence, which is cut away
 MARGIN_S = 0.05  # what is left of it
 
@@ -47,7 +52,7 @@ def plan(voices: dict[str, float], hours: float) -> Iterator[tuple[str, int]]:
         made[voice] += 1
 
 
-def speak_shard(text: Path, corpus: Path, voice: str, number: int) -> float:
+def speak_shard(text: Path, words: Path, corpus: Path, voice: str, number: int) -> float:
     """Make one shard, unless it is there, and return its length in seconds. Raises SynthesisError."""
     target = corpus / f"{shard_name(voice, number)}.jsonl"
     if target.exists():
@@ -56,8 +61,8 @@ def speak_shard(text: Path, corpus: Path, voice: str, number: int) -> float:
     entries = []
     pieces = []
     position = 0
-    for sentence in _choose(_read(text), voice, number, rng):
-        rate, pitch = rng.uniform(0.85, 1.2), rng.choice((1.0, rng.uniform(0.85, 1.2)))
+    for sentence, before in _choose(_read(text), _replacements(words), voice, number, rng):
+        rate, pitch = rng.uniform(*RATES), rng.choice((1.0, rng.uniform(*PITCHES)))
         try:
             speech = _voice(voice).say(sentence, rate, pitch)
         except SynthesisError:
@@ -78,6 +83,7 @@ def speak_shard(text: Path, corpus: Path, voice: str, number: int) -> float:
                 "start": position,
                 "samples": len(samples),
                 "text": sentence,
+                "before": before,
                 "words": [[placed(start), placed(end)] for start, end in speech.words],
                 "phones": [[name, placed(end)] for name, end in speech.phones],
             }
@@ -94,15 +100,21 @@ def speak_shard(text: Path, corpus: Path, voice: str, number: int) -> float:
     return position / SAMPLE_RATE
 
 
-def _choose(read: list[str], voice: str, number: int, rng: random.Random) -> Iterator[str]:
-    """The sentences of a shard: a voice reads all that are read once before it reads one again."""
+def _choose(
+    read: list[str], replacements: dict[str, tuple[str, ...]], voice: str, number: int, rng: random.Random
+) -> Iterator[tuple[str, str]]:
+    """The sentences of a shard, and the text before each; a voice reads all that are read once before one again."""
     share = round(SENTENCES_PER_SHARD * (1 - SHARE_MADE))
     for position in range(number * share, (number + 1) * share):
-        order = _order(len(read), f"{voice} {position // len(read)}")
-        sentence = read[order[position % len(read)]]
-        yield sentences.phrases(sentence, rng) if rng.random() < SHARE_PHRASES else sentence
+        chosen = _order(len(read), f"{voice} {position // len(read)}")[position % len(read)]
+        sentence = read[chosen]
+        if rng.random() < SHARE_VARIED:
+            sentence = sentences.varied(sentence, replacements, rng)
+        if rng.random() < SHARE_PHRASES:
+            sentence = sentences.phrases(sentence, rng)
+        yield sentence, " ".join(read[max(0, chosen - SENTENCES_BEFORE) : chosen])
     for _ in range(SENTENCES_PER_SHARD - share):
-        yield sentences.made(rng)
+        yield sentences.made(rng), " ".join(sentences.made(rng) for _ in range(SENTENCES_BEFORE))
 
 
 @cache
@@ -118,6 +130,11 @@ def _read(text: Path) -> list[str]:
 
 
 @cache
+def _replacements(words: Path) -> dict[str, tuple[str, ...]]:
+    return sentences.read_replacements(words)
+
+
+@cache
 def _voice(name: str) -> Voice:
     return open_voice(name)
 
@@ -130,6 +147,7 @@ def _niced() -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Speak the sentences that the model is trained on.")
     parser.add_argument("--text", type=Path, required=True, help="the folder with train.txt")
+    parser.add_argument("--words", type=Path, default=WORDS, help=f"a list of words, one a line (default: {WORDS})")
     parser.add_argument("--corpus", type=Path, required=True, help="the folder for the speech; what is there is kept")
     parser.add_argument("--hours", type=float, default=60.0, help="how much speech (default: 60)")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default: one per core)")
@@ -137,6 +155,8 @@ def main() -> None:
     options = parser.parse_args()
     if not (options.text / "train.txt").is_file():
         raise SystemExit(f"{options.text / 'train.txt'} is missing; it holds the sentences, one a line (README.md)")
+    if not options.words.is_file():
+        raise SystemExit(f"{options.words} is missing; it holds words, one a line (Debian's package wamerican)")
     voices = {}
     for name in options.voices:
         try:
@@ -151,7 +171,7 @@ def main() -> None:
     started, done = time.monotonic(), 0.0
     with ProcessPoolExecutor(options.jobs, initializer=_niced) as pool:
         shards = [
-            pool.submit(speak_shard, options.text, options.corpus, voice, number)
+            pool.submit(speak_shard, options.text, options.words, options.corpus, voice, number)
             for voice, number in plan(voices, options.hours)
         ]
         for count, shard in enumerate(as_completed(shards), 1):

@@ -9,13 +9,13 @@ stopped goes on from its last checkpoint with what was left.
 """
 
 import argparse
+import itertools
 import json
 import math
-import multiprocessing
 import os
-import queue
 import random
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
@@ -25,8 +25,10 @@ import numpy as np
 import torch
 from safetensors.torch import load_file
 from tokenizers import Tokenizer
-from torch import Tensor, nn
+from torch import Tensor, distributed, multiprocessing, nn
+from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn import functional
+from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
@@ -52,28 +54,33 @@ class Step:
 
 def steps(fraction: float, audio_s: float) -> list[tuple[float, Step]]:
     """What is taught when `fraction` of the time is spent, as shares and steps of `audio_s` seconds of audio each."""
-    ramp = min(1.0, max(0.0, (fraction - 0.25) / 0.35))
+    ramp = min(1.0, fraction / 0.15)
 
-    def step(seconds: float, padding: float, shifted: float) -> Step:
+    def step(seconds: float, padding: float, prompts: float = 0.0) -> Step:
         lesson = Lesson(
             seconds=seconds,
-            degraded=0.6 * ramp,
+            degraded=0.25 + 0.4 * ramp,
             strength=0.3 + 0.7 * ramp,
-            prompts=0.3 if fraction > 0.1 else 0.0,
-            timestamps=0.4,
-            cuts=0.35 if fraction > 0.1 else 0.0,
+            prompts=prompts,
+            timestamps=0.5,
+            cuts=0.3,
             padding=padding,
-            shifted=shifted,
-            no_speech=0.05,
+            shifted=0.5 if seconds < 30 else 0.0,
+            no_speech=0.06,
+            warped=0.5,
             masked=0.3 * ramp,
         )
         return Step(lesson, max(1, round(audio_s / seconds)))
 
-    if fraction < 0.08:
-        return [(1.0, step(5.0, 0.1, 0.3))]
-    if fraction < 0.55:
-        return [(0.5, step(6.0, 0.1, 0.5)), (0.5, step(10.0, 0.3, 0.5))]
-    return [(0.35, step(8.0, 0.2, 0.5)), (0.25, step(15.0, 0.4, 0.4)), (0.4, step(30.0, 0.85, 0.0))]
+    # Full windows cost more a second and hold few beginnings: most come when the words are known.
+    short, long, full, silent = step(7.0, 0.1), step(14.0, 0.3), step(30.0, 0.1), step(30.0, 1.0)
+    prompted = step(9.0, 0.2, prompts=0.9)
+    if fraction < 0.35:
+        return [(0.4, short), (0.25, long), (0.12, full), (0.05, silent), (0.18, prompted)]
+    if fraction < 0.7:
+        return [(0.25, short), (0.25, long), (0.2, full), (0.1, silent), (0.2, prompted)]
+    late = step(30.0, 0.3, prompts=0.9)
+    return [(0.2, short), (0.2, long), (0.25, full), (0.1, silent), (0.1, prompted), (0.15, late)]
 
 
 @dataclass(frozen=True)
@@ -83,6 +90,7 @@ class Batch:
     audio: Tensor  # (B, 320 T)
     mel_ends: list[int]
     blotted: list[bool]
+    warps: Tensor  # (B,)
     positions: Tensor  # (B, T)
     tokens: Tensor  # (B, N)
     labels: Tensor  # (B, N)
@@ -101,6 +109,7 @@ class Batch:
             torch.from_numpy(np.stack([window.audio for window in windows])),
             [window.mel_end for window in windows],
             [window.blotted for window in windows],
+            torch.tensor([window.warp for window in windows]),
             torch.tensor([window.position for window in windows])[:, None] + torch.arange(frames),
             padded([window.tokens for window in windows], 0),
             padded([window.labels for window in windows], IGNORED),
@@ -112,6 +121,7 @@ class Batch:
         return replace(
             self,
             audio=self.audio.to(device),
+            warps=self.warps.to(device),
             positions=self.positions.to(device),
             tokens=self.tokens.to(device),
             labels=self.labels.to(device),
@@ -121,7 +131,7 @@ class Batch:
 
     def mel(self, log_mel: LogMel) -> Tensor:
         """Spectrograms: (B, 80, 2 T)."""
-        mel: Tensor = log_mel(self.audio)
+        mel: Tensor = log_mel(self.audio, self.warps)
         for number, (end, blotted) in enumerate(zip(self.mel_ends, self.blotted, strict=True)):
             mel[number, :, end:] = 0.0
             if blotted:
@@ -129,34 +139,35 @@ class Batch:
         return mel
 
 
-def produce(
-    out: "multiprocessing.Queue[Batch]",
-    fraction: "Synchronized[float]",
-    folder: Path,
-    tokenizer: Path,
-    audio_s: float,
-    seed: int,
-) -> None:
-    """Fill a queue with batches, in a process of its own, as long as the trainer lives."""
-    torch.set_num_threads(1)
-    rng = random.Random(seed)
-    corpus = Corpus(folder)
-    shares = {shard_voice(name): share for name, share in VOICES.items()}
-    windows = Windows(corpus, shares, Script(Tokenizer.from_file(str(tokenizer))), seed)
-    for count in range(1 << 62):
-        if count % 200 == 0:
-            corpus.refresh()
-        kinds = steps(fraction.value, audio_s)
-        (step,) = rng.choices([step for _, step in kinds], [share for share, _ in kinds])
-        batch = Batch.of([windows.make(step.lesson) for _ in range(step.windows)])
-        while True:
-            try:
-                out.put(batch, timeout=5.0)
-                break
-            except queue.Full:
-                trainer = multiprocessing.parent_process()
-                if trainer is None or not trainer.is_alive():
-                    return  # it was killed
+class Batches(IterableDataset[Batch]):
+    """Batches without end: at one step each process of a run has windows of its own, and the same kind of step."""
+
+    def __init__(self, options: argparse.Namespace, number: int, begin: int, fraction: "Synchronized[float]") -> None:
+        """`number` tells the processes of a run apart; `begin` is the first step, `fraction` the share of the time."""
+        self._options = options
+        self._number = number
+        self._begin = begin
+        self._fraction = fraction
+
+    def __iter__(self) -> Iterator[Batch]:
+        options = self._options
+        worker = get_worker_info()  # on a GPU there are several
+        number = self._number if worker is None else worker.id
+        corpus = Corpus(options.corpus)
+        script = Script(Tokenizer.from_file(str(options.tokenizer)))
+        shares = {shard_voice(name): share for name, share in VOICES.items()}
+        windows = Windows(
+            corpus, shares, script, random.Random(f"{options.seed} {self._begin} {number}").getrandbits(32)
+        )
+        for count in itertools.count(self._begin):
+            if (count - self._begin) % 200 == 0:
+                corpus.refresh()
+            if not corpus.voices:
+                raise SystemExit(f"{options.corpus} has no speech; make some with tools.train_nano.synthesise")
+            kinds = steps(self._fraction.value, options.audio)
+            kind = random.Random(f"{options.seed} {count}")
+            (step,) = kind.choices([step for _, step in kinds], [share for share, _ in kinds])
+            yield Batch.of([windows.make(step.lesson) for _ in range(step.windows)])
 
 
 class Losses:
@@ -237,24 +248,33 @@ def watch(net: Whisper, script: Script, tokenizer: Tokenizer, corpus: Corpus, lo
     return " ".join(f"{voice} {rate:.1f}" for voice, rate in rates.items())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Train nano.en.")
-    parser.add_argument("--corpus", type=Path, required=True, help="the folder with the speech")
-    parser.add_argument("--out", type=Path, required=True, help="the folder for checkpoints; one that is there goes on")
-    parser.add_argument("--hours", type=float, required=True, help="how long to train, stops not counted")
-    parser.add_argument("--tokenizer", type=Path, default=Path("models/nano.en/tokenizer.json"))
-    parser.add_argument("--init", type=Path, help="weights to begin with (model.safetensors); default: from nothing")
-    parser.add_argument("--watch", type=Path, help="a folder with held-out speech, to watch the WER on")
-    parser.add_argument("--d-model", type=int, default=192)
-    parser.add_argument("--encoder-layers", type=int, default=4)
-    parser.add_argument("--decoder-layers", type=int, default=3)
-    parser.add_argument("--audio", type=float, default=120.0, help="seconds of audio in a batch (default: 120)")
-    parser.add_argument("--rate", type=float, default=2e-3, help="the highest learning rate (default: 0.002)")
-    parser.add_argument("--seed", type=int, default=1)
-    options = parser.parse_args()
+def average(parameters: list[nn.Parameter], spent: float) -> float:
+    """Make the gradients of all processes their mean, and return the mean of `spent`."""
+    gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+    flat = torch.cat([*(gradient.flatten() for gradient in gradients), gradients[0].new_tensor([spent])])
+    distributed.all_reduce(flat)
+    flat /= distributed.get_world_size()
+    *means, mean_spent = torch.split(flat, [*(gradient.numel() for gradient in gradients), 1])
+    for gradient, mean in zip(gradients, means, strict=True):
+        gradient.copy_(mean.view_as(gradient))
+    return float(mean_spent)
+
+
+def rate_at(share: float, count: int, highest: float) -> float:
+    """The learning rate: up over 200 steps, level for a fifth of the time, then straight down to nothing."""
+    return highest * min(1.0, (count + 1) / 200, max(0.005, (1.0 - share) / 0.8))
+
+
+def train(number: int, options: argparse.Namespace) -> None:
+    """One of the processes of a run. Process 0 speaks, watches and keeps the checkpoint."""
     torch.manual_seed(options.seed)
     torch.set_flush_denormal(True)
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if device.type == "cpu":
+        torch.set_num_threads(max(1, (os.cpu_count() or 1) // options.processes))
+    distributed.init_process_group(
+        "gloo", init_method=(options.out / "meeting").absolute().as_uri(), rank=number, world_size=options.processes
+    )
     tokenizer = Tokenizer.from_file(str(options.tokenizer))
     script = Script(tokenizer)
     shape = Shape(
@@ -271,13 +291,18 @@ def main() -> None:
     head = nn.Linear(shape.d_model, len(PHONES), device=device)
     matrices = [p for name, p in net.named_parameters() if p.ndim == 2 and ".layers." in name]
     known = {id(p) for p in matrices}
-    rest = [p for p in [*net.parameters(), *head.parameters()] if p.requires_grad and id(p) not in known]
+    trained = [p for p in [*net.parameters(), *head.parameters()] if p.requires_grad]
+    rest = [p for p in trained if id(p) not in known]
     optimisers = [
-        torch.optim.Muon(matrices, lr=1.0, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(rest, lr=1.0, betas=(0.9, 0.98), weight_decay=0.01),
+        ZeroRedundancyOptimizer(matrices, torch.optim.Muon, lr=1.0, weight_decay=0.05, adjust_lr_fn="match_rms_adamw"),
+        ZeroRedundancyOptimizer(rest, torch.optim.AdamW, lr=1.0, betas=(0.9, 0.98), weight_decay=0.01),
     ]
+
+    def say(line: str) -> None:
+        if number == 0:
+            print(line, flush=True)
+
     spent, count, audio = 0.0, 0, 0.0
-    options.out.mkdir(parents=True, exist_ok=True)
     checkpoint = options.out / "checkpoint.pt"
     if checkpoint.exists():
         state = torch.load(checkpoint, map_location=device, weights_only=True)
@@ -286,9 +311,13 @@ def main() -> None:
         for optimiser, saved in zip(optimisers, state["optimisers"], strict=True):
             optimiser.load_state_dict(saved)
         spent, count, audio = state["spent"], state["count"], state["audio"]
-        print(f"going on from step {count}, {spent / 3600:.2f} h")
+        say(f"going on from step {count}, {spent / 3600:.2f} h")
 
     def save() -> None:
+        for optimiser in optimisers:
+            optimiser.consolidate_state_dict()
+        if number:
+            return
         state = {
             "net": net.state_dict(),
             "head": head.state_dict(),
@@ -301,33 +330,25 @@ def main() -> None:
         torch.save(state, checkpoint.with_suffix(".part"))
         checkpoint.with_suffix(".part").replace(checkpoint)
 
-    context = multiprocessing.get_context("spawn")
-    batches: multiprocessing.Queue[Batch] = context.Queue(maxsize=6)
-    fraction = context.Value("d", spent / 3600 / options.hours)
-    makers = [
-        context.Process(
-            target=produce,
-            args=(batches, fraction, options.corpus, options.tokenizer, options.audio, options.seed * 1000 + count + n),
-            daemon=True,
-        )
-        for n in range(1 if device.type == "cpu" else max(1, (os.cpu_count() or 2) - 1))
-    ]
-    for maker in makers:
-        maker.start()
+    fraction = multiprocessing.get_context("spawn").Value("d", spent / 3600 / options.hours)
+    batches = DataLoader(
+        Batches(options, number, count, fraction),
+        batch_size=None,
+        num_workers=0 if device.type == "cpu" else max(1, (os.cpu_count() or 2) - 1),
+        multiprocessing_context="spawn" if device.type != "cpu" else None,
+    )
     log_mel = LogMel().to(device)
     watched = Corpus(options.watch) if options.watch else None
     means = Losses()
     last = time.monotonic()
     saved = reported = looked = spent
-    print(f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, on {device}")
-    while fraction.value < 1.0:
-        try:
-            batch = batches.get(timeout=120).to(device)
-        except queue.Empty:
-            raise SystemExit("no batch came for two minutes; is there any speech in the corpus?") from None
+    say(f"{sum(p.numel() for p in net.parameters()) / 1e6:.2f} M parameters, on {device}")
+    for batch in batches:
+        if fraction.value >= 1.0:
+            break
+        batch = batch.to(device)
         share = fraction.value
-        warm = min(1.0, (count + 1) / 200)
-        rate = options.rate * warm * (0.5 * (1 + math.cos(math.pi * share)) + 0.005)
+        rate = rate_at(share, count, options.rate)
         for optimiser, scale in zip(optimisers, (1.0, 0.5), strict=True):
             for group in optimiser.param_groups:
                 group["lr"] = rate * scale
@@ -338,34 +359,63 @@ def main() -> None:
         weight = 1.0 if share < 0.15 else 0.5 if share < 0.5 else 0.25
         total = losses["words"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
         total.backward()  # type: ignore[no-untyped-call]
-        nn.utils.clip_grad_norm_([*net.parameters(), *head.parameters()], 1.0)
+        now = time.monotonic()
+        spent, last = average(trained, spent + now - last), now
+        nn.utils.clip_grad_norm_(trained, 1.0)
         for optimiser in optimisers:
             optimiser.step()
             optimiser.zero_grad(set_to_none=True)
         means.add(losses)
         count += 1
-        audio += batch.audio.numel() / SAMPLE_RATE
-        now = time.monotonic()
-        spent, last = spent + now - last, now
+        audio += options.processes * batch.audio.numel() / SAMPLE_RATE
         fraction.value = spent / 3600 / options.hours
         if spent - reported > REPORT_S:
             reported = spent
             speed = f"{audio / 3600:.1f} h of audio ({audio / spent:.0f}x)"
-            print(f"{spent:.0f} s step {count}: {means}, {speed}, rate {rate:.1e}", flush=True)
+            say(f"{spent:.0f} s step {count}: {means}, {speed}, rate {rate:.1e}")
         if spent - saved > CHECKPOINT_S:
             saved = spent
             save()
         if watched and spent - looked > WATCH_S:
             looked = spent
-            watched.refresh()
-            line = watch(net, script, tokenizer, watched, log_mel)
-            print(f"{spent:.0f} s step {count} WER {line}", flush=True)
-            with (options.out / "curve.jsonl").open("a", encoding="utf-8") as curve:
-                curve.write(
-                    json.dumps({"seconds": round(spent), "step": count, "hours": audio / 3600, "wer": line}) + "\n"
-                )
+            if number == 0:
+                watched.refresh()
+                line = watch(net, script, tokenizer, watched, log_mel)
+                say(f"{spent:.0f} s step {count} WER {line}")
+                entry = {"seconds": round(spent), "step": count, "hours": audio / 3600, "wer": line}
+                with (options.out / "curve.jsonl").open("a", encoding="utf-8") as curve:
+                    curve.write(json.dumps(entry) + "\n")
     save()
-    print(f"done: step {count}, {audio / 3600:.1f} h of audio")
+    say(f"done: step {count}, {audio / 3600:.1f} h of audio")
+    distributed.destroy_process_group()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Train nano.en.")
+    parser.add_argument("--corpus", type=Path, required=True, help="the folder with the speech")
+    parser.add_argument("--out", type=Path, required=True, help="the folder for checkpoints; one that is there goes on")
+    parser.add_argument("--hours", type=float, required=True, help="how long to train, stops not counted")
+    parser.add_argument("--tokenizer", type=Path, default=Path("models/nano.en/tokenizer.json"))
+    parser.add_argument("--init", type=Path, help="weights to begin with (model.safetensors); default: from nothing")
+    parser.add_argument("--watch", type=Path, help="a folder with held-out speech, to watch the WER on")
+    parser.add_argument("--d-model", type=int, default=192)
+    parser.add_argument("--encoder-layers", type=int, default=4)
+    parser.add_argument("--decoder-layers", type=int, default=3)
+    parser.add_argument(
+        "--audio", type=float, default=90.0, help="seconds of audio in a batch of one process (default: 90)"
+    )
+    parser.add_argument("--rate", type=float, default=2e-3, help="the highest learning rate (default: 0.002)")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--processes",
+        type=int,
+        default=1 if torch.cuda.is_available() else os.cpu_count() or 1,
+        help="that share the work (default: one per core, on a GPU one)",
+    )
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "meeting").unlink(missing_ok=True)
+    multiprocessing.spawn(train, (options,), options.processes)  # type: ignore[attr-defined,no-untyped-call]
 
 
 if __name__ == "__main__":

@@ -4,12 +4,12 @@ from tools.train_nano.speech import SynthesisError, Voice
 
 # Name -> share of the speech. The best of Flite's voices come first: they are what the model is promised to know.
 VOICES: dict[str, float] = {
-    "flite:slt": 5.0,
-    "flite:rms": 5.0,
-    "flite:awb": 5.0,
+    "flite:slt": 4.0,
+    "flite:rms": 4.0,
+    "flite:awb": 4.0,
     "flite:kal16": 3.0,
-    "flite:kal": 1.0,
-    "festival:ked_diphone": 1.0,
+    "flite:kal": 2.5,
+    "festival:ked_diphone": 1.5,
     "festival:cmu_us_slt_arctic_hts": 1.0,
     "espeak:en-us": 1.0,
     "espeak:en-us+f3": 1.0,

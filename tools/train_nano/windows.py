@@ -20,10 +20,11 @@ from streamer.audio.constants import SAMPLE_RATE
 from tools.train_nano import sounds
 from tools.train_nano.corpus import Corpus, Utterance
 from tools.train_nano.degrade import degrade
+from tools.train_nano.spectrogram import UNWARPED, WARPS
 
 FRAME_S = 0.02  # of the encoder
 UNCLEAR_S = 0.1  # a cut this little before a word's end is moved: nobody could tell whether the word was said in full
-PROMPT_TOKENS = 80  # at most
+PROMPT_TOKENS = 220  # at most
 MOST_TOKENS = 448
 IGNORED = -100  # what the losses leave out
 
@@ -49,6 +50,7 @@ class Lesson:
     padding: float = 0.0  # share with silence from somewhere to the end, as in a stream
     shifted: float = 0.0  # share that stands later than at the beginning of the thirty seconds
     no_speech: float = 0.05  # share without a word
+    warped: float = 0.0  # share whose frequencies are stretched, as by another speaker
     masked: float = 0.0  # share with bands and moments blotted out (SpecAugment, Park et al. 2019)
 
 
@@ -59,6 +61,7 @@ class Window:
     audio: NDArray[np.float32]  # (320 T,)
     mel_end: int  # from this frame of the spectrogram on, of 2 T, it is zero instead of what silence looks like
     blotted: bool  # whether parts of the spectrogram are to be blotted out
+    warp: int  # number of one of WARPS
     position: int  # of the first frame among Whisper's 1500
     tokens: list[int]  # N, beginning with the prompt or the start of the transcript
     labels: list[int]  # N: what is to be predicted after each token; IGNORED for the prompt
@@ -146,18 +149,14 @@ class Windows:
         speech = self._speech(lesson)
         audio, pieces = speech.audio, speech.pieces
         if rng.random() < lesson.degraded:
-            audio = degrade(audio, self._numpy, strength=lesson.strength * rng.random())
+            audio = degrade(audio, self._numpy, strength=lesson.strength * rng.random() ** 0.5)
             if rng.random() < 0.7:  # what comes after the newest audio of a stream is silent, however noisy the room
                 audio[round(speech.heard * SAMPLE_RATE) :] = 0.0
         offset = position * FRAME_S
         tokens, times = self._transcript(pieces, offset if with_times else None)
         script = self._script
         head = [script.start, script.language, script.task] + ([] if with_times else [script.no_timestamps])
-        prompt: list[int] = []
-        if rng.random() < lesson.prompts:
-            room = min(rng.randint(1, PROMPT_TOKENS), MOST_TOKENS - len(head) - len(tokens) - 1)
-            if room > 0:
-                prompt = [script.previous, *script.text(speech.before)[-room:]]
+        prompt = self._prompt(lesson, speech.before, MOST_TOKENS - len(head) - len(tokens) - 1)
         whole = [*prompt, *head, *tokens, script.end]
         skipped = len(prompt) + len(head) - 1
         labels = [IGNORED] * skipped + whole[skipped + 1 :]
@@ -165,6 +164,17 @@ class Windows:
         end = [pieces[-1].times[-1][1] if pieces and pieces[-1].times else -1.0]
         seen = self._seen(speech.heard, lesson)
         return Window(audio, *seen, position, whole[:-1], labels, [-1.0] * skipped + times + end, speech.phones)
+
+    def _prompt(self, lesson: Lesson, before: list[str], room: int) -> list[int]:
+        """The end of the text before the window, or now and then of another text; empty where the lesson has none."""
+        rng, script = self._random, self._script
+        room = min(room, rng.randint(1, PROMPT_TOKENS))
+        if rng.random() >= lesson.prompts or room < 1:
+            return []
+        if not before or rng.random() < 0.3:
+            other = self._choose()
+            before = f"{other.before} {other.text}".split()
+        return [script.previous, *script.text(before)[-room:]]
 
     def _choose(self) -> Utterance:
         voices = self._corpus.voices
@@ -184,7 +194,7 @@ class Windows:
         frames = round(length / FRAME_S)
         phones = np.zeros(frames, dtype=np.int64)
         pieces: list[_Spoken] = []
-        before = self._choose().text.split()
+        before: list[str] = []
         at = rng.choice((0.0, rng.uniform(0.0, 0.5), rng.uniform(0.0, min(3.0, length / 4))))
         pause = rng.choice((0.15, 0.6, 2.0))  # how long pauses are in this window
         level = 10 ** (rng.uniform(-12, 3) / 20)
@@ -192,10 +202,12 @@ class Windows:
             utterance = self._choose()
             first, begin = 0, 0.0
             words = utterance.text.split()
+            if not pieces:
+                before = utterance.before.split()
             if not pieces and len(words) > 2 and rng.random() < lesson.cuts:
                 first = rng.randrange(1, len(words) - 1)
                 begin = max(utterance.words[first - 1][1], utterance.words[first][0] - 0.05)
-                before = words[:first]
+                before += words[:first]
                 at = 0.0
             available = heard_until - at
             taken = utterance.seconds - begin
@@ -267,14 +279,16 @@ class Windows:
                 audio[round(rng.uniform(0.05, 1.0) * samples) :] = 0.0
         head = [script.start, script.language, script.task]
         head.append(script.timestamp(position * FRAME_S) if with_times else script.no_timestamps)
-        labels = [script.no_speech, IGNORED, head[3] if with_times else IGNORED, script.end]
+        prompt = self._prompt(lesson, [], PROMPT_TOKENS)
+        labels = [IGNORED] * len(prompt) + [script.no_speech, IGNORED, head[3] if with_times else IGNORED, script.end]
         phones = np.zeros(round(lesson.seconds / FRAME_S), dtype=np.int64)
         seen = self._seen(lesson.seconds, lesson)
-        return Window(np.clip(audio, -1, 1), *seen, position, head, labels, [-1.0] * 4, phones)
+        return Window(np.clip(audio, -1, 1), *seen, position, prompt + head, labels, [-1.0] * len(labels), phones)
 
-    def _seen(self, heard: float, lesson: Lesson) -> tuple[int, bool]:
-        """Where the spectrogram ends, which the daemon does two ways, and whether to blot it out."""
+    def _seen(self, heard: float, lesson: Lesson) -> tuple[int, bool, int]:
+        """Where the spectrogram ends, which the daemon does two ways, whether to blot it out, and how to warp it."""
         end = round(lesson.seconds * 100)
         if heard < lesson.seconds and self._random.random() < 0.3:
             end = min(end, round(heard * 100) + 2)
-        return end, self._random.random() < lesson.masked
+        warp = self._random.randrange(len(WARPS)) if self._random.random() < lesson.warped else UNWARPED
+        return end, self._random.random() < lesson.masked, warp

@@ -22,6 +22,7 @@ class Said:
     words: list[tuple[float, float]]
     phones: list[tuple[str, float]]
     samples: NDArray[np.int16]
+    before: str = ""
 
 
 def write_shard(folder: Path, name: str, utterances: Sequence[Said]) -> None:
@@ -34,6 +35,7 @@ def write_shard(folder: Path, name: str, utterances: Sequence[Said]) -> None:
             "start": position,
             "samples": len(said.samples),
             "text": said.text,
+            "before": said.before,
             "words": said.words,
             "phones": said.phones,
         }

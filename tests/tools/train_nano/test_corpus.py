@@ -12,7 +12,8 @@ from tools.train_nano.corpus import Corpus
 def counted(text: str, start: int, count: int) -> Said:
     """A text whose samples count from `start`."""
     words = [(float(i), i + 0.5) for i in range(len(text.split()))]
-    return Said(text, words, [("pau", 0.25), ("ah", 1.0)], np.arange(start, start + count, dtype=np.int16))
+    samples = np.arange(start, start + count, dtype=np.int16)
+    return Said(text, words, [("pau", 0.25), ("ah", 1.0)], samples, before=f"Before {text}")
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
@@ -24,6 +25,7 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     for utterance, expected in zip(corpus.voices["flite-slt"], said, strict=True):
         assert utterance.voice == "flite-slt"
         assert utterance.text == expected.text
+        assert utterance.before == expected.before
         assert utterance.words == expected.words
         assert utterance.phones == expected.phones
         assert utterance.samples.dtype == np.int16

@@ -89,7 +89,7 @@ def test_the_configuration_is_that_of_the_model_that_is_shipped(script: Script) 
 def test_the_heads_that_look_where_words_are_said_are_found(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
     """A network of which one head looks at the words and the others anywhere."""
     times = [(0.2, 0.6), (0.7, 1.4), (1.6, 2.0), (2.2, 3.0)]
-    utterance = Utterance("flite-slt", "one two three four", times, [], np.zeros(4 * 16_000, dtype=np.int16))
+    utterance = Utterance("flite-slt", "one two three four", "", times, [], np.zeros(4 * 16_000, dtype=np.int16))
     lengths = [len(script.word(word)[0]) for word in utterance.text.split()]
     middles = [0.1] * 3 + [
         start + (end - start) * (part + 0.5) / count

@@ -60,6 +60,23 @@ def test_a_sentence_without_commas_stays_whole() -> None:
     assert sentences.phrases("This is all of it.", random.Random(0)) == "This is all of it."
 
 
+def test_rarer_words_make_room_for_others_that_end_alike(tmp_path: Path) -> None:
+    path = tmp_path / "words"
+    path.write_text("running\nsinging\nwarmed\nAaron\nit's\nox\netude\n", encoding="utf-8")
+    replacements = sentences.read_replacements(path)
+    assert replacements == {"ng": ("running", "singing"), "ed": ("warmed",), "de": ("etude",)}
+    sentence = "During Bring's telling, half-baked Banking wanted a ring: it painted nothing, side by side."
+    rng = random.Random(1)
+    found = {sentences.varied(sentence, replacements, rng, share=1.0) for _ in range(50)}
+    pattern = (
+        r"During Bring's (running|singing), half-baked Banking wanted a (running|singing): "
+        r"it warmed nothing, etude by etude\."
+    )
+    assert len(found) == 4
+    assert all(re.fullmatch(pattern, varied) for varied in found)
+    assert sentences.varied(sentence, replacements, rng, share=0.0) == sentence
+
+
 def test_the_same_seed_makes_the_same_sentences() -> None:
     first, second = random.Random(3), random.Random(3)
     assert [sentences.made(first) for _ in range(50)] == [sentences.made(second) for _ in range(50)]

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from streamer.audio.mel import log_mel
-from tools.train_nano.spectrogram import LogMel, blot_out
+from tools.train_nano.spectrogram import UNWARPED, WARPS, LogMel, blot_out
 
 SPEECH = Path(__file__).parents[2] / "data" / "speech.flac"
 RATE = 16_000
@@ -50,6 +50,17 @@ def test_a_short_window_is_the_beginning_of_thirty_seconds(seconds: float) -> No
 
 def test_thirty_seconds_are_equal_to_the_last_frame() -> None:
     equal([speech(30.0), noise(30.0)])
+
+
+@pytest.mark.parametrize("warp", [0, 2, 10, 12])
+def test_a_warped_spectrogram_is_that_of_a_sound_whose_frequencies_are_stretched(warp: int) -> None:
+    times = np.arange(5 * RATE, dtype=np.float32) / RATE
+    tones = [np.sin(2 * np.pi * hz * times).astype(np.float32) for hz in (1500.0, 1500.0 * WARPS[warp])]
+    numbers = torch.tensor([warp, UNWARPED])
+    warped, stretched = LogMel()(torch.from_numpy(np.stack(tones)), numbers).numpy()[:, :, 100]
+    assert abs(int(warped.argmax()) - int(stretched.argmax())) <= 1
+    plain = LogMel()(torch.from_numpy(np.stack(tones)))[0, :, 100].numpy()
+    assert int(plain.argmax()) != int(warped.argmax())
 
 
 def test_any_number_of_bins() -> None:

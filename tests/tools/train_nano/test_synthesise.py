@@ -1,6 +1,7 @@
 """Shards: what is spoken is found again, stopped work goes on, and every voice has its share."""
 
 import random
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -89,12 +90,14 @@ def text(tmp_path: Path) -> Path:
     folder = tmp_path / "text"
     folder.mkdir()
     lines = [f"Sentence {letter}, of the text, is here." for letter in "abcdefghijklmnopqrstuvwxyz"]
+    (folder / "words.txt").write_text("better\nletters\n", encoding="utf-8")
     (folder / "train.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     return folder
 
 
 def run(monkeypatch: pytest.MonkeyPatch, text: Path, corpus: Path, *arguments: str) -> None:
-    monkeypatch.setattr(sys, "argv", ["synthesise", "--text", str(text), "--corpus", str(corpus), *arguments])
+    paths = ["--text", str(text), "--words", str(text / "words.txt"), "--corpus", str(corpus)]
+    monkeypatch.setattr(sys, "argv", ["synthesise", *paths, *arguments])
     synthesise.main()
 
 
@@ -103,7 +106,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_what_was_spoken_is_found_again(fake: Fake, text: Path, tmp_path: Path) -> None:
-    seconds = speak_shard(text, tmp_path / "corpus", "flite:slt", 3)
+    seconds = speak_shard(text, text / "words.txt", tmp_path / "corpus", "flite:slt", 3)
     assert sorted(contents(tmp_path / "corpus")) == ["flite-slt-0003.jsonl", "flite-slt-0003.pcm"]
     corpus = Corpus(tmp_path / "corpus")
     corpus.refresh()
@@ -115,7 +118,7 @@ def test_what_was_spoken_is_found_again(fake: Fake, text: Path, tmp_path: Path) 
 
 @pytest.mark.usefixtures("fake")
 def test_times_lie_within_the_samples_and_silence_at_the_ends_is_cut_away(text: Path, tmp_path: Path) -> None:
-    speak_shard(text, tmp_path / "corpus", "flite:slt", 0)
+    speak_shard(text, text / "words.txt", tmp_path / "corpus", "flite:slt", 0)
     corpus = Corpus(tmp_path / "corpus")
     corpus.refresh()
     for utterance in corpus.voices["flite-slt"]:
@@ -134,10 +137,10 @@ def test_times_lie_within_the_samples_and_silence_at_the_ends_is_cut_away(text: 
 
 
 def test_a_finished_shard_is_not_made_again(fake: Fake, text: Path, tmp_path: Path) -> None:
-    seconds = speak_shard(text, tmp_path / "corpus", "flite:slt", 0)
+    seconds = speak_shard(text, text / "words.txt", tmp_path / "corpus", "flite:slt", 0)
     before = contents(tmp_path / "corpus")
     fake.said.clear()
-    assert speak_shard(text, tmp_path / "corpus", "flite:slt", 0) == pytest.approx(seconds)
+    assert speak_shard(text, text / "words.txt", tmp_path / "corpus", "flite:slt", 0) == pytest.approx(seconds)
     assert fake.said == []
     assert contents(tmp_path / "corpus") == before
 
@@ -145,11 +148,11 @@ def test_a_finished_shard_is_not_made_again(fake: Fake, text: Path, tmp_path: Pa
 @pytest.mark.parametrize("left", [".pcm", ".part"])
 @pytest.mark.usefixtures("fake")
 def test_an_interrupted_shard_is_made_again(text: Path, tmp_path: Path, left: str) -> None:
-    speak_shard(text, tmp_path / "whole", "flite:slt", 0)
+    speak_shard(text, text / "words.txt", tmp_path / "whole", "flite:slt", 0)
     corpus = tmp_path / "corpus"
     corpus.mkdir()
     (corpus / f"flite-slt-0000{left}").write_bytes(b"half")
-    speak_shard(text, corpus, "flite:slt", 0)
+    speak_shard(text, text / "words.txt", corpus, "flite:slt", 0)
     assert contents(corpus) == contents(tmp_path / "whole")
 
 
@@ -163,7 +166,7 @@ def test_a_shard_is_the_same_on_every_run_and_unlike_any_other(fake: Fake, text:
     ):
         fake.said.clear()
         random.seed(len(said))
-        speak_shard(text, tmp_path / corpus, voice, number)
+        speak_shard(text, text / "words.txt", tmp_path / corpus, voice, number)
         said.append(list(fake.said))
     assert said[0] == said[1]
     assert contents(tmp_path / "one").items() <= contents(tmp_path / "two").items()
@@ -173,10 +176,11 @@ def test_a_shard_is_the_same_on_every_run_and_unlike_any_other(fake: Fake, text:
 
 def test_every_sentence_has_a_rate_and_a_pitch_of_its_own(fake: Fake, text: Path, tmp_path: Path) -> None:
     for number in range(5):
-        speak_shard(text, tmp_path, "flite:slt", number)
+        speak_shard(text, text / "words.txt", tmp_path, "flite:slt", number)
     rates = [rate for _, rate, _ in fake.said]
     pitches = [pitch for _, _, pitch in fake.said]
-    assert all(0.85 <= value <= 1.2 for value in (*rates, *pitches))
+    assert all(low <= rate <= high for rate in rates for low, high in [synthesise.RATES])
+    assert all(low <= pitch <= high for pitch in pitches for low, high in [synthesise.PITCHES])
     assert len(set(rates)) == len(rates) == 5 * PER_SHARD
     assert 0.3 * len(pitches) < pitches.count(1.0) < 0.7 * len(pitches)
 
@@ -186,14 +190,15 @@ def test_a_voice_reads_all_sentences_before_it_reads_one_again(
 ) -> None:
     monkeypatch.setattr(synthesise, "SHARE_MADE", 0.0)
     monkeypatch.setattr(synthesise, "SHARE_PHRASES", 0.0)
+    monkeypatch.setattr(synthesise, "SHARE_VARIED", 0.0)
     lines = (text / "train.txt").read_text(encoding="utf-8").splitlines()
     for number in range(4):
-        speak_shard(text, tmp_path, "flite:slt", number)
+        speak_shard(text, text / "words.txt", tmp_path, "flite:slt", number)
     read = [said for said, _, _ in fake.said]
     assert sorted(read[:26]) == sorted(read[26:52]) == sorted(lines)
     assert read[:26] != read[26:52]
     fake.said.clear()
-    speak_shard(text, tmp_path, "flite:rms", 0)
+    speak_shard(text, text / "words.txt", tmp_path, "flite:rms", 0)
     assert [said for said, _, _ in fake.said] != read[:PER_SHARD]
 
 
@@ -202,17 +207,41 @@ def test_the_shares_that_are_made_up_and_cut_to_phrases(
 ) -> None:
     monkeypatch.setattr(synthesise, "SENTENCES_PER_SHARD", 1000)
     monkeypatch.setattr(sentences, "made", lambda rng: "Made.")
-    monkeypatch.setattr(sentences, "phrases", lambda sentence, rng: "Cut.")
-    speak_shard(text, tmp_path, "flite:slt", 0)
+    monkeypatch.setattr(sentences, "varied", lambda sentence, replacements, rng: f"Varied {sentence}")
+    monkeypatch.setattr(sentences, "phrases", lambda sentence, rng: "Varied cut." if "Varied" in sentence else "Cut.")
+    speak_shard(text, text / "words.txt", tmp_path, "flite:slt", 0)
     counts = Counter(said for said, _, _ in fake.said)
-    assert counts["Made."] == 350
-    assert counts["Cut."] / 650 == pytest.approx(0.3, abs=0.06)
+    assert counts["Made."] == 250
+    assert (counts["Cut."] + counts["Varied cut."]) / 750 == pytest.approx(0.3, abs=0.06)
+    varied = sum(count for said, count in counts.items() if said.startswith("Varied"))
+    assert varied / 750 == pytest.approx(0.4, abs=0.06)
+
+
+@pytest.mark.usefixtures("fake")
+def test_what_is_read_before_a_sentence_is_kept_with_it(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(synthesise, "SHARE_VARIED", 0.0)
+    monkeypatch.setattr(synthesise, "SHARE_PHRASES", 0.0)
+    speak_shard(text, text / "words.txt", tmp_path / "corpus", "flite:slt", 0)
+    corpus = Corpus(tmp_path / "corpus")
+    corpus.refresh()
+    lines = (text / "train.txt").read_text(encoding="utf-8").splitlines()
+    read = 0
+    for utterance in corpus.voices["flite-slt"]:
+        if utterance.text in lines:
+            at = lines.index(utterance.text)
+            assert utterance.before == " ".join(lines[max(0, at - synthesise.SENTENCES_BEFORE) : at])
+            read += 1
+        else:
+            assert len(re.findall(r"[.?!]", utterance.before)) >= synthesise.SENTENCES_BEFORE
+    assert read == PER_SHARD * 3 // 4
 
 
 def test_sentences_that_cannot_be_spoken_or_are_silent_are_left_out(fake: Fake, text: Path, tmp_path: Path) -> None:
     fake.cannot = lambda text: len(text) % 3 == 0
     fake.silent = lambda text: len(text) % 3 == 1
-    speak_shard(text, tmp_path, "flite:slt", 0)
+    speak_shard(text, text / "words.txt", tmp_path, "flite:slt", 0)
     corpus = Corpus(tmp_path)
     corpus.refresh()
     kept = [utterance.text for utterance in corpus.voices["flite-slt"]]
@@ -225,7 +254,7 @@ def test_sentences_that_cannot_be_spoken_or_are_silent_are_left_out(fake: Fake, 
 def test_a_voice_that_speaks_nothing_is_an_error_and_leaves_nothing(fake: Fake, text: Path, tmp_path: Path) -> None:
     fake.cannot = lambda text: True
     with pytest.raises(SynthesisError, match="the voice flite:slt spoke none of the sentences of shard 7"):
-        speak_shard(text, tmp_path / "corpus", "flite:slt", 7)
+        speak_shard(text, text / "words.txt", tmp_path / "corpus", "flite:slt", 7)
     assert not (tmp_path / "corpus").exists()
 
 
@@ -296,6 +325,16 @@ def test_an_empty_file_of_sentences_is_refused(text: Path, tmp_path: Path, monke
 
 
 @pytest.mark.usefixtures("fake")
+def test_without_a_list_of_words_the_program_says_where_to_get_one(
+    text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (text / "words.txt").unlink()
+    with pytest.raises(SystemExit) as caught:
+        run(monkeypatch, text, tmp_path / "corpus", "--hours", "0.01")
+    refused(caught.value, str(text / "words.txt"), "wamerican")
+
+
+@pytest.mark.usefixtures("fake")
 def test_without_a_voice_the_program_says_what_to_install(
     text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,7 +367,8 @@ def test_the_program_speaks_in_processes_of_its_own(text: Path, tmp_path: Path) 
     except SynthesisError as error:
         pytest.skip(str(error))
     corpus = tmp_path / "corpus"
-    arguments = ["--text", str(text), "--corpus", str(corpus), "--hours", "0.2", "--jobs", "1", "--voices", "flite:kal"]
+    paths = ["--text", str(text), "--words", str(text / "words.txt"), "--corpus", str(corpus)]
+    arguments = [*paths, "--hours", "0.2", "--jobs", "1", "--voices", "flite:kal"]
     done = subprocess.run(
         [sys.executable, "-m", "tools.train_nano.synthesise", *arguments],
         cwd=ROOT,

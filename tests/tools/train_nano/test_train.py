@@ -1,14 +1,16 @@
 """Training: what a batch is, what each loss asks for, and that a run goes on where it was stopped."""
 
+import argparse
 import math
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 import pytest
@@ -17,12 +19,22 @@ from safetensors.torch import save_file
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
+from streamer.audio.constants import SAMPLE_RATE
 from tests.tools.train_nano.support import Said, write_shard
-from tools.train_nano import train
 from tools.train_nano.corpus import Corpus
 from tools.train_nano.network import Shape, Whisper
 from tools.train_nano.spectrogram import LogMel
-from tools.train_nano.train import Batch, Losses, initialise, losses_of, steps, watch
+from tools.train_nano.train import (
+    GUIDED_HEADS,
+    Batch,
+    Batches,
+    Losses,
+    initialise,
+    losses_of,
+    rate_at,
+    steps,
+    watch,
+)
 from tools.train_nano.windows import IGNORED, PHONES, Lesson, Script, Windows
 
 ROOT = Path(__file__).parents[3]
@@ -84,7 +96,7 @@ def test_at_every_time_there_is_something_to_teach(fraction: float, audio_s: flo
     for _, step in taught:
         lesson = step.lesson
         assert 0 < lesson.seconds <= 30
-        assert step.windows * lesson.seconds == pytest.approx(max(audio_s, lesson.seconds), rel=0.25)
+        assert step.windows * lesson.seconds == pytest.approx(max(audio_s, lesson.seconds), rel=0.35)
         shares = {name: value for name, value in vars(lesson).items() if name != "seconds"}
         assert all(0 <= value <= 1 for value in shares.values()), shares
         assert lesson.seconds < 30 or lesson.shifted == 0
@@ -205,7 +217,7 @@ def test_the_other_heads_are_free(batch: Batch) -> None:
     before = losses_with(batch, attention)["places"]
     for layer, weights in enumerate(attention):
         for number in range(3):
-            if layer >= len(train.GUIDED_HEADS) or number not in train.GUIDED_HEADS[layer]:
+            if layer >= len(GUIDED_HEADS) or number not in GUIDED_HEADS[layer]:
                 weights[:, number] = 1 / 250
     assert losses_with(batch, attention)["places"] == pytest.approx(before, abs=1e-6)
     attention[1][:, 1] = 1 / 250
@@ -312,39 +324,48 @@ def test_the_model_that_is_shipped_can_be_gone_on_with() -> None:
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
 
-class EnoughError(Exception):
-    """Ends what runs for ever."""
-
-
-class Full:
-    """A queue that takes some batches."""
-
-    def __init__(self, size: int) -> None:
-        self.batches: list[Batch] = []
-        self._size = size
-
-    def put(self, batch: Batch, timeout: float) -> None:
-        if len(self.batches) == self._size:
-            raise EnoughError
-        self.batches.append(batch)
-
-
-@pytest.mark.parametrize(("fraction", "seconds"), [(0.0, {5.0}), (0.4, {6.0, 10.0}), (0.9, {8.0, 15.0, 30.0})])
-def test_batches_follow_the_share_of_the_time_that_is_spent(
-    folder: Path, fraction: float, seconds: set[float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch, "set_num_threads", lambda count: None)  # it is this process's too
+def batches(folder: Path, number: int, begin: int, fraction: float = 0.5) -> Iterator[Batch]:
+    options = argparse.Namespace(corpus=folder, tokenizer=TOKENIZER, audio=30.0, seed=5)
     spent = cast("Synchronized[float]", SimpleNamespace(value=fraction))
-    made = []
-    for _ in range(2):
-        full = Full(12)
-        with pytest.raises(EnoughError):
-            train.produce(cast("Any", full), spent, folder, TOKENIZER, 30.0, 5)
-        made.append(full.batches)
-    assert {batch.audio.shape[1] / 16_000 for batch in made[0]} == seconds
-    for one, other in zip(*made, strict=True):
+    return iter(Batches(options, number, begin, spent))
+
+
+def seconds(batch: Batch) -> float:
+    return batch.audio.shape[1] / SAMPLE_RATE
+
+
+@pytest.mark.parametrize("fraction", [0.0, 0.5, 0.9])
+def test_batches_follow_the_share_of_the_time_that_is_spent(folder: Path, fraction: float) -> None:
+    made = list(islice(batches(folder, 0, 0, fraction), 25))
+    assert {seconds(batch) for batch in made} == {step.lesson.seconds for _, step in steps(fraction, 30.0)}
+    for one, other in zip(made, batches(folder, 0, 0, fraction), strict=False):
         assert torch.equal(one.audio, other.audio)
         assert torch.equal(one.tokens, other.tokens)
+
+
+def test_the_processes_of_a_run_have_steps_of_one_kind_and_windows_of_their_own(folder: Path) -> None:
+    for one, other in islice(zip(batches(folder, 0, 7), batches(folder, 1, 7), strict=True), 12):
+        assert seconds(one) == seconds(other)
+        assert not torch.equal(one.audio, other.audio)
+
+
+def test_a_run_that_goes_on_has_other_windows_than_it_began_with(folder: Path) -> None:
+    assert not torch.equal(next(batches(folder, 0, 0)).audio[0, :8000], next(batches(folder, 0, 100)).audio[0, :8000])
+
+
+def test_without_speech_there_is_nothing_to_train_on(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match=r"has no speech; make some with tools\.train_nano\.synthesise"):
+        next(batches(tmp_path, 0, 0))
+
+
+def test_the_learning_rate_rises_and_falls_to_nothing() -> None:
+    rates = [rate_at(share / 100, 20 * share, 0.002) for share in range(101)]
+    top = rates.index(max(rates))
+    assert rates[top] == 0.002
+    assert rates[:top] == sorted(rates[:top])
+    assert rates[top:] == sorted(rates[top:], reverse=True)
+    assert rates[0] < 0.0001
+    assert rates[-1] < 0.0001
 
 
 class Knowing(nn.Module):
@@ -399,7 +420,8 @@ HOURS = 0.0003
 
 def run(folder: Path, out: Path, hours: float) -> str:
     """Train as a user does, and return what was printed."""
-    arguments = f"--hours {hours:.6f} --d-model 64 --encoder-layers 1 --decoder-layers 1 --audio 10 --rate 0.001"
+    small = "--d-model 64 --encoder-layers 1 --decoder-layers 1 --audio 10"
+    arguments = f"--hours {hours:.6f} {small} --rate 0.001 --processes 2"
     paths = ["--corpus", str(folder), "--out", str(out), "--tokenizer", str(TOKENIZER)]
     done = subprocess.run(
         [sys.executable, "-m", "tools.train_nano.train", *paths, *arguments.split()],

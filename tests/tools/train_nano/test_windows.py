@@ -18,6 +18,7 @@ from tokenizers import Tokenizer
 from streamer.audio.constants import SAMPLE_RATE
 from tests.tools.train_nano.support import Said, write_shard
 from tools.train_nano.corpus import Corpus
+from tools.train_nano.spectrogram import UNWARPED, WARPS
 from tools.train_nano.windows import (
     FRAME_S,
     IGNORED,
@@ -323,19 +324,32 @@ def test_no_cut_lies_just_before_the_end_of_a_short_word_either(tmp_path: Path) 
 
 def test_speech_may_begin_before_the_window_and_what_was_said_before_is_the_prompt(tmp_path: Path) -> None:
     words = WORDS[:30]
-    corpus = corpus_of(tmp_path, one=[utterance(words, [0.05] * 29, [duration(word) for word in words])])
-    windows = windows_of(corpus)
+    before = ["Zanzibar", "rhythm?"]
+    said = replace(utterance(words, [0.05] * 29, [duration(word) for word in words]), before=" ".join(before))
+    windows = windows_of(corpus_of(tmp_path, one=[said]))
     firsts = set()
+    others = 0
     for _ in range(200):
         window = windows.make(Lesson(seconds=8.0, prompts=1.0, cuts=1.0, no_speech=0.0))
         first = NUMBER[heard(window)[0].word] - 1
         prompt = parts(window).prompt
         assert prompt[0] == script().previous
         assert 1 <= len(prompt) - 1 <= PROMPT_TOKENS
-        assert prompt[1:] == script().text(words[:first])[1 - len(prompt) :]
+        if prompt[1:] != script().text(before + words[:first])[1 - len(prompt) :]:  # another text
+            assert prompt[1:] == script().text(before + words)[1 - len(prompt) :]
+            others += 1
         assert heard(window)[0].start <= 0.05 + FRAME_S
         firsts.add(first)
     assert firsts == set(range(1, 29))
+    assert 30 < others < 90
+
+
+def test_windows_are_warped_by_the_share_that_the_lesson_says(corpus: Corpus) -> None:
+    windows = windows_of(corpus)
+    assert {windows.make(LESSON).warp for _ in range(50)} == {UNWARPED}
+    warps = Counter(windows.make(replace(LESSON, warped=0.5)).warp for _ in range(1000))
+    assert set(warps) == set(range(len(WARPS)))
+    assert warps[UNWARPED] / 1000 == pytest.approx(0.5 + 0.5 / len(WARPS), abs=0.06)
 
 
 def test_without_cuts_every_sentence_is_heard_from_its_beginning(corpus: Corpus) -> None:
@@ -367,20 +381,24 @@ def test_a_window_without_speech_says_so_and_ends(corpus: Corpus, with_times: bo
     marks = script()
     windows = windows_of(corpus)
     lesson = replace(LESSON, no_speech=1.0, timestamps=float(with_times))
-    silent = 0
+    silent = prompted = 0
     for _ in range(100):
         window = windows.make(lesson)
-        assert window.tokens[:3] == [marks.start, marks.language, marks.task]
-        assert window.labels[0] == marks.no_speech
-        assert window.labels[-1] == marks.end
+        start = window.tokens.index(marks.start)
+        tokens, labels = window.tokens[start:], window.labels[start:]
+        prompted += start > 0
+        assert window.labels[:start] == [IGNORED] * start
+        assert tokens[:3] == [marks.start, marks.language, marks.task]
+        assert labels[0] == marks.no_speech
+        assert labels[-1] == marks.end
         if with_times:
             stamp = marks.timestamp(window.position * FRAME_S)
-            assert window.tokens[3:] == [stamp]
-            assert window.labels[1:-1] == [IGNORED, stamp]
+            assert tokens[3:] == [stamp]
+            assert labels[1:-1] == [IGNORED, stamp]
         else:
-            assert window.tokens[3:] == [marks.no_timestamps]
-            assert window.labels[1:-1] == [IGNORED, IGNORED]
-        assert window.times == [-1.0] * 4
+            assert tokens[3:] == [marks.no_timestamps]
+            assert labels[1:-1] == [IGNORED, IGNORED]
+        assert window.times == [-1.0] * len(window.tokens)
         assert not window.phones.any()
         assert window.audio.shape == (320 * len(window.phones),)
         assert window.audio.dtype == np.float32
@@ -388,12 +406,13 @@ def test_a_window_without_speech_says_so_and_ends(corpus: Corpus, with_times: bo
         assert np.abs(window.audio).max() <= 1
         silent += not window.audio.any()
     assert 0 < silent < 40
+    assert 30 < prompted < 70
 
 
 def test_the_share_without_speech(corpus: Corpus) -> None:
     windows = windows_of(corpus)
     labels = [windows.make(replace(LESSON, no_speech=0.3)).labels for _ in range(500)]
-    assert np.mean([label[0] == script().no_speech for label in labels]) == pytest.approx(0.3, abs=0.06)
+    assert np.mean([script().no_speech in label for label in labels]) == pytest.approx(0.3, abs=0.06)
 
 
 def test_no_audio_lies_behind_the_end_of_the_spectrogram(made: list[Window]) -> None:
