@@ -217,7 +217,7 @@ def initialise(net: Whisper, weights: Path) -> None:
                 parameter.zero_()
 
 
-def watch(net: Whisper, script: Script, tokenizer: Tokenizer, corpus: Corpus, log_mel: LogMel) -> str:
+def watch(net: Whisper, script: Script, tokenizer: Tokenizer, corpus: Corpus, log_mel: LogMel) -> dict[str, float]:
     """WER on sentences kept for watching, voice by voice, each in a window of its own length, greedily."""
     normalise = EnglishTextNormalizer()
     device = log_mel.window.device
@@ -243,9 +243,9 @@ def watch(net: Whisper, script: Script, tokenizer: Tokenizer, corpus: Corpus, lo
                 done |= best == script.end
             texts = [tokenizer.decode([t for t in row[4:] if t < script.end]) for row in tokens.tolist()]
             rate = jiwer.wer([normalise(u.text) for u in chosen], [normalise(text) or "-" for text in texts])
-            rates[voice] = 100 * rate
+            rates[voice] = round(100 * rate, 1)
     net.train()
-    return " ".join(f"{voice} {rate:.1f}" for voice, rate in rates.items())
+    return rates
 
 
 def average(parameters: list[nn.Parameter], spent: float) -> float:
@@ -376,13 +376,13 @@ def train(number: int, options: argparse.Namespace) -> None:
         if spent - saved > CHECKPOINT_S:
             saved = spent
             save()
-        if watched and spent - looked > WATCH_S:
+        if watched and (spent - looked > WATCH_S or fraction.value >= 1.0):
             looked = spent
             if number == 0:
                 watched.refresh()
-                line = watch(net, script, tokenizer, watched, log_mel)
-                say(f"{spent:.0f} s step {count} WER {line}")
-                entry = {"seconds": round(spent), "step": count, "hours": audio / 3600, "wer": line}
+                rates = watch(net, script, tokenizer, watched, log_mel)
+                say(f"{spent:.0f} s step {count} WER {rates}")
+                entry = {"seconds": round(spent), "step": count, "hours": round(audio / 3600, 1), "wer": rates}
                 with (options.out / "curve.jsonl").open("a", encoding="utf-8") as curve:
                     curve.write(json.dumps(entry) + "\n")
     save()

@@ -409,8 +409,7 @@ def test_the_watched_error_rate_is_that_of_the_words(
     corpus = Corpus(tmp_path)
     corpus.refresh()
     net = Knowing([script.text(spoil(one.text).split()) for one in utterances], script)
-    line = watch(cast("Whisper", net), script, tokenizer, corpus, LogMel())
-    assert line == f"{VOICE} {rate:.1f}"
+    assert watch(cast("Whisper", net), script, tokenizer, corpus, LogMel()) == {VOICE: round(rate, 1)}
     assert net.training
 
 
