@@ -199,7 +199,7 @@ def test_an_exported_triple_is_recognised_and_says_the_same(
     found = greedy_tokens(model, mels)
     # Windows of 224 tokens and more end there, and are loops of the model's: their keys, in float16, may break a tie.
     whole = [i for i, tokens in enumerate(expected) if len(tokens) < 220]
-    assert len(whole) > len(expected) / 2
+    assert len(whole) >= len(expected) / 2
     assert [found[i] for i in whole] == [expected[i] for i in whole]
     assert [tokens[:100] for tokens in found] == [tokens[:100] for tokens in expected]
 

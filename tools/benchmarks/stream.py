@@ -15,7 +15,7 @@ from tools.benchmarks.corpus import Recording
 from tools.benchmarks.results import Folder
 from tools.benchmarks.systems import StreamingSystem, without_settings
 
-# How the offline decoder is asked. With timestamps nano.en leaves out a fifth of what is said, which would make every
+# How the offline decoder is asked. With timestamps nano.en leaves out a tenth of what is said, which would make every
 # stream look good beside it.
 OFFLINE_FLAGS = ("--without-timestamps",)
 

@@ -49,7 +49,7 @@ def test_the_logits_are_nano_ens_and_far_below_elsewhere(checkpoint: Checkpoint)
         logits = large(audio, moved)[0].numpy()
     places = [numbers[number] for number in range(2022)]
     np.testing.assert_allclose(logits[:, places], expected, atol=2e-3)
-    np.testing.assert_allclose(np.delete(logits, places, axis=1), UNUSED_LOGIT, atol=1e-3)
+    np.testing.assert_allclose(np.delete(logits, places, axis=1), UNUSED_LOGIT, atol=5e-3)
     assert expected.max(axis=1).min() > 0
 
 
