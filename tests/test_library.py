@@ -19,7 +19,8 @@ from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, recording
 from tests.test_imports import loaded_by, within
 
-FIRST = "The Commission regards such imprompeduced ops as presenting an"  # as the command transcribes the first five seconds
+# As the command transcribes the first five seconds.
+FIRST = "The Commission regards such imprompeduced ops as presenting an"
 
 
 @pytest.fixture(scope="module")
