@@ -189,7 +189,7 @@ def _as_it_was() -> Iterator[None]:
     """Undo what a command changes in its process: how it logs, and what signals do."""
     loggers = [logging.getLogger(name) for name in ("", "streamer", "streamer.access")]
     handlers, levels = loggers[0].handlers[:], [logger.level for logger in loggers]
-    numbers = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
+    numbers = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP") if hasattr(signal, name)]
     before = [signal.getsignal(number) for number in numbers]
     try:
         yield
