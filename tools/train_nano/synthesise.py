@@ -41,14 +41,14 @@ def shard_name(voice: str, number: int) -> str:
     return f"{shard_voice(voice)}-{number:04d}"
 
 
-def plan(voices: dict[str, float], hours: float) -> Iterator[tuple[str, int]]:
-    """Every shard for about `hours` of speech, the voices taking turns by their shares."""
+def plan(voices: dict[str, float], hours: float, first: int = 0) -> Iterator[tuple[str, int]]:
+    """Every shard for about `hours` of speech, numbered from `first` on, the voices taking turns by their shares."""
     total = sum(voices.values())
     shards = max(1, round(hours * 3600 / (SENTENCES_PER_SHARD * 6.0)))  # a sentence is about six seconds
     made = dict.fromkeys(voices, 0)
     for turn in range(1, shards + 1):
         voice = max(voices, key=lambda name: voices[name] / total * turn - made[name])
-        yield voice, made[voice]
+        yield voice, first + made[voice]
         made[voice] += 1
 
 
@@ -150,6 +150,7 @@ def main() -> None:
     parser.add_argument("--words", type=Path, default=WORDS, help=f"a list of words, one a line (default: {WORDS})")
     parser.add_argument("--corpus", type=Path, required=True, help="the folder for the speech; what is there is kept")
     parser.add_argument("--hours", type=float, default=60.0, help="how much speech (default: 60)")
+    parser.add_argument("--first", type=int, default=0, help="the first shard of each voice: other ones, other speech")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at a time (default: one per core)")
     parser.add_argument("--voices", nargs="*", default=list(VOICES), help="only these (default: all)")
     options = parser.parse_args()
@@ -172,7 +173,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.jobs, initializer=_niced) as pool:
         shards = [
             pool.submit(speak_shard, options.text, options.words, options.corpus, voice, number)
-            for voice, number in plan(voices, options.hours)
+            for voice, number in plan(voices, options.hours, options.first)
         ]
         for count, shard in enumerate(as_completed(shards), 1):
             try:

@@ -1,8 +1,9 @@
 """Trains the model: python -m tools.train_nano.train --corpus DIR --out DIR --hours H
 
-Three losses: the words, as Whisper learns them; the sound of each frame, from a head on the encoder that is thrown away
-afterwards; and where some heads of the cross-attention look, which the synthesisers' word times tell. The second makes
-the encoder hear within minutes, the third gives the decoder its place in the audio at once, and good word times later.
+Four losses: the words, as Whisper learns them; the words of prompts, which teach how words are spelt and what follows
+what; the sound of each frame, from a head on the encoder that is thrown away afterwards; and where some heads of the
+cross-attention look, which the synthesisers' word times tell. The third makes the encoder hear within minutes, the
+fourth gives the decoder its place in the audio at once, and good word times later.
 
 The time is the budget: the learning rate and the lessons follow the share of it that is spent, and a run that was
 stopped goes on from its last checkpoint with what was left.
@@ -59,28 +60,30 @@ def steps(fraction: float, audio_s: float) -> list[tuple[float, Step]]:
     def step(seconds: float, padding: float, prompts: float = 0.0) -> Step:
         lesson = Lesson(
             seconds=seconds,
-            degraded=0.25 + 0.4 * ramp,
-            strength=0.3 + 0.7 * ramp,
+            degraded=0.4 + 0.15 * ramp,
+            strength=0.5 + 0.5 * ramp,
             prompts=prompts,
             timestamps=0.5,
-            cuts=0.3,
+            cuts=0.45,
             padding=padding,
             shifted=0.5 if seconds < 30 else 0.0,
             no_speech=0.06,
-            warped=0.5,
-            masked=0.3 * ramp,
+            warped=0.3,
+            masked=0.15 * ramp,
         )
         return Step(lesson, max(1, round(audio_s / seconds)))
 
-    # Full windows cost more a second and hold few beginnings: most come when the words are known.
+    # Full windows cost more a second and hold few beginnings: most come when the words are known. A prompt makes every
+    # row of its batch longer, so that whole batches have one. What a stream sees is silent, mostly.
     short, long, full, silent = step(7.0, 0.1), step(14.0, 0.3), step(30.0, 0.1), step(30.0, 1.0)
-    prompted = step(9.0, 0.2, prompts=0.9)
+    prompted = [step(14.0, 0.3, 0.9), step(30.0, 0.1, 0.9), step(30.0, 1.0, 0.9)]
     if fraction < 0.35:
-        return [(0.4, short), (0.25, long), (0.12, full), (0.05, silent), (0.18, prompted)]
-    if fraction < 0.7:
-        return [(0.25, short), (0.25, long), (0.2, full), (0.1, silent), (0.2, prompted)]
-    late = step(30.0, 0.3, prompts=0.9)
-    return [(0.2, short), (0.2, long), (0.25, full), (0.1, silent), (0.1, prompted), (0.15, late)]
+        shares = [0.3, 0.2, 0.15, 0.05, 0.15, 0.1, 0.05]
+    elif fraction < 0.7:
+        shares = [0.2, 0.2, 0.2, 0.05, 0.15, 0.12, 0.08]
+    else:
+        shares = [0.15, 0.15, 0.25, 0.07, 0.13, 0.15, 0.1]
+    return list(zip(shares, [short, long, full, silent, *prompted], strict=True))
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class Batch:
     positions: Tensor  # (B, T)
     tokens: Tensor  # (B, N)
     labels: Tensor  # (B, N)
+    read: Tensor  # (B, N): what follows each token of a prompt within it; IGNORED elsewhere
     times: Tensor  # (B, N)
     phones: Tensor  # (B, T)
 
@@ -113,6 +117,7 @@ class Batch:
             torch.tensor([window.position for window in windows])[:, None] + torch.arange(frames),
             padded([window.tokens for window in windows], 0),
             padded([window.labels for window in windows], IGNORED),
+            padded([window.tokens[1 : window.prompt] for window in windows], IGNORED),
             torch.tensor([window.times + [-1.0] * (length - len(window.times)) for window in windows]),
             torch.from_numpy(np.stack([window.phones for window in windows])),
         )
@@ -125,6 +130,7 @@ class Batch:
             positions=self.positions.to(device),
             tokens=self.tokens.to(device),
             labels=self.labels.to(device),
+            read=self.read.to(device),
             times=self.times.to(device),
             phones=self.phones.to(device),
         )
@@ -186,12 +192,15 @@ class Losses:
 
 
 def losses_of(net: Whisper, head: nn.Linear, batch: Batch, mel: Tensor, sigma_s: float) -> dict[str, Tensor]:
-    """The three losses of a batch; `sigma_s` is how far from a word's time the guided heads may look unpunished."""
+    """The losses of a batch; `sigma_s` is how far from a word's time the guided heads may look unpunished."""
     features = net.encoder(mel, batch.positions)
     logits, attention = net.decoder(batch.tokens, features)
-    words = functional.cross_entropy(
-        logits.float().flatten(0, 1), batch.labels.flatten(), ignore_index=IGNORED, label_smoothing=0.03
-    )
+
+    def of_tokens(labels: Tensor) -> Tensor:
+        chosen = labels != IGNORED
+        loss = functional.cross_entropy(logits[chosen].float(), labels[chosen], reduction="sum", label_smoothing=0.03)
+        return loss / chosen.sum().clamp(min=1)
+
     sounds = functional.cross_entropy(
         head(features).float().flatten(0, 1), batch.phones.flatten(), ignore_index=IGNORED
     )
@@ -204,7 +213,12 @@ def losses_of(net: Whisper, head: nn.Linear, batch: Batch, mel: Tensor, sigma_s:
         for number in heads
         if number < weights.shape[1]
     ]
-    return {"words": words, "sounds": sounds, "places": torch.stack(missed).mean()}
+    return {
+        "words": of_tokens(batch.labels),
+        "read": of_tokens(batch.read),
+        "sounds": sounds,
+        "places": torch.stack(missed).mean(),
+    }
 
 
 def initialise(net: Whisper, weights: Path) -> None:
@@ -357,7 +371,7 @@ def train(number: int, options: argparse.Namespace) -> None:
         with torch.autocast(device.type, torch.bfloat16):
             losses = losses_of(net, head, batch, mel, sigma_s)
         weight = 1.0 if share < 0.15 else 0.5 if share < 0.5 else 0.25
-        total = losses["words"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
+        total = losses["words"] + 0.2 * losses["read"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
         total.backward()  # type: ignore[no-untyped-call]
         now = time.monotonic()
         spent, last = average(trained, spent + now - last), now
@@ -414,8 +428,10 @@ def main() -> None:
     )
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "meeting").unlink(missing_ok=True)
+    meeting = options.out / "meeting"
+    meeting.unlink(missing_ok=True)
     multiprocessing.spawn(train, (options,), options.processes)  # type: ignore[attr-defined,no-untyped-call]
+    meeting.unlink(missing_ok=True)  # the last process removes it, but not always
 
 
 if __name__ == "__main__":

@@ -64,6 +64,7 @@ class Window:
     warp: int  # number of one of WARPS
     position: int  # of the first frame among Whisper's 1500
     tokens: list[int]  # N, beginning with the prompt or the start of the transcript
+    prompt: int  # so many of them are the prompt's
     labels: list[int]  # N: what is to be predicted after each token; IGNORED for the prompt
     times: list[float]  # N: seconds in the window at which each label is said; negative where nothing tells
     phones: NDArray[np.int64]  # (T,): numbers of PHONES, or IGNORED
@@ -163,12 +164,13 @@ class Windows:
         labels[len(prompt)] = script.language
         end = [pieces[-1].times[-1][1] if pieces and pieces[-1].times else -1.0]
         seen = self._seen(speech.heard, lesson)
-        return Window(audio, *seen, position, whole[:-1], labels, [-1.0] * skipped + times + end, speech.phones)
+        moments = [-1.0] * skipped + times + end
+        return Window(audio, *seen, position, whole[:-1], len(prompt), labels, moments, speech.phones)
 
     def _prompt(self, lesson: Lesson, before: list[str], room: int) -> list[int]:
         """The end of the text before the window, or now and then of another text; empty where the lesson has none."""
         rng, script = self._random, self._script
-        room = min(room, rng.randint(1, PROMPT_TOKENS))
+        room = min(room, rng.choice((PROMPT_TOKENS, rng.randint(1, PROMPT_TOKENS))))  # a stream's are mostly full
         if rng.random() >= lesson.prompts or room < 1:
             return []
         if not before or rng.random() < 0.3:
@@ -283,7 +285,8 @@ class Windows:
         labels = [IGNORED] * len(prompt) + [script.no_speech, IGNORED, head[3] if with_times else IGNORED, script.end]
         phones = np.zeros(round(lesson.seconds / FRAME_S), dtype=np.int64)
         seen = self._seen(lesson.seconds, lesson)
-        return Window(np.clip(audio, -1, 1), *seen, position, prompt + head, labels, [-1.0] * len(labels), phones)
+        moments = [-1.0] * len(labels)
+        return Window(np.clip(audio, -1, 1), *seen, position, prompt + head, len(prompt), labels, moments, phones)
 
     def _seen(self, heard: float, lesson: Lesson) -> tuple[int, bool, int]:
         """Where the spectrogram ends, which the daemon does two ways, whether to blot it out, and how to warp it."""

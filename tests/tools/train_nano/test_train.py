@@ -122,13 +122,17 @@ def test_a_batch_has_its_windows_side_by_side(windows: Windows) -> None:
     assert length - 32 < max(len(window.tokens) for window in made) <= length
     assert batch.audio.shape == (10, 96_000)
     assert batch.phones.shape == batch.positions.shape == (10, 300)
-    assert batch.tokens.shape == batch.labels.shape == batch.times.shape
+    assert batch.tokens.shape == batch.labels.shape == batch.read.shape == batch.times.shape
+    assert 0 < sum(window.prompt > 1 for window in made) < 10
     assert batch.mel_ends == [window.mel_end for window in made]
     assert batch.blotted == [window.blotted for window in made]
     for row, window in enumerate(made):
         count = len(window.tokens)
         assert batch.tokens[row, :count].tolist() == window.tokens
         assert batch.labels[row].tolist() == window.labels + [IGNORED] * (length - count)
+        read = window.tokens[1 : window.prompt]
+        assert batch.read[row].tolist() == read + [IGNORED] * (length - len(read))
+        assert window.prompt == 0 or all(batch.labels[row, : window.prompt] == IGNORED)
         assert batch.times[row].tolist() == pytest.approx(window.times + [-1.0] * (length - count))
         assert batch.positions[row].tolist() == list(range(window.position, window.position + 300))
         assert np.array_equal(batch.audio[row].numpy(), window.audio)
@@ -152,7 +156,7 @@ def test_a_spectrogram_ends_where_its_window_says_and_is_blotted_out_where_it_sa
     for row, (end, blotted) in enumerate(zip(batch.mel_ends, batch.blotted, strict=True)):
         expected = plain[row].clone()
         expected[:, end:] = 0.0
-        heard = bool(plain[row].std() > 0)  # a spot on perfect silence cannot be seen
+        heard = bool(expected.std() > 0)  # a spot on what is the same everywhere cannot be seen
         assert torch.equal(mel[row], expected) != (blotted and heard)
 
 
@@ -184,12 +188,13 @@ def losses_with(batch: Batch, attention: list[Tensor], logits: Tensor | None = N
 
 @pytest.fixture
 def batch(windows: Windows) -> Batch:
-    return make(windows, Lesson(seconds=5.0, no_speech=0.0, prompts=0.5), 4)
+    return make(windows, Lesson(seconds=5.0, no_speech=0.0, prompts=0.8), 4)
 
 
 def test_without_knowledge_every_word_and_sound_is_as_likely_as_another(batch: Batch) -> None:
     losses = losses_with(batch, [attending(batch.times, 250, 1)])
     assert losses["words"] == pytest.approx(math.log(SHAPE.vocabulary), rel=1e-4)
+    assert losses["read"] == pytest.approx(math.log(SHAPE.vocabulary), rel=1e-4)
     assert losses["sounds"] == pytest.approx(math.log(len(PHONES)), rel=1e-4)
 
 
@@ -201,6 +206,16 @@ def test_the_words_are_asked_for_and_nothing_else(batch: Batch) -> None:
     assert losses["words"] < 0.5
     right[batch.labels == IGNORED] = torch.randn(SHAPE.vocabulary)
     assert losses_with(batch, attention, right)["words"] == pytest.approx(losses["words"], rel=1e-5)
+
+
+def test_the_words_of_a_prompt_are_asked_for_apart(batch: Batch) -> None:
+    attention = [attending(batch.times, 250, 1)]
+    right = torch.zeros((*batch.tokens.shape, SHAPE.vocabulary))
+    right.scatter_(2, batch.read.clamp(min=0)[..., None], 12.0)
+    losses = losses_with(batch, attention, right)
+    assert losses["read"] < 0.5 < losses["words"]
+    right[batch.labels != IGNORED] = torch.randn(SHAPE.vocabulary)
+    assert losses_with(batch, attention, right)["read"] == pytest.approx(losses["read"], rel=1e-5)
 
 
 def test_guided_heads_are_to_look_where_a_word_is_said(batch: Batch) -> None:
@@ -234,7 +249,7 @@ def test_a_batch_in_which_nothing_is_said_has_losses_too(windows: Windows) -> No
 def test_all_losses_go_down(windows: Windows) -> None:
     torch.manual_seed(0)
     net, head, log_mel = Whisper(SHAPE), nn.Linear(SHAPE.d_model, len(PHONES)), LogMel()
-    lesson = Lesson(seconds=5.0, no_speech=0.0)
+    lesson = Lesson(seconds=5.0, no_speech=0.0, prompts=0.9)
     batches = [make(windows, lesson, 4) for _ in range(3)]
     mels = [batch.mel(log_mel) for batch in batches]
     parameters = [p for p in [*net.parameters(), *head.parameters()] if p.requires_grad]
@@ -246,7 +261,7 @@ def test_all_losses_go_down(windows: Windows) -> None:
         optimiser.step()
         optimiser.zero_grad()
         seen.append({name: float(loss.detach()) for name, loss in losses.items()})
-    assert set(seen[0]) == {"words", "sounds", "places"}
+    assert set(seen[0]) == {"words", "read", "sounds", "places"}
     for name in seen[0]:
         first, last = (np.mean([losses[name] for losses in some]) for some in (seen[:3], seen[-3:]))
         assert last < 0.85 * first, name
