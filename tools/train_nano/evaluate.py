@@ -200,10 +200,15 @@ def full_windows(held_out: list[str], speakers: list[Voice]) -> Iterator[tuple[s
             yield " ".join(said), np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)]
 
 
-def offline(model: WhisperModel, windows: Sequence[tuple[str, Samples]]) -> Row:
-    """Full windows through the offline transcriber, with timestamps, greedily."""
-    row = Row("full windows, with timestamps")
-    settings = DecodingSettings(language="en", temperature_increment_on_fallback=None)
+def full_rows(model: WhisperModel, live: WhisperModel, windows: Sequence[tuple[str, Samples]]) -> Iterator[Row]:
+    greedily = DecodingSettings(language="en", temperature_increment_on_fallback=None)
+    yield offline("full windows, with timestamps", model, windows, greedily)
+    yield streamed(live, windows)
+
+
+def offline(name: str, model: WhisperModel, windows: Sequence[tuple[str, Samples]], settings: DecodingSettings) -> Row:
+    """Full windows through the offline transcriber, with timestamps."""
+    row = Row(name)
     decoding = resolve_decoding(settings, model)
     for said, audio in windows:
         row.add(said, " ".join(final.text for final in transcribe(model, audio, decoding)))
@@ -297,7 +302,7 @@ def main() -> None:
     for row in chain(
         voice_rows(listener, held_out, voices),
         condition_rows(listener, held_out, speakers),
-        (measure(model, full) for measure, model in ((offline, listener.model), (streamed, live))),
+        full_rows(listener.model, live, full),
     ):
         print(row, flush=True)
         rows.append(row)
@@ -307,6 +312,12 @@ def main() -> None:
         print(f"| **mean of flite's voices** | | **{statistics.mean(row.wer for row in flite):.1f}** | | | |")
     print(f"| **mean of all of the above** | | **{statistics.mean(row.wer for row in rows):.1f}** | | | |")
     print(cut_off(listener, held_out, speakers), flush=True)
+    beams, captions = Row(f"nothing done to it, with the {live.n_beams} beams of live captions"), Listener(live)
+    for text, speech in spoken(held_out[1::3], speakers):
+        beams.add(text, captions.text(floats(speech)))
+    print(beams, flush=True)
+    default = DecodingSettings(language="en")
+    print(offline("the full windows, as recordings are transcribed", listener.model, full, default), flush=True)
     if options.people:
         print(people(listener, options.people))
     print()
