@@ -192,7 +192,10 @@ class Losses:
 
 
 def losses_of(net: Whisper, head: nn.Linear, batch: Batch, mel: Tensor, sigma_s: float) -> dict[str, Tensor]:
-    """The losses of a batch; `sigma_s` is how far from a word's time the guided heads may look unpunished."""
+    """The losses of a batch, "read" where it has prompts.
+
+    `sigma_s` is how far from a word's time the guided heads may look unpunished.
+    """
     features = net.encoder(mel, batch.positions)
     logits, attention = net.decoder(batch.tokens, features)
 
@@ -213,12 +216,8 @@ def losses_of(net: Whisper, head: nn.Linear, batch: Batch, mel: Tensor, sigma_s:
         for number in heads
         if number < weights.shape[1]
     ]
-    return {
-        "words": of_tokens(batch.labels),
-        "read": of_tokens(batch.read),
-        "sounds": sounds,
-        "places": torch.stack(missed).mean(),
-    }
+    losses = {"words": of_tokens(batch.labels), "sounds": sounds, "places": torch.stack(missed).mean()}
+    return losses | {"read": of_tokens(batch.read)} if bool((batch.read != IGNORED).any()) else losses
 
 
 def initialise(net: Whisper, weights: Path) -> None:
@@ -371,7 +370,9 @@ def train(number: int, options: argparse.Namespace) -> None:
         with torch.autocast(device.type, torch.bfloat16):
             losses = losses_of(net, head, batch, mel, sigma_s)
         weight = 1.0 if share < 0.15 else 0.5 if share < 0.5 else 0.25
-        total = losses["words"] + 0.2 * losses["read"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
+        total = losses["words"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
+        if "read" in losses:
+            total = total + 0.2 * losses["read"]
         total.backward()  # type: ignore[no-untyped-call]
         now = time.monotonic()
         spent, last = average(trained, spent + now - last), now
