@@ -1,7 +1,7 @@
 """Measures the model as the daemon uses it: python -m tools.train_nano.evaluate --text DIR
 
 Held-out sentences, spoken by each voice as it comes, and by a few under each condition, one in a window of 30 s whose
-rest is silence; decoded by streamer itself, greedily, without timestamps. Full windows also offline with
+rest is silence; decoded by streamer itself, greedily unless told, without timestamps. Full windows also offline with
 timestamps, and streamed. Then speech that is cut off, what is not speech, and where words are said to be. The table
 that is printed is the one in the model's card.
 
@@ -200,15 +200,14 @@ def full_windows(held_out: list[str], speakers: list[Voice]) -> Iterator[tuple[s
             yield " ".join(said), np.concatenate(audio)[: round(WINDOW_S * SAMPLE_RATE)]
 
 
-def full_rows(model: WhisperModel, live: WhisperModel, windows: Sequence[tuple[str, Samples]]) -> Iterator[Row]:
-    greedily = DecodingSettings(language="en", temperature_increment_on_fallback=None)
-    yield offline("full windows, with timestamps", model, windows, greedily)
-    yield streamed(live, windows)
-
-
-def offline(name: str, model: WhisperModel, windows: Sequence[tuple[str, Samples]], settings: DecodingSettings) -> Row:
-    """Full windows through the offline transcriber, with timestamps."""
-    row = Row(name)
+def offline(model: WhisperModel, windows: Sequence[tuple[str, Samples]]) -> Row:
+    """Full windows through the offline transcriber, with timestamps and without fallback, along the model's beams."""
+    row = Row("full windows, with timestamps")
+    settings = DecodingSettings(
+        language="en",
+        beam_size=model.n_beams if model.n_beams > 1 else None,
+        temperature_increment_on_fallback=None,
+    )
     decoding = resolve_decoding(settings, model)
     for said, audio in windows:
         row.add(said, " ".join(final.text for final in transcribe(model, audio, decoding)))
@@ -276,6 +275,9 @@ def main() -> None:
     parser.add_argument("--model", default="models/nano.en", help="the model's folder (default: the one shipped)")
     parser.add_argument("--people", type=Path, help="a folder with recordings of people, *.flac and *.txt")
     parser.add_argument("--voices", nargs="*", default=list(VOICES), help="only these (default: all)")
+    parser.add_argument(
+        "--beam-size", type=int, default=1, metavar="N", help="beams; live captions have 4 (default: 1, greedily)"
+    )
     options = parser.parse_args()
     path = options.text / "heldout.txt"
     if not path.is_file():
@@ -292,7 +294,7 @@ def main() -> None:
     if not voices:
         raise SystemExit("no voice can be used; install flite, espeak-ng or festival")
     speakers = [voices[name] for name in SPEAKERS if name in voices] or list(voices.values())
-    listener = Listener(load_model(options.model, DeviceSettings("CPU")))
+    listener = Listener(load_model(options.model, DeviceSettings("CPU"), n_beams=options.beam_size))
     print("| Voice, or what was done | Words | WER % | Substituted % | Left out % | Put in % |")
     print("| --- | ---: | ---: | ---: | ---: | ---: |")
     rows: list[Row] = []
@@ -302,7 +304,7 @@ def main() -> None:
     for row in chain(
         voice_rows(listener, held_out, voices),
         condition_rows(listener, held_out, speakers),
-        full_rows(listener.model, live, full),
+        (measure(model, full) for measure, model in ((offline, listener.model), (streamed, live))),
     ):
         print(row, flush=True)
         rows.append(row)
@@ -312,12 +314,6 @@ def main() -> None:
         print(f"| **mean of flite's voices** | | **{statistics.mean(row.wer for row in flite):.1f}** | | | |")
     print(f"| **mean of all of the above** | | **{statistics.mean(row.wer for row in rows):.1f}** | | | |")
     print(cut_off(listener, held_out, speakers), flush=True)
-    beams, captions = Row(f"nothing done to it, with the {live.n_beams} beams of live captions"), Listener(live)
-    for text, speech in spoken(held_out[1::3], speakers):
-        beams.add(text, captions.text(floats(speech)))
-    print(beams, flush=True)
-    default = DecodingSettings(language="en")
-    print(offline("the full windows, as recordings are transcribed", listener.model, full, default), flush=True)
     if options.people:
         print(people(listener, options.people))
     print()
