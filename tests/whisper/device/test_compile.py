@@ -114,7 +114,7 @@ def test_with_keys_in_bfloat16_a_block_still_equals_single_steps(checkpoint: Che
     block = halved.feed([tokens])
     scale = np.abs(expected).max()
     assert 1e-5 * scale < np.abs(alone - expected).max() < 0.02 * scale
-    np.testing.assert_allclose(block, alone, rtol=0, atol=5e-3 * scale)
+    np.testing.assert_allclose(block, alone, rtol=0, atol=1.5e-2 * scale)
 
 
 class _Stepped:
