@@ -384,7 +384,11 @@ def _add_transcribe(add: _Add) -> None:
     )
     where = transcribe.add_mutually_exclusive_group()
     where.add_argument(
-        "-o", "--output", metavar="FILE|DIR", help="where to write; DIR/ is made (default: standard output)"
+        "-o",
+        "--output",
+        type=_output,
+        metavar="FILE|DIR",
+        help="where to write; DIR/ is made (default: -, standard output)",
     )
     where.add_argument("--output-dir", type=Path, metavar="DIR", help="the same, always a directory")
     transcribe.add_argument(
@@ -526,6 +530,15 @@ def _count(text: str) -> int:
     if not text.isdecimal() or not 1 <= int(text[:9]) <= 1_000_000:
         raise argparse.ArgumentTypeError(f"{text!r:.40} is not a whole number from 1 to 1000000")
     return int(text)
+
+
+def _output(text: str) -> str | None:
+    """Read where something is written: None is standard output."""
+    return None if text == "-" else text
+
+
+def _output_file(text: str) -> Path | None:
+    return None if text == "-" else Path(text)
 
 
 def _days(text: str) -> float:
@@ -692,7 +705,9 @@ def _add_history(add: _Add) -> None:
     export.add_argument(
         "--format", choices=TRANSCRIPT_FORMATS, help="what to write (default: what --output ends with, else text)"
     )
-    export.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    export.add_argument(
+        "-o", "--output", type=_output_file, metavar="FILE", help="where to write (default: -, standard output)"
+    )
     add_flags(export, "output.subtitle_style")
     search.add_argument("words", nargs="+", metavar="WORDS", help='words, or "phrases"')
     for parser in (show, export):
@@ -843,7 +858,9 @@ def _add_compare(add: _Add) -> None:
     compare.add_argument(
         "--format", choices=("table", "json", "html"), default="table", help="what to write (default: %(default)s)"
     )
-    compare.add_argument("-o", "--output", type=Path, metavar="FILE", help="where to write (default: standard output)")
+    compare.add_argument(
+        "-o", "--output", type=_output_file, metavar="FILE", help="where to write (default: -, standard output)"
+    )
     add_flags(compare, *_MODEL_FLAGS[1:])
     add_decoding_flags(compare, streaming=False)
 

@@ -240,6 +240,16 @@ def test_a_place_that_cannot_be_written_to_is_refused(refused: Refused, tmp_path
     assert "is one file" in refused(2, "transcribe", "-o", tmp_path / "a.txt", sentence, SAMPLE)
 
 
+def test_a_dash_is_standard_output(
+    run_here: Run, tmp_path: Path, sentence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outcome = run_here("transcribe", "-o", "-", sentence)
+    assert outcome.exit_code == 0, outcome.stderr
+    assert "danger" in outcome.stdout
+    assert not list(tmp_path.glob("-*"))
+
+
 @pytest.mark.parametrize("arguments", [(), ("--stream",)], ids=["offline", "stream"])
 def test_json_lines_are_numbered_events_from_ready_to_end(
     run_here: Run, sentence: Path, arguments: tuple[str, ...]
