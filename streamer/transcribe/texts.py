@@ -96,8 +96,8 @@ class Text:
         ]
         self._history.add((token for segment in said for token in segment.tokens), decoded.temperature)
         for segment in said:
-            # The model may write times behind the end.
-            segment.cut(0, min(window.end_samples, self._n_samples) if self._alone else self._n_samples)
+            # The model may write times behind the end of the recording, or of the clip.
+            segment.cut(0, min(window.end_samples, self._n_samples))
         return said, advance
 
     def _options(self) -> WindowOptions:
