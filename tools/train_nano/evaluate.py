@@ -1,9 +1,9 @@
 """Measures the model as the daemon uses it: python -m tools.train_nano.evaluate --text DIR
 
 Held-out sentences, spoken by each voice as it comes, and by a few under each condition, one in a window of 30 s whose
-rest is silence; decoded by streamer itself, greedily unless told, without timestamps. Full windows also offline with
-timestamps, and streamed. Then speech that is cut off, what is not speech, and where words are said to be. The table
-that is printed is the one in the model's card.
+rest is silence; decoded by streamer itself without timestamps, greedily and along the beams that live captions follow.
+Full windows also offline with timestamps, and streamed. Then speech that is cut off, what is not speech, and where
+words are said to be. The table that is printed is the one in the model's card.
 
 Nothing here is drawn at random without a seed. (eSpeak alone speaks a little differently each time.)
 """
@@ -57,31 +57,39 @@ class Row:
 
     name: str
     references: list[str] = field(default_factory=list)
-    hypotheses: list[str] = field(default_factory=list)
+    hypotheses: list[list[str]] = field(default_factory=list)  # of each: greedily and as captions, or these alone
 
-    def add(self, reference: str, hypothesis: str) -> None:
+    def add(self, reference: str, hypotheses: Sequence[str]) -> None:
         reference = _normalise(reference)
         if reference:
             self.references.append(reference)
-            self.hypotheses.append(_normalise(hypothesis))
+            self.hypotheses.append([_normalise(hypothesis) for hypothesis in hypotheses])
 
     @property
-    def measures(self) -> jiwer.WordOutput:
-        return jiwer.process_words(self.references, self.hypotheses)
+    def measures(self) -> list[jiwer.WordOutput]:
+        """Greedily and as captions, or as captions alone."""
+        return [jiwer.process_words(self.references, list(column)) for column in zip(*self.hypotheses, strict=True)]
 
     @property
     def words(self) -> int:
         return sum(len(reference.split()) for reference in self.references)
 
     @property
-    def wer(self) -> float:
-        return 100 * float(self.measures.wer)
+    def wers(self) -> list[float]:
+        return [100 * float(measures.wer) for measures in self.measures]
 
     def __str__(self) -> str:
-        measures = self.measures
-        parts = (measures.substitutions, measures.deletions, measures.insertions)
-        rates = " | ".join(f"{100 * part / self.words:.1f}" for part in parts)
-        return f"| {self.name} | {self.words} | {self.wer:.1f} | {rates} |"
+        rates = [f"{wer:.1f}" for wer in self.wers]
+        captions = self.measures[-1]
+        for part in (captions.substitutions, captions.deletions, captions.insertions):
+            rates.append(f"{100 * part / self.words:.1f}")
+        return f"| {self.name} | {self.words} | {' | '.join(['-'] * (5 - len(rates)) + rates)} |"
+
+
+def means(rows: Sequence[Row]) -> str:
+    """The mean WER of rows, greedily and as captions, as cells of the table."""
+    greedily = [row.wers[0] for row in rows if len(row.wers) > 1]
+    return " | ".join(f"**{statistics.mean(wers):.1f}**" for wers in (greedily, [row.wers[-1] for row in rows]))
 
 
 # The default settings' own.
@@ -90,22 +98,27 @@ LOGPROB_THRESHOLD = -1.0
 
 
 class Listener:
-    """Decodes windows of up to 30 s as a live session does, with the default settings."""
+    """Decodes windows of up to 30 s as a live session does: greedily, and with the default settings."""
 
     def __init__(self, model: WhisperModel) -> None:
         self.model = model
-        self._decoder = WhisperDecoder(model, DecodingSettings())
+        self._decoders = [
+            WhisperDecoder(model, settings) for settings in (DecodingSettings(beam_size=1), DecodingSettings())
+        ]
 
-    def hear(self, samples: Samples, prompt: str = "") -> Hypothesis:
+    def hear(self, samples: Samples, prompt: str = "") -> list[Hypothesis]:
         encoded = self.model.runtime.encode(log_mel(samples, self.model.dims.n_mels), 0)
         request = Request(n_samples=len(samples), prompt=prompt, prefix=(), language="en", task="transcribe")
-        return self._decoder.decode(encoded, request)
+        return [decoder.decode(encoded, request) for decoder in self._decoders]
 
-    def text(self, samples: Samples, prompt: str = "") -> str:
+    def texts(self, samples: Samples, prompt: str = "") -> list[str]:
         """What is heard; nothing where the default thresholds say that nobody spoke."""
-        heard = self.hear(samples, prompt)
-        silent = heard.is_silence(NO_SPEECH_THRESHOLD, LOGPROB_THRESHOLD)
-        return "" if silent else "".join(word.text for word in heard.words)
+
+        def text(heard: Hypothesis) -> str:
+            silent = heard.is_silence(NO_SPEECH_THRESHOLD, LOGPROB_THRESHOLD)
+            return "" if silent else "".join(word.text for word in heard.words)
+
+        return [text(heard) for heard in self.hear(samples, prompt)]
 
 
 def floats(speech: Speech) -> Samples:
@@ -144,7 +157,7 @@ def voice_rows(listener: Listener, held_out: list[str], voices: dict[str, Voice]
     for name, voice in voices.items():
         row = Row(name)
         for text, speech in spoken(held_out if name.startswith(EVERY_SENTENCE) else held_out[::3], [voice]):
-            row.add(text, listener.text(floats(speech)))
+            row.add(text, listener.texts(floats(speech)))
         yield row
 
 
@@ -164,22 +177,22 @@ def condition_rows(listener: Listener, held_out: list[str], speakers: list[Voice
     for name, spoil in conditions().items():
         row, rng = Row(name), np.random.default_rng(1)
         for text, speech in spoken(texts, speakers):
-            row.add(text, listener.text(spoil(floats(speech), rng)))
+            row.add(text, listener.texts(spoil(floats(speech), rng)))
         yield row
     for name, rate in (("a quarter faster", 1.25), ("a fifth slower", 0.8)):
         row = Row(name)
         for text, speech in spoken(texts, speakers, rate):
-            row.add(text, listener.text(floats(speech)))
+            row.add(text, listener.texts(floats(speech)))
         yield row
     for name, prompt_of in prompts(held_out):
         row = Row(name)
         for text, speech in spoken(texts, speakers):
-            row.add(text, listener.text(floats(speech), prompt=prompt_of(text)))
+            row.add(text, listener.texts(floats(speech), prompt=prompt_of(text)))
         yield row
     made = random.Random("held out")
     row = Row("made-up questions, names and numbers")
     for text, speech in spoken((sentences.made(made) for _ in texts), speakers):
-        row.add(text, listener.text(floats(speech)))
+        row.add(text, listener.texts(floats(speech)))
     yield row
 
 
@@ -201,16 +214,16 @@ def full_windows(held_out: list[str], speakers: list[Voice]) -> Iterator[tuple[s
 
 
 def offline(model: WhisperModel, windows: Sequence[tuple[str, Samples]]) -> Row:
-    """Full windows through the offline transcriber, with timestamps and without fallback, along the model's beams."""
+    """Full windows through the offline transcriber, with timestamps and without fallback."""
     row = Row("full windows, with timestamps")
-    settings = DecodingSettings(
-        language="en",
-        beam_size=model.n_beams if model.n_beams > 1 else None,
-        temperature_increment_on_fallback=None,
-    )
-    decoding = resolve_decoding(settings, model)
+    decodings = [
+        resolve_decoding(
+            DecodingSettings(language="en", beam_size=beams, temperature_increment_on_fallback=None), model
+        )
+        for beams in (None, model.n_beams)
+    ]
     for said, audio in windows:
-        row.add(said, " ".join(final.text for final in transcribe(model, audio, decoding)))
+        row.add(said, [" ".join(final.text for final in transcribe(model, audio, each)) for each in decodings])
     return row
 
 
@@ -221,7 +234,7 @@ def streamed(model: WhisperModel, windows: Sequence[tuple[str, Samples]]) -> Row
     simulator = Simulator(model, settings.decoding)
     for said, audio in windows:
         timeline = simulator.play(row.name, audio, session_settings(settings, model))
-        row.add(said, " ".join(timeline.revisions[-1].words) if timeline.revisions else "")
+        row.add(said, [" ".join(timeline.revisions[-1].words) if timeline.revisions else ""])
     return row
 
 
@@ -232,32 +245,33 @@ def cut_off(listener: Listener, held_out: list[str], speakers: list[Voice]) -> R
         begin, end = speech.words[0][0], speech.words[-1][1]
         cut = rng.uniform(begin + 0.3 * (end - begin), end)
         words = [w for w, (_, word_end) in zip(text.split(), speech.words, strict=True) if word_end <= cut]
-        row.add(" ".join(words), listener.text(floats(speech)[: round(cut * SAMPLE_RATE)]))
+        row.add(" ".join(words), listener.texts(floats(speech)[: round(cut * SAMPLE_RATE)]))
     return row
 
 
 def word_errors(listener: Listener, held_out: list[str], speakers: list[Voice]) -> list[float]:
-    """How far the beginnings of words are from where they were said, in seconds, where every word was heard."""
+    """How far the beginnings of captions' words are from where they were said, in seconds, where all were heard."""
     errors: list[float] = []
     for text, speech in spoken(held_out[::3], speakers):
-        words = listener.hear(floats(speech)).words
+        words = listener.hear(floats(speech))[-1].words
         if [word.text.strip() for word in words] == text.split():
             found = [word.start_samples / SAMPLE_RATE for word in words]
             errors += [abs(a - b) for a, (b, _) in zip(found, speech.words, strict=True)]
     return errors
 
 
-def invented(listener: Listener) -> dict[str, int]:
-    """Words that are heard in what is not speech, by the kind of sound."""
+def invented(listener: Listener) -> dict[str, list[int]]:
+    """Words that are heard in what is not speech, greedily and as captions, by the kind of sound."""
     words = {}
     for kind in ("digital silence", *sounds.KINDS):
         rng = np.random.default_rng(4)
-        count = 0
+        counts = []
         for _ in range(1 if kind == "digital silence" else NOISE_WINDOWS):
             n = round(WINDOW_S * SAMPLE_RATE)
             sound = np.zeros(n, dtype=np.float32) if kind == "digital silence" else sounds.noise(kind, n, rng)
-            count += len(listener.text(sound * np.float32(10 ** rng.uniform(-2, 0.3))).split())
-        words[kind] = count
+            texts = listener.texts(sound * np.float32(10 ** rng.uniform(-2, 0.3)))
+            counts.append([len(text.split()) for text in texts])
+        words[kind] = [sum(column) for column in zip(*counts, strict=True)]
     return words
 
 
@@ -265,7 +279,7 @@ def people(listener: Listener, folder: Path) -> Row:
     row = Row("people (not trained for)")
     for path in sorted(folder.glob("*.flac")):
         samples, _ = soundfile.read(path, dtype="float32")
-        row.add(path.with_suffix(".txt").read_text(encoding="utf-8"), listener.text(samples))
+        row.add(path.with_suffix(".txt").read_text(encoding="utf-8"), listener.texts(samples))
     return row
 
 
@@ -275,9 +289,6 @@ def main() -> None:
     parser.add_argument("--model", default="models/nano.en", help="the model's folder (default: the one shipped)")
     parser.add_argument("--people", type=Path, help="a folder with recordings of people, *.flac and *.txt")
     parser.add_argument("--voices", nargs="*", default=list(VOICES), help="only these (default: all)")
-    parser.add_argument(
-        "--beam-size", type=int, default=1, metavar="N", help="beams; live captions have 4 (default: 1, greedily)"
-    )
     options = parser.parse_args()
     path = options.text / "heldout.txt"
     if not path.is_file():
@@ -294,11 +305,10 @@ def main() -> None:
     if not voices:
         raise SystemExit("no voice can be used; install flite, espeak-ng or festival")
     speakers = [voices[name] for name in SPEAKERS if name in voices] or list(voices.values())
-    listener = Listener(load_model(options.model, DeviceSettings("CPU"), n_beams=options.beam_size))
-    print("| Voice, or what was done | Words | WER % | Substituted % | Left out % | Put in % |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    listener = Listener(load_model(options.model, DeviceSettings("CPU"), n_beams=None))
+    print("| Voice, or what was done | Words | Greedily, WER % | Captions | Substituted % | Left out % | Put in % |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     rows: list[Row] = []
-    flite: list[Row] = []
     live = load_model(options.model, DeviceSettings("CPU"), n_beams=None, windows_s=None)
     full = list(full_windows(held_out, speakers))
     for row in chain(
@@ -308,17 +318,17 @@ def main() -> None:
     ):
         print(row, flush=True)
         rows.append(row)
-        if row.name.startswith("flite:"):
-            flite.append(row)
-    if flite:
-        print(f"| **mean of flite's voices** | | **{statistics.mean(row.wer for row in flite):.1f}** | | | |")
-    print(f"| **mean of all of the above** | | **{statistics.mean(row.wer for row in rows):.1f}** | | | |")
+    if flite := [row for row in rows if row.name.startswith("flite:")]:
+        print(f"| **mean of flite's voices** | | {means(flite)} | | | |")
+    print(f"| **mean of all of the above** | | {means(rows)} | | | |")
     print(cut_off(listener, held_out, speakers), flush=True)
     if options.people:
         print(people(listener, options.people))
     print()
     heard = invented(listener)
-    print(f"Words invented in {sum(heard.values())}: " + ", ".join(f"{kind} {count}" for kind, count in heard.items()))
+    print(
+        "Words invented, greedily and as captions: " + ", ".join(f"{kind} {a}, {b}" for kind, (a, b) in heard.items())
+    )
     if errors := word_errors(listener, held_out, speakers):
         quantiles = statistics.quantiles(errors, n=10)
         print(
