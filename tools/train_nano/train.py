@@ -15,6 +15,7 @@ import json
 import math
 import os
 import random
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -63,7 +64,7 @@ def steps(fraction: float, audio_s: float) -> list[tuple[float, Step]]:
             degraded=0.4 + 0.15 * ramp,
             strength=0.5 + 0.5 * ramp,
             prompts=prompts,
-            timestamps=0.5,
+            timestamps=0.5 if seconds < 30 else 0.7,  # as files have them
             cuts=0.45,
             padding=padding,
             shifted=0.5 if seconds < 30 else 0.0,
@@ -201,7 +202,7 @@ def losses_of(net: Whisper, head: nn.Linear, batch: Batch, mel: Tensor, sigma_s:
 
     def of_tokens(labels: Tensor) -> Tensor:
         chosen = labels != IGNORED
-        loss = functional.cross_entropy(logits[chosen].float(), labels[chosen], reduction="sum", label_smoothing=0.03)
+        loss = functional.cross_entropy(logits[chosen].float(), labels[chosen], reduction="sum")
         return loss / chosen.sum().clamp(min=1)
 
     sounds = functional.cross_entropy(
@@ -431,7 +432,10 @@ def main() -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     meeting = options.out / "meeting"
     meeting.unlink(missing_ok=True)
-    multiprocessing.spawn(train, (options,), options.processes)  # type: ignore[attr-defined,no-untyped-call]
+    run = multiprocessing.spawn(train, (options,), options.processes, join=False)  # type: ignore[attr-defined,no-untyped-call]
+    signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in run.processes])
+    while not run.join():
+        pass
     meeting.unlink(missing_ok=True)  # the last process removes it, but not always
 
 
