@@ -68,7 +68,7 @@ def steps(fraction: float, audio_s: float) -> list[tuple[float, Step]]:
             cuts=0.45,
             padding=padding,
             shifted=0.5 if seconds < 30 else 0.0,
-            no_speech=0.06,
+            no_speech=0.06 if fraction < 0.93 else 0.25,
             warped=0.3,
             masked=0.15 * ramp,
         )
