@@ -433,7 +433,13 @@ def main() -> None:
     meeting = options.out / "meeting"
     meeting.unlink(missing_ok=True)
     run = multiprocessing.spawn(train, (options,), options.processes, join=False)  # type: ignore[attr-defined,no-untyped-call]
-    signal.signal(signal.SIGTERM, lambda *_: [process.terminate() for process in run.processes])
+
+    def stop(*_: object) -> None:
+        for process in run.processes:
+            process.terminate()
+        raise SystemExit("stopped; the same command goes on from the last checkpoint")
+
+    signal.signal(signal.SIGTERM, stop)
     while not run.join():
         pass
     meeting.unlink(missing_ok=True)  # the last process removes it, but not always
