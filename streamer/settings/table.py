@@ -426,7 +426,11 @@ class DecodingSettings:
         use="no brackets, notes of music or speaker labels",
     )
     suppress_blank: bool = _openai(
-        True, "let no window begin with a blank, or with its end", live=True, use="off lets a window be empty"
+        True,
+        "let no window begin with a blank, or with its end",
+        live=True,
+        more="The model names them: nano.en may begin with its end, so that it writes nothing where nobody speaks",
+        use="off lets a window be empty",
     )
     suppress_regex: str = _whisper_cpp(
         "",

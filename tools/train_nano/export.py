@@ -74,7 +74,7 @@ def config(shape: Shape, script: Script) -> dict[str, Any]:
         "tie_word_embeddings": True,
         "torch_dtype": "float16",
         "use_cache": True,
-        "begin_suppress_tokens": [script.blank, script.end],
+        "begin_suppress_tokens": [script.blank],
         "suppress_tokens": [],
     }
 
@@ -86,7 +86,8 @@ def generation_config(script: Script, heads: list[Head]) -> dict[str, Any]:
         "eos_token_id": script.end,
         "pad_token_id": script.end,
         "decoder_start_token_id": script.start,
-        "begin_suppress_tokens": [script.blank, script.end],
+        # Not its end, as OpenAI's have: it learnt to write nothing where nobody speaks.
+        "begin_suppress_tokens": [script.blank],
         "suppress_tokens": sorted(script.never_written),
         "is_multilingual": True,
         # It learnt to go on from a prompt of a sentence or two; the long ones of a stream confuse it.
