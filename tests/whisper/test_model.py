@@ -65,8 +65,7 @@ def test_the_embedded_model_is_whole(model: WhisperModel) -> None:
     assert 0 < len(model.generation.alignment_heads) < model.dims.n_text_layer * model.dims.n_text_head
     assert model.generation.multilingual
     assert model.generation.max_initial_timestamp_index == 50
-    # The long prompts of a stream confuse it.
-    assert not model.generation.prompted
+    assert model.generation.prompted
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ Kind = Literal["lowpass", "highpass", "bandpass"]
 NOISES = tuple(kind for kind in sounds.KINDS if kind != "silence")
 
 # How likely each is at strength 1.
-EQUALISE, REVERBERATE, NOISE, MICROPHONE, CLIP, TELEPHONE, SCALE = 0.6, 0.5, 0.8, 0.4, 0.1, 0.15, 0.8
+EQUALISE, REVERBERATE, NOISE, MICROPHONE, CLIP, TELEPHONE, SCALE = 0.5, 0.5, 0.85, 0.3, 0.1, 0.15, 0.7
 
 
 def degrade(x: Samples, rng: np.random.Generator, *, strength: float) -> Samples:
@@ -43,7 +43,7 @@ def degrade(x: Samples, rng: np.random.Generator, *, strength: float) -> Samples
     if chosen(REVERBERATE):
         y = reverberate(y, rng.uniform(0.15, 0.8), rng)
     if chosen(NOISE):
-        y = add_noise(y, sounds.noise(str(rng.choice(NOISES)), len(y), rng), rng.uniform(2, rng.choice((14, 26))))
+        y = add_noise(y, sounds.noise(str(rng.choice(NOISES)), len(y), rng), rng.uniform(2, rng.choice((13, 13, 26))))
     if chosen(MICROPHONE):
         y = low_pass(y, rng.uniform(3000, 7000)) if rng.random() < 0.5 else high_pass(y, rng.uniform(80, 400))
     peak = float(np.max(np.abs(y)))

@@ -90,8 +90,7 @@ def generation_config(script: Script, heads: list[Head]) -> dict[str, Any]:
         "begin_suppress_tokens": [script.blank],
         "suppress_tokens": sorted(script.never_written),
         "is_multilingual": True,
-        # It learnt to go on from a prompt of a sentence or two; the long ones of a stream confuse it.
-        "condition_on_prev_tokens": False,
+        "condition_on_prev_tokens": True,
         # Its short windows were filled up with silence, as a stream's are, and never with zeros.
         "pad_with_silence": True,
         "stream_windows_s": [5, 10],

@@ -61,14 +61,14 @@ def steps(fraction: float, audio_s: float) -> list[tuple[float, Step]]:
     def step(seconds: float, padding: float, prompts: float = 0.0) -> Step:
         lesson = Lesson(
             seconds=seconds,
-            degraded=0.4 + 0.15 * ramp,
+            degraded=0.45 + 0.2 * ramp,
             strength=0.5 + 0.5 * ramp,
             prompts=prompts,
             timestamps=0.5 if seconds < 30 else 0.7,  # as files have them
             cuts=0.45,
             padding=padding,
             shifted=0.5 if seconds < 30 else 0.0,
-            no_speech=0.06 if fraction < 0.93 else 0.25,
+            no_speech=0.06,
             warped=0.3,
             masked=0.15 * ramp,
         )
@@ -79,11 +79,11 @@ def steps(fraction: float, audio_s: float) -> list[tuple[float, Step]]:
     short, long, full, silent = step(7.0, 0.1), step(14.0, 0.3), step(30.0, 0.1), step(30.0, 1.0)
     prompted = [step(14.0, 0.3, 0.9), step(30.0, 0.1, 0.9), step(30.0, 1.0, 0.9)]
     if fraction < 0.35:
-        shares = [0.3, 0.2, 0.15, 0.05, 0.15, 0.1, 0.05]
+        shares = [0.25, 0.15, 0.12, 0.05, 0.2, 0.13, 0.1]
     elif fraction < 0.7:
-        shares = [0.2, 0.2, 0.2, 0.05, 0.15, 0.12, 0.08]
+        shares = [0.15, 0.17, 0.18, 0.05, 0.18, 0.15, 0.12]
     else:
-        shares = [0.15, 0.15, 0.25, 0.07, 0.13, 0.15, 0.1]
+        shares = [0.08, 0.08, 0.13, 0.03, 0.24, 0.24, 0.2]
     return list(zip(shares, [short, long, full, silent, *prompted], strict=True))
 
 
@@ -371,7 +371,7 @@ def train(number: int, options: argparse.Namespace) -> None:
         with torch.autocast(device.type, torch.bfloat16):
             losses = losses_of(net, head, batch, mel, sigma_s)
         weight = 1.0 if share < 0.15 else 0.5 if share < 0.5 else 0.25
-        total = losses["words"] + weight * losses["sounds"] + 0.3 * weight * losses["places"]
+        total = losses["words"] + weight * losses["sounds"] + max(0.15, 0.3 * weight) * losses["places"]
         if "read" in losses:
             total = total + 0.2 * losses["read"]
         total.backward()  # type: ignore[no-untyped-call]

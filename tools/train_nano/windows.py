@@ -23,7 +23,7 @@ from tools.train_nano.degrade import degrade
 from tools.train_nano.spectrogram import UNWARPED, WARPS
 
 FRAME_S = 0.02  # of the encoder
-UNCLEAR_S = 0.1  # a cut this little before a word's end is moved: nobody could tell whether the word was said in full
+UNCLEAR_S = 0.02  # a cut this little before a word's end is moved: nobody could tell whether the word was said in full
 PROMPT_TOKENS = 220  # at most
 MOST_TOKENS = 448
 IGNORED = -100  # what the losses leave out

@@ -62,7 +62,7 @@ def test_transformers_computes_the_same(net: Whisper, exported: Path) -> None:
 def test_streamer_loads_it(exported: Path) -> None:
     model = load_model(str(exported), DeviceSettings("CPU"), cache_dir=str(exported / "cache"))
     assert model.dims.n_text_layer == 2
-    assert not model.generation.prompted
+    assert model.generation.prompted
 
 
 def test_the_weights_have_sixteen_bits_and_the_names_of_the_layout(net: Whisper, exported: Path) -> None:
