@@ -222,7 +222,7 @@ def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel) -> None:
     assert resolved.fallback.temperatures == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     assert resolved.clips == (0.0,)
     # nano.en was not trained to go on from what came before, and was with silence behind short windows.
-    assert not resolved.condition_on_previous_text
+    assert resolved.condition_on_previous_text
     assert resolved.pad_with_silence
     assert subtitle_options(Settings()) == SubtitleOptions()
 
@@ -246,7 +246,7 @@ def test_every_option_arrives(model: WhisperModel) -> None:
         suppress_blank=False,
         temperature=0.0,
         temperature_increment_on_fallback=0.5,
-        condition_on_previous_text="always",
+        condition_on_previous_text="never",
         clip_timestamps="1,2",
         suppress_tokens="-1,5",
         suppress_regex=" the",
@@ -276,8 +276,8 @@ def test_every_option_arrives(model: WhisperModel) -> None:
         keep_attention=False,
     )
     assert [type(rule) for rule in resolved.window.filters] == [HotWords, GrammarFilter]
-    assert resolved.initial_prompt == tuple(model.tokenizer.encode(" One."))
-    assert resolved.condition_on_previous_text
+    assert resolved.initial_prompt == tuple(model.tokenizer.encode(" NPU. One."))
+    assert not resolved.condition_on_previous_text
     assert resolved.clips == (1.0, 2.0)
     assert {5, *model.tokenizer.encode(" the"), *model.generation.suppress_tokens} <= {
         *resolved.generation.suppress_tokens
@@ -288,8 +288,6 @@ def test_every_option_arrives(model: WhisperModel) -> None:
 
 def test_hot_words_are_shown_to_a_model_that_heeds_a_prompt(model: WhisperModel) -> None:
     decoding = settings(hotwords="NPU,OpenVINO", initial_prompt="A talk.").decoding
-    shown = model.tokenizer.decode(resolve_decoding(decoding, model).initial_prompt)
-    assert shown == " A talk."
-    prompted = dataclasses.replace(model, generation=dataclasses.replace(model.generation, prompted=True))
-    shown = model.tokenizer.decode(resolve_decoding(decoding, prompted).initial_prompt)
-    assert shown == " NPU, OpenVINO. A talk."
+    for prompted, expected in ((True, " NPU, OpenVINO. A talk."), (False, " A talk.")):
+        heeding = dataclasses.replace(model, generation=dataclasses.replace(model.generation, prompted=prompted))
+        assert model.tokenizer.decode(resolve_decoding(decoding, heeding).initial_prompt) == expected

@@ -111,7 +111,7 @@ def made(corpus: Corpus) -> list[Window]:
 
 @dataclass(frozen=True)
 class Heard:
-    """A word as the frames of a window have it."""
+    """A word that the frames of a window name, and when its samples are heard."""
 
     word: str
     start: float
@@ -119,17 +119,19 @@ class Heard:
 
     @property
     def whole(self) -> bool:
-        return self.end - self.start > duration(self.word) - 1.1 * FRAME_S
+        return self.end - self.start > duration(self.word) - UNCLEAR_S / 2
 
 
 def heard(window: Window) -> list[Heard]:
     frames = np.concatenate([[0], window.phones, [0]])
     edges = np.flatnonzero(np.diff(frames))
-    return [
-        Heard(WORDS[frames[begin + 1] - 1], begin * FRAME_S, end * FRAME_S)
-        for begin, end in pairwise(edges)
-        if frames[begin + 1]
-    ]
+    changes = np.flatnonzero(np.diff(window.audio, prepend=0, append=0)) / SAMPLE_RATE  # a word is one tone throughout
+    found = []
+    for begin, end in pairwise(edges):
+        if frames[begin + 1]:
+            after = np.searchsorted(changes, (begin + end) / 2 * FRAME_S)
+            found.append(Heard(WORDS[frames[begin + 1] - 1], changes[after - 1], changes[after]))
+    return found
 
 
 @dataclass(frozen=True)
