@@ -69,7 +69,10 @@ def test_a_slip_in_a_path_asks_nobody(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("name", ["huge", "no/such/dir", "x" * 5000, "a\0b", "~nobody-of-that-name/x", "../nano"])
-def test_an_unknown_name_lists_what_there_is(name: str, asked: list[str]) -> None:
+def test_an_unknown_name_lists_what_there_is(
+    name: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)  # beside which there is no nano
     with pytest.raises(ModelError, match=r"there is no model .*: expected .*, or one of nano\.en, tiny") as caught:
         find_or_pull(name, lambda progress: None)
     assert "\n" not in str(caught.value)
