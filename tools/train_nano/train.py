@@ -371,7 +371,8 @@ def train(number: int, options: argparse.Namespace) -> None:
         with torch.autocast(device.type, torch.bfloat16):
             losses = losses_of(net, head, batch, mel, sigma_s)
         weight = 1.0 if share < 0.15 else 0.5 if share < 0.5 else 0.25
-        total = losses["words"] + weight * losses["sounds"] + max(0.15, 0.3 * weight) * losses["places"]
+        places = 0.3 if share < 0.15 else 0.15
+        total = losses["words"] + weight * losses["sounds"] + places * losses["places"]
         if "read" in losses:
             total = total + 0.2 * losses["read"]
         total.backward()  # type: ignore[no-untyped-call]

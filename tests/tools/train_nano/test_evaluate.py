@@ -14,11 +14,11 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from streamer.whisper.result import Hypothesis, TimedWord
+from tests.whisper.support import NANO
 from tools.train_nano import evaluate, sounds
 from tools.train_nano.evaluate import Listener, Row, Samples, means
 from tools.train_nano.speech import Speech, SynthesisError
 
-NANO = Path(__file__).parents[3] / "models" / "nano.en"
 # No numbers: the normaliser would make one word of several.
 SENTENCES = ["Apple river table window.", "Garden silver candle mountain.", "Paper winter bottle street."]
 
