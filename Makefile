@@ -14,6 +14,11 @@ PYTHON ?= $(shell \
 		done; \
 	done)
 
+# Installs the versions that requirements/NAME.txt lists: $(call locked,NAME,FLAGS). With `make LOCKED= VENV=.venv/newest test`
+# the newest that pyproject.toml allows are installed instead.
+LOCKED := yes
+locked = $(if $(LOCKED),$(BIN)/python -m pip install --no-deps $(2) --requirement requirements/$(1).txt)
+
 # Installs system packages where this user may, and says what to do where not: $(call system_packages,NAMES,REASON)
 system_packages = \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -28,7 +33,7 @@ system_packages = \
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test style types tests bench documents hooks clean
+.PHONY: help run quick test style types tests bench documents hooks lock clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -54,7 +59,7 @@ types: $(VENV)/.test ## Static types
 tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='tests/audio -k mel'
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
 
-bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
+bench: $(VENV)/.test ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
 
 hooks: $(VENV)/.test ## Let git check style and types before each commit
@@ -63,6 +68,12 @@ hooks: $(VENV)/.test ## Let git check style and types before each commit
 
 documents: $(VENV)/.run ## Write config.yaml, its schema and the options of docs/decoding.md from the table of settings
 	$(BIN)/python -m tools.documents
+
+lock: $(VENV)/.created ## Write requirements/ anew: the newest versions that pyproject.toml allows, with their digests
+	$(BIN)/python -m pip install --upgrade uv
+	$(BIN)/uv pip compile --quiet --upgrade --extra test --output-file requirements/test.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --constraint requirements/test.txt --output-file requirements/run.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --upgrade --no-deps --group apart --output-file requirements/apart.txt
 
 clean: ## Remove the environment and everything that was generated
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -85,25 +96,17 @@ $(VENV)/.created:
 	$$python -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --editable .
+$(VENV)/.run: $(VENV)/.created pyproject.toml requirements/run.txt
+	$(call locked,run)
+	$(BIN)/python -m pip install $(if $(LOCKED),--no-deps) --editable .
 	@touch $@
 
-$(VENV)/.train: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --editable '.[train]'
-	@touch $(VENV)/.run $@
-
-$(VENV)/.bench: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --editable '.[bench]'
-	@touch $(VENV)/.run $@
-
-$(VENV)/.test: $(VENV)/.created pyproject.toml
+$(VENV)/.test: $(VENV)/.created pyproject.toml requirements/test.txt requirements/apart.txt
 	@# Not compiled: of torch and transformers most modules are never imported.
+	$(call locked,test,--no-compile)
+	@# All that is missing now is torch.
 	$(BIN)/python -m pip install --no-compile --editable '.[test]'
-	@# Its client alone is wanted: what it depends on is large, and it brings a package named tests.
-	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/whisper-live 'whisper-live==0.10.*'
-	@# For the axe-core in it; its driver of browsers is not used.
-	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/axe 'axe-playwright-python==0.1.*'
+	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/apart --requirement requirements/apart.txt
 	@touch $(VENV)/.run $@
 
 # Without PortAudio there is no microphone, but everything else: a failure here is told and stops nothing.
