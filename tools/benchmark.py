@@ -512,7 +512,7 @@ def _speakers(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from streamer.live.speakers import load_vectors
     from tools.benchmarks.conversations import KINDS
     from tools.benchmarks.speakers import measure_speakers
-    from tools.train_nano.speech import SynthesisError
+    from tools.benchmarks.synthetic.speech import SynthesisError
 
     kinds = [kind for kind in args.kinds.split(",") if kind] or list(KINDS)
     if unknown := [kind for kind in kinds if kind not in KINDS]:

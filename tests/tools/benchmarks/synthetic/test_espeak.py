@@ -3,9 +3,9 @@
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from tests.tools.train_nano.support import COMMAS, check_pauses
-from tools.train_nano.espeak import EspeakVoice
-from tools.train_nano.speech import SynthesisError
+from tests.tools.benchmarks.synthetic.pauses import COMMAS, check_pauses
+from tools.benchmarks.synthetic.espeak import EspeakVoice
+from tools.benchmarks.synthetic.speech import SynthesisError
 
 
 @pytest.fixture(scope="module")
@@ -48,27 +48,17 @@ def test_words_that_are_run_together_are_told_apart_by_their_sounds(voice: Espea
     speech = voice.say("It is in the box.")
     (_, end), (start, after) = speech.words[2:4]
     assert end == start
-    begins = dict(zip([end for _, end in speech.phones[:-1]], [name for name, _ in speech.phones[1:]], strict=True))
-    assert begins[start] == "D"
-    assert begins[after] == "b"
+    assert 0.03 < after - start < 0.2
 
 
-def test_the_sounds_end_in_order_and_with_the_samples(voice: EspeakVoice) -> None:
-    speech = voice.say(COMMAS)
-    ends = [end for _, end in speech.phones]
-    assert ends == sorted(ends)
-    assert ends[-1] == pytest.approx(len(speech.samples) / SAMPLE_RATE, abs=0.001)
-
-
-def test_a_rate_shortens_and_a_pitch_does_not(voice: EspeakVoice) -> None:
+def test_a_rate_shortens(voice: EspeakVoice) -> None:
     usual = len(voice.say(COMMAS).samples)
     assert len(voice.say(COMMAS, rate=1.2).samples) == pytest.approx(usual / 1.2, rel=0.1)
-    assert len(voice.say(COMMAS, pitch=1.2).samples) == pytest.approx(usual, rel=0.05)
 
 
 def test_voices_take_turns(voice: EspeakVoice) -> None:
     usual = len(voice.say(COMMAS).samples)
-    _open("en-gb-scotland+f2").say(COMMAS, 1.2, 0.8)
+    _open("en-gb-scotland+f2").say(COMMAS, 1.2)
     assert len(voice.say(COMMAS).samples) == pytest.approx(usual, rel=0.05)
 
 

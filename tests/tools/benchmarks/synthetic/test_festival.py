@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from tests.tools.train_nano.support import COMMAS, check_pauses
-from tools.train_nano import festival
-from tools.train_nano.festival import VOICES, FestivalVoice
-from tools.train_nano.speech import SynthesisError
+from tests.tools.benchmarks.synthetic.pauses import COMMAS, check_pauses
+from tools.benchmarks.synthetic import festival
+from tools.benchmarks.synthetic.festival import VOICES, FestivalVoice
+from tools.benchmarks.synthetic.speech import SynthesisError
 
 
 @pytest.fixture(scope="module", params=VOICES)
@@ -35,13 +35,12 @@ def test_each_piece_has_its_time_and_they_follow_one_another(voice: FestivalVoic
     assert len(speech.words) == len(text.split())
     assert all(start < end for start, end in speech.words)
     assert all(one[1] <= other[0] for one, other in zip(speech.words, speech.words[1:], strict=False))
-    assert speech.phones[-1][1] == pytest.approx(len(speech.samples) / SAMPLE_RATE, abs=0.05)
+    assert speech.words[-1][1] <= len(speech.samples) / SAMPLE_RATE
 
 
-def test_a_rate_shortens_and_a_pitch_does_not(voice: FestivalVoice) -> None:
+def test_a_rate_shortens(voice: FestivalVoice) -> None:
     usual = len(voice.say(COMMAS).samples)
     assert len(voice.say(COMMAS, rate=1.2).samples) == pytest.approx(usual / 1.2, rel=0.1)
-    assert len(voice.say(COMMAS, pitch=1.2).samples) == pytest.approx(usual, rel=0.02)
     assert len(voice.say(COMMAS).samples) == usual
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tools.train_nano import sentences, words
+from tools.benchmarks.synthetic import sentences, words
 
 WRITTEN = re.compile(r"""[A-Za-z0-9'",.;:?!() -]+""")
 
@@ -43,38 +43,6 @@ def test_a_file_is_read_line_by_line_without_empty_lines(tmp_path: Path) -> None
 def test_a_missing_file_is_not_hidden(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         sentences.read(tmp_path / "absent.txt")
-
-
-def test_a_phrase_is_a_piece_between_commas() -> None:
-    sentence = 'He said, "it is late, and I am tired," and then he (the doctor, I think) went home.'
-    found = {sentences.phrases(sentence, random.Random(seed)) for seed in range(200)}
-    assert "It is late." in found
-    assert len(found) > 3
-    for phrase in found:
-        assert 2 <= len(phrase.split()) <= sentences.MAX_PHRASE_WORDS
-        assert phrase.count('"') % 2 == 0
-        assert phrase.count("(") == phrase.count(")")
-
-
-def test_a_sentence_without_commas_stays_whole() -> None:
-    assert sentences.phrases("This is all of it.", random.Random(0)) == "This is all of it."
-
-
-def test_rarer_words_make_room_for_others_that_end_alike(tmp_path: Path) -> None:
-    path = tmp_path / "words"
-    path.write_text("running\nsinging\nwarmed\nAaron\nit's\nox\netude\n", encoding="utf-8")
-    replacements = sentences.read_replacements(path)
-    assert replacements == {"ng": ("running", "singing"), "ed": ("warmed",), "de": ("etude",)}
-    sentence = "During Bring's telling, half-baked Banking wanted a ring: it painted nothing, side by side."
-    rng = random.Random(1)
-    found = {sentences.varied(sentence, replacements, rng, share=1.0) for _ in range(50)}
-    pattern = (
-        r"During Bring's (running|singing), half-baked Banking wanted a (running|singing): "
-        r"it warmed nothing, etude by etude\."
-    )
-    assert len(found) == 4
-    assert all(re.fullmatch(pattern, varied) for varied in found)
-    assert sentences.varied(sentence, replacements, rng, share=0.0) == sentence
 
 
 def test_the_same_seed_makes_the_same_sentences() -> None:

@@ -19,18 +19,16 @@ PROGRESSIONS = ((0, 4, 5, 3), (0, 3, 4, 4), (0, 5, 3, 4), (1, 4, 0, 0), (0, 3), 
 
 
 def noise(kind: str, n: int, rng: np.random.Generator) -> Samples:
-    """`n` samples of one of KINDS, in [-1, 1], its parameters drawn from `rng`.
+    """Return `n` samples of one of KINDS, in [-1, 1], its parameters drawn from `rng`.
 
-    The rms is RMS; lower where the peaks would pass 1, which is usual for "clicks", "keyboard" and "knocks".
-    "silence" is the exception: dither of one step of 16 bits, not scaled.
-    Kinds made of single events may be all zero in a short stretch. Raises ValueError for another kind.
+    The rms is RMS; lower where the peaks would pass 1, which is usual for "keyboard", and that may be all zero in a
+    short stretch. Raises ValueError for another kind.
     """
     if kind not in _MAKERS:
         raise ValueError(f"unknown kind of noise {kind!r}, expected one of {', '.join(KINDS)}")
     if n == 0:
         return np.zeros(0, np.float32)
-    made = _MAKERS[kind](n, rng)
-    return made if kind == "silence" else _scaled(made)
+    return _scaled(_MAKERS[kind](n, rng))
 
 
 def _scaled(x: Samples) -> Samples:
@@ -70,14 +68,6 @@ def _band(low: float, high: float, slope: float) -> Callable[[Samples], Samples]
         return inside ** np.float32(slope)
 
     return gain
-
-
-def _curve(n: int, per_second: float, rng: np.random.Generator) -> Samples:
-    """A random curve: standard normal values `per_second`, joined by straight lines."""
-    points = int(n / SAMPLE_RATE * per_second) + 2
-    at = np.arange(n, dtype=np.float32) * np.float32(per_second / SAMPLE_RATE)
-    curve: Samples = np.interp(at, np.arange(points), rng.standard_normal(points)).astype(np.float32)
-    return curve
 
 
 def _decay(seconds: float, length: int) -> Samples:
@@ -135,11 +125,6 @@ def _pink(n: int, rng: np.random.Generator) -> Samples:
     return _coloured(n, lambda hz: np.maximum(hz, np.float32(20)) ** np.float32(-0.5), rng)
 
 
-def _brown(n: int, rng: np.random.Generator) -> Samples:
-    """Power as 1 / frequency squared above 20 Hz."""
-    return _coloured(n, lambda hz: np.maximum(hz, np.float32(20)) ** np.float32(-1), rng)
-
-
 def _hum(n: int, rng: np.random.Generator) -> Samples:
     """Mains at 50 or 60 Hz with harmonics to about 2 kHz, over faint noise."""
     count = int(rng.integers(4, 36))
@@ -149,39 +134,6 @@ def _hum(n: int, rng: np.random.Generator) -> Samples:
     mains = rng.choice([50.0, 60.0]) * rng.uniform(0.998, 1.002)
     table *= np.float32(1 / np.sqrt(np.mean(np.square(table))))
     return _tone(table, mains, n) + np.float32(rng.uniform(0.003, 0.1)) * _normal(n, rng)
-
-
-def _fan(n: int, rng: np.random.Generator) -> Samples:
-    """Air: a band of noise with a peak or two, turned up and down slowly, and the blades' tone."""
-    shape = _band(rng.uniform(40, 300), rng.uniform(300, 2000), rng.uniform(0.5, 1.5))
-    peaks = [(rng.uniform(150, 3000), rng.uniform(1, 4)) for _ in range(rng.integers(1, 3))]
-
-    def gain(hz: Samples) -> Samples:
-        total = shape(hz)
-        for centre, height in peaks:
-            total *= 1 + np.float32(height) / (1 + np.square((hz - np.float32(centre)) * np.float32(8 / centre)))
-        return total
-
-    air = _coloured(n, gain, rng)
-    air *= 1 + np.float32(rng.uniform(0, 0.25)) * np.clip(_curve(n, rng.uniform(0.3, 3), rng), -2, 2)
-    blades = _tone(_table(1 / np.arange(1.0, 5.0) ** 1.5, rng), rng.uniform(30, 250), n)
-    return air + blades * np.float32(rng.uniform(0, 0.8) * np.sqrt(np.mean(np.square(air))))
-
-
-def _traffic(n: int, rng: np.random.Generator) -> Samples:
-    """Rumble that swells and falls as vehicles pass."""
-    rumble = _coloured(n, _band(rng.uniform(30, 80), rng.uniform(150, 700), rng.uniform(0.8, 1.5)), rng)
-    rumble *= np.exp(np.float32(rng.uniform(0.3, 0.9)) * _curve(n, rng.uniform(0.2, 0.8), rng))
-    return rumble
-
-
-def _rustle(n: int, rng: np.random.Generator) -> Samples:
-    """Paper, cloth or leaves: high noise that crackles, in strokes."""
-    sound = _coloured(n, _band(rng.uniform(500, 2500), rng.uniform(3000, 7500), rng.uniform(1, 2)), rng)
-    crackle = np.float32(rng.uniform(0.3, 0.8)) * _curve(n, rng.uniform(40, 300), rng)
-    strokes = np.float32(rng.uniform(0.4, 1.0)) * _curve(n, rng.uniform(1, 5), rng)
-    sound *= np.exp(np.minimum(crackle + strokes, 1.5))
-    return sound
 
 
 def _keyboard(n: int, rng: np.random.Generator) -> Samples:
@@ -204,44 +156,6 @@ def _keyboard(n: int, rng: np.random.Generator) -> Samples:
     which, level = rng.integers(0, len(keys), count), np.exp(0.3 * rng.standard_normal(count)).astype(np.float32)
     for at, key_number, loudness in zip(_within(gaps, n, rng), which, level, strict=False):
         _add(out, at, keys[key_number] * loudness)
-    return out
-
-
-def _clicks(n: int, rng: np.random.Generator) -> Samples:
-    """Crackle and pops: short decays at random times."""
-    per_second = np.exp(rng.uniform(np.log(1), np.log(60)))
-    impulses = np.zeros(n, np.float32)
-    count = max(1, int(rng.poisson(n / SAMPLE_RATE * per_second)))
-    impulses[rng.integers(0, n, count)] = rng.standard_normal(count) * np.exp(0.8 * rng.standard_normal(count))
-    shape = _burst(np.exp(rng.uniform(np.log(0.001), np.log(0.015))), rng.uniform(100, 2000), 7000, rng)
-    return np.convolve(impulses, shape)[:n].astype(np.float32)
-
-
-def _knocks(n: int, rng: np.random.Generator) -> Samples:
-    """Knocks, steps and things put down: thuds with a rattle, alone or in rows."""
-    body, rattle = rng.uniform(60, 250), rng.uniform(0.05, 0.6)
-    sound = _thud(rng.uniform(0.06, 0.25), body)
-    _add(sound, 0, np.float32(rattle) * _burst(rng.uniform(0.02, 0.06), 300, rng.uniform(1500, 6000), rng))
-    pace = rng.uniform(0.15, 0.7)
-    count = int(n / SAMPLE_RATE / pace * 2) + 2
-    gaps = pace * np.exp(0.1 * rng.standard_normal(count)) + (rng.random(count) < 0.25) * rng.exponential(1.0, count)
-    out = np.zeros(n, np.float32)
-    for at in _within(gaps, n, rng):
-        _add(out, at, sound * np.float32(rng.uniform(0.4, 1.0)))
-    return out
-
-
-def _beeps(n: int, rng: np.random.Generator) -> Samples:
-    """Ringing and warning tones: one or two pitches in turn, on and off in a fixed rhythm."""
-    table = _table(np.array([1.0, *(rng.random(3) * rng.uniform(0, 0.4))]), rng)
-    on, off = rng.uniform(0.05, 1.0), rng.uniform(0.05, 2.0)
-    length, period = int(on * SAMPLE_RATE), int((on + off) * SAMPLE_RATE)
-    ramp = np.minimum(1, np.minimum(np.arange(length), np.arange(length)[::-1]) / 80).astype(np.float32)
-    pitches = rng.uniform(350, 1900, rng.integers(1, 3))
-    beeps = [_tone(table, hz, length) * ramp for hz in pitches]
-    out = np.zeros(n, np.float32)
-    for number, at in enumerate(range(int(rng.integers(0, min(period, n))), n, period)):
-        _add(out, at, beeps[number % len(beeps)])
     return out
 
 
@@ -328,13 +242,6 @@ def _drums(out: Samples, beat: int, rng: np.random.Generator) -> None:
         _add(out, at + beat // 2, cymbal)
 
 
-def _silence(n: int, rng: np.random.Generator) -> Samples:
-    """Nothing but dither: steps of -1, 0 or 1 of 16 bits, of triangular distribution."""
-    steps = rng.integers(0, 2, (2, n), dtype=np.int8)
-    dither: Samples = (steps[0] - steps[1]).astype(np.float32)
-    return dither / np.float32(32768)
-
-
 def _within(gaps: NDArray[np.float64], n: int, rng: np.random.Generator) -> list[int]:
     """Sample numbers below `n`, `gaps` seconds apart, the first one early."""
     at = ((np.cumsum(gaps) - gaps[0] * rng.random()) * SAMPLE_RATE).astype(np.int64)
@@ -344,17 +251,9 @@ def _within(gaps: NDArray[np.float64], n: int, rng: np.random.Generator) -> list
 _MAKERS: dict[str, Callable[[int, np.random.Generator], Samples]] = {
     "white": _white,
     "pink": _pink,
-    "brown": _brown,
     "hum": _hum,
-    "fan": _fan,
-    "traffic": _traffic,
-    "rustle": _rustle,
     "keyboard": _keyboard,
-    "clicks": _clicks,
-    "knocks": _knocks,
-    "beeps": _beeps,
     "music": _music,
-    "silence": _silence,
 }
 
 KINDS = tuple(_MAKERS)

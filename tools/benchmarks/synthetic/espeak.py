@@ -4,7 +4,6 @@ The functions called, the events and the numbers of the enumerations are those o
 """
 
 import ctypes
-import math
 import sys
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -14,16 +13,15 @@ from itertools import accumulate
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.train_nano.speech import Speech, SynthesisError, resample
+from tools.benchmarks.synthetic.speech import Speech, SynthesisError, resample
 
 _FILES = {"en-gb": "en"}  # voices are found by the names of their files, which are their languages but for this one
 _USUAL_RATE = 175  # words a minute; what eSpeak accepts is 80 to 450
-_USUAL_PITCH = 50  # of 0 to 99, where 50 steps are an octave
 
 _OUTPUT_SYNCHRONOUS = 2
 _PHONEME_EVENTS, _DONT_EXIT = 0x0001, 0x8000
 _CHARS_UTF8, _END_PAUSE = 1, 0x1000
-_RATE, _PITCH = 1, 3
+_RATE = 1
 _VOWELS = "aAeEiIoOuUV03@"  # what eSpeak's names of vowels begin with
 _EVENT_END_OF_LIST, _EVENT_WORD, _EVENT_PHONEME = 0, 1, 7
 
@@ -75,26 +73,21 @@ class EspeakVoice:
         self._engine = _engine()
         self._engine.choose(self._name)
 
-    def say(self, text: str, rate: float = 1.0, pitch: float = 1.0) -> Speech:
-        """Speak `text`, at half to two and a half times the usual speed and half to twice the usual pitch.
+    def say(self, text: str, rate: float = 1.0) -> Speech:
+        """Speak `text`, at half to two and a half times the usual speed; a rate beyond these is taken as the nearest.
 
-        What is asked for beyond these is taken as the nearest of them. A written word begins with the first of the
-        words it is spoken as, and ends with its last sound. Lengths vary by up to two percent from one time to the
-        next, as eSpeak carries over a little of the last text. Raises SynthesisError where a piece of text.split()
-        was not spoken, or has no letter or digit.
+        A written word begins with the first of the words it is spoken as, and ends with its last sound. Lengths vary by
+        up to two percent from one time to the next, as eSpeak carries over a little of the last text. Raises
+        SynthesisError where a piece of text.split() was not spoken, or has no letter or digit.
         """
         pieces = text.split()
         text = " ".join(pieces)
         if not text.isprintable() or not all(any(map(str.isalnum, piece)) for piece in pieces):
             raise SynthesisError(f"{text!r} has a piece that cannot be spoken; each must have a letter or a digit")
         self._engine.choose(self._name)
-        samples, marks = self._engine.speak(text, rate, pitch)
+        samples, marks = self._engine.speak(text, rate)
         ends = [mark.start for mark in marks[1:]] + [len(samples) / self._engine.sample_rate]
-        return Speech(
-            resample(samples, self._engine.sample_rate),
-            self._words(pieces, marks, ends),
-            [(mark.phoneme, end) for mark, end in zip(marks, ends, strict=True) if mark.phoneme],
-        )
+        return Speech(resample(samples, self._engine.sample_rate), self._words(pieces, marks, ends))
 
     def _words(self, pieces: list[str], marks: list[_Mark], ends: list[float]) -> list[tuple[float, float]]:
         starts = list(accumulate((len(piece) + 1 for piece in pieces[:-1]), initial=0))
@@ -197,11 +190,9 @@ class _Engine:
         if self._library.espeak_SetVoiceByName(voice.encode()) != 0:
             raise SynthesisError(f"eSpeak NG has no voice {voice}; `espeak-ng --voices=en` lists those for English")
 
-    def speak(self, text: str, rate: float, pitch: float) -> tuple[NDArray[np.int16], list[_Mark]]:
+    def speak(self, text: str, rate: float) -> tuple[NDArray[np.int16], list[_Mark]]:
         """Samples, and the starts of words and sounds in order. Raises SynthesisError where eSpeak reports an error."""
-        set_parameter = self._library.espeak_SetParameter
-        set_parameter(_RATE, min(max(round(_USUAL_RATE * rate), 80), 450), 0)
-        set_parameter(_PITCH, min(max(round(_USUAL_PITCH * (1 + math.log2(pitch))), 0), 99), 0)
+        self._library.espeak_SetParameter(_RATE, min(max(round(_USUAL_RATE * rate), 80), 450), 0)
         self._chunks.clear()
         self._marks.clear()
         data = text.encode()

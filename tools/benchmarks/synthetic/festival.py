@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tools.train_nano.speech import Speech, SynthesisError, resample
+from tools.benchmarks.synthetic.speech import Speech, SynthesisError, resample
 
 VOICES = ("kal_diphone", "ked_diphone", "cmu_us_slt_arctic_hts")
 TIMEOUT_S = 10.0  # for a text; Festival speaks a sentence in a fraction of a second
@@ -30,35 +30,23 @@ _SPEAK = """
     (format t "token\\n")
     (mapcar tell_word (item.daughters token))
     (set! token (item.next token))))
-(define (tell_segment segment)
-  (format t "segment %f %s\\n" (item.feat segment "end") (item.name segment)))
-(define (speak text rate pitch path)
-  (choose rate pitch)
+(define (speak text rate path)
+  (choose rate)
   (let ((utt (utt.synth (eval (list 'Utterance 'Text text)))))
     (utt.save.wave utt path 'riff)
     (tell_tokens (utt.relation.first utt 'Token))
-    (mapcar tell_segment (utt.relation.items utt 'Segment))
     t))
 """
 
 _CHOOSE_DIPHONE = """
 (define usual_stretch (Parameter.get 'Duration_Stretch))
-(define usual_pitch int_lr_params)
-(define (usual name) (cadr (assoc name usual_pitch)))
-(define (choose rate pitch)
-  (Parameter.set 'Duration_Stretch (/ usual_stretch rate))
-  (set! int_lr_params
-    (list
-      (list 'target_f0_mean (* pitch (usual 'target_f0_mean)))
-      (list 'target_f0_std (* pitch (usual 'target_f0_std)))
-      (list 'model_f0_mean (usual 'model_f0_mean))
-      (list 'model_f0_std (usual 'model_f0_std)))))
+(define (choose rate) (Parameter.set 'Duration_Stretch (/ usual_stretch rate)))
 """
 
-# The statistical voices take no notice of those. They have a speed, and no pitch that can be set.
+# The statistical voices ignore that parameter.
 _CHOOSE_HTS = """
 (define usual_params hts_engine_params)
-(define (choose rate pitch)
+(define (choose rate)
   (set! hts_engine_params (append usual_params (list (list "-r" rate)))))
 """
 
@@ -75,8 +63,8 @@ class FestivalVoice:
             raise SynthesisError(f"{name!r} is no voice of Festival; try one of {', '.join(VOICES)}")
         self._start()
 
-    def say(self, text: str, rate: float = 1.0, pitch: float = 1.0) -> Speech:
-        """Speak `text`, which is ASCII. An HTS voice keeps its usual pitch whatever is asked for.
+    def say(self, text: str, rate: float = 1.0) -> Speech:
+        """Speak `text`, which is ASCII.
 
         A written word begins with the first of the words it is spoken as and ends with the last of them.
         Raises SynthesisError where Festival divided it into other pieces than text.split() does, where a piece was
@@ -91,7 +79,7 @@ class FestivalVoice:
         assert self._folder is not None
         path = Path(self._folder.name) / "speech.wav"
         path.unlink(missing_ok=True)
-        answer = self._ask(f"(speak {_quoted(line)} {rate:f} {pitch:f} {_quoted(str(path))})")
+        answer = self._ask(f"(speak {_quoted(line)} {rate:f} {_quoted(str(path))})")
         try:
             with wave.open(str(path)) as file:
                 sample_rate = file.getframerate()
@@ -103,12 +91,7 @@ class FestivalVoice:
             raise SynthesisError(f"Festival divided {text!r} into {len(words)} pieces")
         if not all(words):
             raise SynthesisError(f"Festival did not speak {pieces[words.index([])]!r} of {text!r}")
-        segments = [line.split() for line in answer if line.startswith("segment ")]
-        return Speech(
-            resample(samples, sample_rate),
-            [(times[0][0], times[-1][1]) for times in words],
-            [(name, float(end)) for _, end, name in segments],
-        )
+        return Speech(resample(samples, sample_rate), [(times[0][0], times[-1][1]) for times in words])
 
     def close(self) -> None:
         """End the process. The next text starts another."""

@@ -1,4 +1,4 @@
-"""The sentences the model is trained on: read from a file, cut to phrases, or made up."""
+"""Sentences that are read from a file, or made up."""
 
 import random
 import re
@@ -9,12 +9,11 @@ from functools import cache
 from pathlib import Path
 from typing import TypeVar
 
-from tools.train_nano import words
+from tools.benchmarks.synthetic import words
 
 T = TypeVar("T")
 
 MAX_WORDS = 25  # in a sentence that is made up
-MAX_PHRASE_WORDS = 12
 
 _PLAIN = str.maketrans(
     {"‘": "'", "’": "'", "“": '"', "”": '"', "–": " -- ", "—": " -- ", "…": "...", "[": "(", "]": ")"}
@@ -43,9 +42,6 @@ _ABBREVIATIONS = {
 }
 _ABBREVIATION = re.compile(r"(?<![\w.])(" + "|".join(re.escape(name) for name in _ABBREVIATIONS) + r")(?!\w)(\W*$)?")
 
-# Words that hold a sentence together, which varied() leaves where they are.
-_COMMON = frozenset(words.HOLDING_WORDS)
-
 
 def read(path: Path) -> list[str]:
     """The sentences of a text file in UTF-8, one a line, in the letters and marks that normalise() leaves."""
@@ -72,51 +68,6 @@ def normalise(text: str) -> str:
 def _write_out(found: re.Match[str]) -> str:
     stop = "" if found[2] is None else found[2] if "." in found[2] else f".{found[2]}"
     return _ABBREVIATIONS[found[1]] + stop
-
-
-def phrases(sentence: str, rng: random.Random) -> str:
-    """A piece of `sentence` between commas, semicolons or colons, as a sentence of its own of 2 to 12 words.
-
-    A sentence that has no such piece is returned whole.
-    """
-    pieces = re.split(r"(?<=[,;:])\s+", sentence)
-    choices = []
-    for begin in range(len(pieces)):
-        for end in range(begin + 1, len(pieces) + 1):
-            count = sum(len(piece.split()) for piece in pieces[begin:end])
-            if 2 <= count <= MAX_PHRASE_WORDS and end - begin < len(pieces):
-                choices.append((begin, end))
-    if not choices:
-        return sentence
-    begin, end = rng.choice(choices)
-    phrase = " ".join(pieces[begin:end])
-    for opening, closing in ('""', "()"):
-        if phrase.count(opening) != phrase.count(closing) or (opening == closing and phrase.count(opening) % 2):
-            phrase = phrase.replace(opening, "").replace(closing, "")
-    phrase = phrase.rstrip(",;: ")
-    return _capitalised(phrase if phrase[-1] in ".?!\"')" else f"{phrase}.")
-
-
-def varied(sentence: str, replacements: dict[str, tuple[str, ...]], rng: random.Random, share: float = 0.4) -> str:
-    """`sentence` with a `share` of its rarer words replaced by others that end in the same two letters.
-
-    A model that has heard few sentences knows few spellings; the replacements keep the sentence's shape. Names stay.
-    """
-
-    def other(found: re.Match[str]) -> str:
-        choices = replacements.get(found[0][-2:])
-        return rng.choice(choices) if choices and found[0] not in _COMMON and rng.random() < share else found[0]
-
-    return re.sub(r"(?<![\w'-])[a-z]{4,}(?![\w'-])", other, sentence)
-
-
-def read_replacements(path: Path) -> dict[str, tuple[str, ...]]:
-    """The words of a list such as Debian's wamerican, one a line, by their last two letters, for varied()."""
-    found: dict[str, list[str]] = {}
-    for word in path.read_text(encoding="utf-8").splitlines():
-        if re.fullmatch(r"[a-z]{4,14}", word):
-            found.setdefault(word[-2:], []).append(word)
-    return {ending: tuple(choices) for ending, choices in found.items()}
 
 
 def made(rng: random.Random) -> str:

@@ -1802,16 +1802,3 @@ SLOTS: dict[str, tuple[str, ...]] = {
         f"{whose} {name}" for whose in ("my", "my", "your", "his", "her", "our", "their") for name in RELATIVES
     ),
 }
-
-HOLDING_WORDS = entries(
-    """
-    about above after again against almost alone along already also although always among another because been before
-    began being below between both came come could does done down during each early either else even ever every first
-    five four from gave given goes gone good great have having here herself himself however into itself just kept knew
-    know known last later least less like little long made make many might more most much must near neither never next
-    nine nothing once only other over own part same said seem seemed seen several shall should since some soon still
-    such take taken than that their them themselves then there therefore these they thing things this those though
-    three through thus together told took toward towards under until upon used very want wanted well went were what
-    when where whether which while whole whom whose will with within without would year years your
-    """
-)

@@ -20,14 +20,13 @@ class Speech:
 
     samples: NDArray[np.int16]  # mono, 16 kHz
     words: list[tuple[float, float]]  # start and end in seconds of each of text.split()
-    phones: list[tuple[str, float]]  # the synthesiser's own names of sounds, and their ends in seconds; may be empty
 
 
 class Voice(Protocol):
     """A voice that can be asked again and again. Not for several threads at once: use one process each."""
 
-    def say(self, text: str, rate: float = 1.0, pitch: float = 1.0) -> Speech:
-        """Speak `text` at `rate` times the usual speed and `pitch` times the usual pitch.
+    def say(self, text: str, rate: float = 1.0) -> Speech:
+        """Speak `text` at `rate` times the usual speed.
 
         Raises SynthesisError where the words that were spoken cannot be matched to text.split().
         """
