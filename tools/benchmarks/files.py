@@ -79,7 +79,6 @@ def measure_files(
 ) -> list[dict[str, object]]:
     """Transcribe recordings that are joined with every system; print a table for each size, and return the figures.
 
-    sizes : of `model_files.SPEAKING`
     folder : where the peers' environments are
     """
     samples, text = join(recordings, minutes)
