@@ -10,7 +10,6 @@ import numpy as np
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
 from streamer.whisper.decode.gbnf import no_end, to_lark
-from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 # What whisper.cpp takes off the logits of text that does not fit: as good as never, where anything else is possible.
@@ -129,7 +128,7 @@ class _Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.eos_token_id = tokenizer.special.end_of_text
-        self.tokens = [*token_bytes(tokenizer), b"<|endoftext|>"]
+        self.tokens = [*tokenizer.spelled[: self.eos_token_id], b"<|endoftext|>"]
         self.special_token_ids = [self.eos_token_id]
 
     def __call__(self, text: str) -> list[int]:
