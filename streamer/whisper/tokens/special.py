@@ -84,6 +84,9 @@ class SpecialTokens:
         """The number behind `<|30.00|>`: what a fine-tune has added to the vocabulary begins here."""
         return self.timestamp_begin + N_TIMESTAMPS
 
+    def is_time(self, token: int) -> bool:
+        return self.timestamp_begin <= token < self.timestamp_end
+
     @property
     def controls(self) -> tuple[int, ...]:
         """Tokens that steer a transcript and are never part of its text; those of languages apart."""

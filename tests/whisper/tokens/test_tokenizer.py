@@ -2,7 +2,6 @@
 
 import copy
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from streamer.errors import ConfigError, ModelError
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, Untyped
+from tests.whisper.tokens.published import with_added
 
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 
@@ -41,17 +41,13 @@ def tables() -> dict[str, Any]:
     return data
 
 
-def changed(
-    tmp_path: Path, tables: dict[str, Any], n_vocab: int = 2022, added: Mapping[str, int] = {}, **names: str
-) -> Tokenizer:
-    """Return the tokenizer with special tokens under other names, and with more tokens."""
+def renamed(tmp_path: Path, tables: dict[str, Any], **names: str) -> Tokenizer:
+    """Return the tokenizer with special tokens under other names."""
     text = json.dumps(tables)
     for old, new in names.items():
         text = text.replace(f"<|{old}|>", f"<|{new}|>")
-    data = json.loads(text)
-    data["added_tokens"] += [{"content": name, "id": number} for name, number in added.items()]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
-    return Tokenizer.load(tmp_path, n_vocab=n_vocab)
+    (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
+    return Tokenizer.load(tmp_path, n_vocab=2022)
 
 
 def test_special_tokens_are_found_by_name(processor: Untyped) -> None:
@@ -74,9 +70,9 @@ def test_special_tokens_are_found_by_name(processor: Untyped) -> None:
 
 
 def test_old_names_of_special_tokens(tmp_path: Path, tables: dict[str, Any]) -> None:
-    assert changed(tmp_path, tables, nospeech="nocaptions").special == TOKENIZER.special
-    assert changed(tmp_path, tables, en="iw").languages == {"he": 514}
-    assert changed(tmp_path, tables, en="jv").languages == {"jw": 514}
+    assert renamed(tmp_path, tables, nospeech="nocaptions").special == TOKENIZER.special
+    assert renamed(tmp_path, tables, en="iw").languages == {"he": 514}
+    assert renamed(tmp_path, tables, en="jv").languages == {"jw": 514}
 
 
 @pytest.mark.parametrize(
@@ -84,7 +80,7 @@ def test_old_names_of_special_tokens(tmp_path: Path, tables: dict[str, Any]) -> 
 )
 def test_a_special_token_under_another_name_is_refused(tmp_path: Path, tables: dict[str, Any], name: str) -> None:
     with pytest.raises(ModelError, match=r"tokenizer\.json has .*--tokenizer FILE"):
-        changed(tmp_path, tables, **{name: "something else"})
+        renamed(tmp_path, tables, **{name: "something else"})
 
 
 @pytest.mark.parametrize(
@@ -100,7 +96,7 @@ def test_a_special_token_under_another_name_is_refused(tmp_path: Path, tables: d
 )
 def test_special_tokens_in_another_order(tmp_path: Path, tables: dict[str, Any], one: str, other: str) -> None:
     with pytest.raises(ModelError, match=r"tokenizer\.json has .*--tokenizer FILE"):
-        changed(tmp_path, tables, **{one: "x", other: one, "x": other})
+        renamed(tmp_path, tables, **{one: "x", other: one, "x": other})
 
 
 def test_a_model_may_say_whether_it_is_multilingual() -> None:
@@ -111,10 +107,10 @@ def test_a_model_may_say_whether_it_is_multilingual() -> None:
     assert TOKENIZER.multilingual
 
 
-def test_added_tokens_are_text_as_they_spell(tmp_path: Path, tables: dict[str, Any]) -> None:
+def test_added_tokens_are_text_as_they_spell(tmp_path: Path) -> None:
     """Such as of models that write down every hesitation. Names like those of special tokens are no text."""
     added = {"[UM]": 2022, "<äh>": 2023, "नमस्ते": 2024, "<|gsw|>": 2025, "<|music|>": 2026}
-    tokenizer = changed(tmp_path, tables, 2030, added)
+    tokenizer = with_added(tmp_path, added, 2030)
     assert tokenizer.added_text == {2022, 2023, 2024}
     for name in ("[UM]", "<äh>", "नमस्ते"):
         text = f" so {name}, yes{name}"
@@ -140,7 +136,7 @@ def test_a_token_that_is_not_written_byte_by_byte_spells_itself(tmp_path: Path, 
     merge = tables["model"]["merges"].pop()
     number = tables["model"]["vocab"].pop("".join(merge))
     tables["model"]["vocab"]["日 x"] = number
-    assert changed(tmp_path, tables).decode([number]) == "日 x"
+    assert renamed(tmp_path, tables).decode([number]) == "日 x"
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -252,8 +248,8 @@ def test_the_only_language_need_not_be_found_out() -> None:
         english_only.choose_language("auto", "translate")
 
 
-def test_one_of_several_languages_is_found_out(tmp_path: Path, tables: dict[str, Any]) -> None:
-    tokenizer = changed(tmp_path, tables, 2023, {"<|de|>": 2022})
+def test_one_of_several_languages_is_found_out(tmp_path: Path) -> None:
+    tokenizer = with_added(tmp_path, {"<|de|>": 2022}, 2023)
     assert tokenizer.choose_language("auto", "transcribe") == "auto"
     assert tokenizer.choose_language("de", "translate") == "de"
     with pytest.raises(ConfigError, match="'fr'"):
