@@ -8,6 +8,8 @@ Source: GPT-2's `encoder.py` (vocab.json, merges.txt, bytes as characters), tikt
 
 import base64
 import binascii
+import itertools
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,11 @@ _MAX_ADDED = 16_384
 # Bytes of all tokens of a table together, of which Whisper's have 320 thousand: there may be as many merges.
 _MAX_TABLE_BYTES = 1 << 19
 
+# All tokens in the order of their numbers, from CTranslate2.
+_LISTS = ("vocabulary.json", "vocabulary.txt")
+
+_END = "<|endoftext|>"  # the first token in such a list that is no text
+
 _MERGES_HEADER = "#version"  # how the first line of merges.txt begins
 _EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
 
@@ -45,7 +52,7 @@ def find(path: Path) -> Path:
     with readable(path, "a tokenizer that you may read"):
         if not path.is_dir():
             return path
-        for name in ("tokenizer.json", "vocab.json"):
+        for name in ("tokenizer.json", "vocab.json", *_LISTS):
             if (path / name).is_file():
                 return path / name
         rank_files = sorted(path.glob("*.tiktoken"))
@@ -65,7 +72,8 @@ def find(path: Path) -> Path:
 def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
     """Load the tokenizer of a model with `n_vocab` tokens from its directory, or from a file.
 
-    A directory holds tokenizer.json, else vocab.json and merges.txt, else one tiktoken file. A file is any of these.
+    A directory holds tokenizer.json, else vocab.json and merges.txt, else vocabulary.json or vocabulary.txt, else one
+    tiktoken file. A file is any of these.
 
     Raises ModelError where there is none, or it is broken or of another model.
     """
@@ -73,6 +81,8 @@ def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
     if path.name in ("vocab.json", "merges.txt"):
         return _from_gpt2_files(path.with_name("vocab.json"), path.with_name("merges.txt"), n_vocab)
     text = read_text(path, MAX_BYTES, _EXPECTED)
+    if path.name in _LISTS:
+        return _from_list(text, n_vocab, path)
     # Under a name of the user's own, the content tells.
     if path.name != "tokenizer.json":
         if text.startswith(_MERGES_HEADER):
@@ -95,18 +105,39 @@ def from_table(table: Sequence[bytes], n_vocab: int, where: str) -> tokenizers.T
     Raises ModelError where a token comes twice, a byte cannot be spelled, or the table is of another model; `where`
     names it in the message.
     """
-    n_bytes = sum(len(token) for token in table)
-    if len(table) > n_vocab or n_bytes > _MAX_TABLE_BYTES:
-        raise ModelError(
-            f"{where} has {len(table)} tokens of {n_bytes} bytes in all: expected up to {n_vocab} tokens and"
-            f" {_MAX_TABLE_BYTES} bytes; fetch it again, or name the tokenizer.json of the model with --tokenizer FILE"
-        )
     # Latin-1 has a character for each byte.
     texts = [token.decode("latin-1").translate(_CHARACTERS) for token in table]
+    return _from_texts(texts, (), n_vocab, where)
+
+
+def _from_list(text: str, n_vocab: int, path: Path) -> tokenizers.Tokenizer:
+    """Take the tokenizer from all of its tokens, ordinary ones written as in vocab.json."""
+    tokens = text.removesuffix("\n").split("\n")
+    if path.suffix == ".json":
+        try:
+            tokens = json.loads(text)
+        except (ValueError, RecursionError):
+            tokens = []
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or _END not in tokens:
+        raise _no_tokenizer(str(path), f"it is no list of tokens with {_END} among them")
+    n_text = tokens.index(_END)
+    return _from_texts(tokens[:n_text], list(zip(tokens, itertools.count()))[n_text:], n_vocab, str(path))
+
+
+def _from_texts(
+    texts: Sequence[str], added: Collection[tuple[object, object]], n_vocab: int, where: str
+) -> tokenizers.Tokenizer:
+    """Build the tokenizer of tokens without merges: these follow from the tokens' order, as `from_table` says."""
+    n_bytes = sum(len(text) for text in texts)
+    if len(texts) > n_vocab or n_bytes > _MAX_TABLE_BYTES:
+        raise ModelError(
+            f"{where} has {len(texts)} tokens of {n_bytes} bytes in all: expected up to {n_vocab} tokens and"
+            f" {_MAX_TABLE_BYTES} bytes; fetch it again, or name the tokenizer.json of the model with --tokenizer FILE"
+        )
     vocabulary: dict[str, int] = {}
     for number, text in enumerate(texts):
         if vocabulary.setdefault(text, number) != number:
-            raise _no_tokenizer(where, f"the tokens {vocabulary[text]} and {number} both are {table[number]!r:.40}")
+            raise _no_tokenizer(where, f"the tokens {vocabulary[text]} and {number} both are {text!r:.40}")
     if not vocabulary.keys() >= set(_ALPHABET):
         raise _no_tokenizer(where, "it has no token for some of the 256 bytes")
     merges = [
@@ -115,7 +146,7 @@ def from_table(table: Sequence[bytes], n_vocab: int, where: str) -> tokenizers.T
         for i in range(1, len(text))
         if (left := vocabulary.get(text[:i])) is not None and (right := vocabulary.get(text[i:])) is not None
     ]
-    return _build(vocabulary, merges, (), n_vocab, where)
+    return _build(vocabulary, merges, added, n_vocab, where)
 
 
 def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
