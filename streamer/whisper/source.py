@@ -199,13 +199,13 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
     try:
         found = vocabulary.find(directory)
     except ModelError as error:
-        published = PUBLISHED.get(dims.n_vocab)
-        if published is None or any(directory.glob("*.tiktoken")):
+        if dims.n_vocab not in PUBLISHED or any(directory.glob("*.tiktoken")):
             raise  # it is not that there is none
+        _, repository = PUBLISHED[dims.n_vocab]
         try:
-            found = fetch_tokenizer(published.repository)
+            found = fetch_tokenizer(repository)
         except PeerError as unreached:
-            raise ModelError(f"{error}; that of {published.repository} was tried: {unreached}") from None
+            raise ModelError(f"{error}; that of {repository} was tried: {unreached}") from None
     return Tokenizer.load(found, n_vocab=dims.n_vocab)
 
 

@@ -213,12 +213,6 @@ def test_a_small_vocabulary_keeps_what_it_spells_other_text_with(dims: ModelDime
     assert {*TOKENIZER.encode("#*+"), TOKENIZER.special.start_of_transcript} <= {*suppressed}
 
 
-def test_a_token_that_the_vocabulary_lacks_is_not_suppressed(dims: ModelDimensions) -> None:
-    tokenizer = Tokenizer.load(NANO, n_vocab=2022)
-    tokenizer.special = dataclasses.replace(tokenizer.special, start_of_language_model=None)
-    assert None not in default_generation(tokenizer, dims).suppress_tokens
-
-
 def test_the_settings_that_ctranslate2_puts_into_config_json(tmp_path: Path, dims: ModelDimensions) -> None:
     said = {"suppress_ids": [1, 2], "suppress_ids_begin": [220, 5], "lang_ids": [514], "alignment_heads": [[2, 1]]}
     (tmp_path / "config.json").write_text(json.dumps(said), encoding="utf-8")

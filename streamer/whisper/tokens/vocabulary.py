@@ -19,7 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from streamer.errors import ModelError
 from streamer.whisper.files import parse_json, read_json, read_text, readable
-from streamer.whisper.tokens.special import PUBLISHED, complete, named_in
+from streamer.whisper.tokens.special import PUBLISHED, RENAMED, complete, find_special
 
 # Largest file that is read: those of Whisper have up to 4 MB, and as values in memory take up to thirty times as much.
 MAX_BYTES = 8 << 20
@@ -38,13 +38,22 @@ _END = "<|endoftext|>"  # the first token in such a list that is no text
 _MERGES_HEADER = "#version"  # how the first line of merges.txt begins
 _EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
 
-# How a vocabulary writes each byte: as its Latin-1 character, or where that cannot be printed, as one from 256 on.
+# How a vocabulary writes each byte: as its Latin-1 character, or if that cannot be printed, as one from 256 on.
 _ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 _UNPRINTABLE = [byte for byte in range(256) if chr(byte) not in _ALPHABET]
 _CHARACTERS = dict(enumerate(map(chr, range(256)))) | dict(
     zip(_UNPRINTABLE, _ALPHABET[-len(_UNPRINTABLE) :], strict=True)
 )
 BYTE_CHARACTERS = list(_CHARACTERS.values())
+_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+
+
+def spell(token: str) -> bytes:
+    """Return the bytes that a token of a vocabulary spells; one that is not written byte by byte spells itself."""
+    try:
+        return bytes([_BYTES[character] for character in token])
+    except KeyError:
+        return token.encode("utf-8")
 
 
 def find(path: Path) -> Path:
@@ -227,11 +236,11 @@ def _build(
 ) -> tokenizers.Tokenizer:
     """Build the tokenizer of a model with `n_vocab` tokens.
 
-    vocabulary : token to number; special tokens that neither this nor `added` names are put behind it
+    vocabulary : token to number; of Whisper's special tokens, those that neither this nor `added` names are completed
     merges : pairs of tokens, the first to be merged first
     added : tokens and numbers that are found in text before it is cut and merged, as Whisper's special tokens are
 
-    Raises ModelError where numbers are used twice or beyond the model's, merges lead nowhere, or sizes do not fit.
+    Raises ModelError if numbers are used twice or beyond the model's, merges lead nowhere, or sizes do not fit.
     """
     if len(added) > _MAX_ADDED:
         raise _no_tokenizer(where, f"it adds {len(added)} tokens, more than {_MAX_ADDED}")
@@ -240,6 +249,7 @@ def _build(
     for text, number in (*vocabulary.items(), *added):
         if not isinstance(text, str):
             raise _no_tokenizer(where, f"it adds the token {text!r:.40}")
+        text = RENAMED.get(text, text)
         if type(number) is not int or number < 0:
             raise _no_tokenizer(where, f"the token {text!r:.40} has the number {number!r:.40}")
         if whole.setdefault(text, number) != number:
@@ -250,25 +260,31 @@ def _build(
             )
     if not whole:
         raise _no_tokenizer(where, "it has no tokens")
-    if max(texts) < n_vocab:
-        whole = complete(whole, n_vocab, where)
-    n_tokens = 1 + max(whole.values())
-    if n_tokens > n_vocab or (n_vocab in PUBLISHED and n_tokens != n_vocab):
-        raise ModelError(
-            f"{where} has {n_tokens!s:.40} tokens, the model {n_vocab}: the files are from different models;"
-            " fetch both again from one place"
-        )
+    _check_size(1 + max(texts), n_vocab, where)
+    special = find_special(whole, n_vocab, where)
+    whole = complete(whole, special, where)
+    _check_size(1 + max(whole.values()), n_vocab, where, whole=n_vocab in PUBLISHED)
+    found_in_text = {*range(special.end_of_text, special.timestamp_end), *(number for _, number in added)}
     try:
         backend = tokenizers.Tokenizer(models.BPE(vocab=whole, merges=list(merges)))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         backend.decoder = decoders.ByteLevel()
-        backend.add_special_tokens([*named_in(whole), *(str(text) for text, _ in added)])
+        backend.add_special_tokens([text for text, number in whole.items() if number in found_in_text])
     except BaseException as error:
         # The library raises bare Exception, and where it panics, what is not even one.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise _no_tokenizer(where, str(error)) from None
         raise
     return backend
+
+
+def _check_size(n_tokens: int, n_vocab: int, where: str, *, whole: bool = False) -> None:
+    """Raise ModelError if a tokenizer has more tokens than the model, or fewer if it has to be whole."""
+    if n_tokens > n_vocab or (whole and n_tokens < n_vocab):
+        raise ModelError(
+            f"{where} has {n_tokens!s:.40} tokens, the model {n_vocab}: the files are from different models;"
+            " fetch both again from one place"
+        )
 
 
 def _no_tokenizer(where: str, reason: str) -> ModelError:
