@@ -4,7 +4,6 @@ Source: openai-whisper's `decoding.py` and `tokenizer.py` (the tokens that are s
 """
 
 import logging
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -96,7 +95,7 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
         data = read_json(path)
     else:
         missing, path = path, directory / "config.json"
-        data = _of_ctranslate2(read_json(path))
+        data = _of_ctranslate2(path)
         if not data:
             logger.warning("%s is missing: going on with the settings of the published models", missing)
             return default_generation(tokenizer, dims, name)
@@ -130,8 +129,9 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
     )
 
 
-def _of_ctranslate2(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings in CTranslate2's config.json under the names of generation_config.json; else nothing."""
+def _of_ctranslate2(path: Path) -> dict[str, Any]:
+    """Return the settings in CTranslate2's config.json under the names of generation_config.json, else nothing."""
+    config = read_json(path) if path.is_file() else {}
     if "suppress_ids" not in config:
         return {}
     return {
