@@ -10,6 +10,7 @@ Source: GPT-2's `encoder.py` (vocab.json, bytes as characters), tiktoken's `load
 
 import base64
 import binascii
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,11 @@ _MAX_ADDED = 16_384
 
 # Characters of all tokens of text together, of which Whisper's have 320 thousand: there may be as many merges.
 _MAX_TEXT = 1 << 19
+
+# All tokens in the order of their numbers, from CTranslate2.
+_LISTS = ("vocabulary.json", "vocabulary.txt")
+
+_END = "<|endoftext|>"  # the first token in such a list that is no text
 
 _EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
 
@@ -55,7 +61,7 @@ def find(path: Path) -> Path:
     with readable(path, "a tokenizer that you may read"):
         if not path.is_dir():
             return path
-        for name in ("tokenizer.json", "vocab.json"):
+        for name in ("tokenizer.json", "vocab.json", *_LISTS):
             if (path / name).is_file():
                 return path / name
         rank_files = sorted(path.glob("*.tiktoken"))
@@ -75,12 +81,15 @@ def find(path: Path) -> Path:
 def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
     """Load the tokenizer of a model with `n_vocab` tokens from its directory, or from a file.
 
-    A directory holds tokenizer.json, else vocab.json, else one tiktoken file. A file is any of these.
+    A directory holds tokenizer.json, else vocab.json, else vocabulary.json or vocabulary.txt, else one tiktoken file. A
+    file is any of these.
 
     Raises ModelError if it is missing, broken or of another model.
     """
     path = find(path)
     text = read_text(path, MAX_BYTES, _EXPECTED)
+    if path.name in _LISTS:
+        return _from_list(text, n_vocab, path)
     # Under a name of the user's own, the content decides.
     if path.suffix != ".json" and not text.lstrip().startswith("{"):
         return _from_ranks(text, n_vocab, str(path))
@@ -98,6 +107,21 @@ def from_table(table: Sequence[bytes], n_vocab: int, where: str) -> tokenizers.T
     # Latin-1 has a character for each byte.
     texts = (token.decode("latin-1").translate(_CHARACTERS) for token in table)
     return _build(((text, number) for number, text in enumerate(texts)), (), n_vocab, where)
+
+
+def _from_list(text: str, n_vocab: int, path: Path) -> tokenizers.Tokenizer:
+    """Take the tokenizer from all of its tokens, ordinary ones written as in vocab.json."""
+    tokens = text.removesuffix("\n").split("\n")
+    if path.suffix == ".json":
+        try:
+            tokens = json.loads(text)
+        except (ValueError, RecursionError):
+            tokens = []
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or _END not in tokens:
+        raise _no_tokenizer(str(path), f"it is no list of tokens with {_END} among them")
+    n_text = tokens.index(_END)
+    numbered = [(token, number) for number, token in enumerate(tokens)]
+    return _build(numbered[:n_text], numbered[n_text:], n_vocab, str(path))
 
 
 def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
