@@ -328,7 +328,7 @@ class DecodingSettings:
     )
     best_of: int | None = _openai(
         None,
-        "texts drawn at a temperature above 0, of which the best counts; none: 5 in files, live 1",
+        "texts drawn above temperature 0, the best counts; none: 5 in files, live 1",
         within=(1, 100),
         live=True,
         use="fewer errors where temperature 0 failed, for more time",
@@ -361,7 +361,7 @@ class DecodingSettings:
     )
     keep_failed: str = setting(
         "best",
-        "text of a window that fails at every temperature: best, the most probable that is no loop; last",
+        "text if every temperature fails: best, the most probable that is no loop; last",
         choices=("best", "last"),
         metavar="W",
         more="openai-whisper keeps that of the last temperature",
