@@ -85,9 +85,7 @@ def transcribe_segments(
     n_samples = features.n_samples if speech is None else features.n_frames * HOP_LENGTH
     texts = [Text(model, decoding, language, task, n_samples) for task in tasks]
     is_alone = decoding.settings.batch_size == 1
-    windows = (
-        _hear_windows(model, features, texts) if is_alone else _hear_batches(model, features, texts, decoding.settings)
-    )
+    windows = _hear_windows(model, features, texts) if is_alone else _hear_batches(model, features, texts, decoding)
     for segments, seek in windows:
         for segment in segments:
             if speech is not None:
@@ -113,14 +111,15 @@ def _hear_windows(
 
 
 def _hear_batches(
-    model: WhisperModel, features: Features, texts: Sequence[Text], settings: DecodingSettings
+    model: WhisperModel, features: Features, texts: Sequence[Text], decoding: ResolvedDecoding
 ) -> Iterator[tuple[list[Segment], int]]:
     """Hear windows that are cut at silences, several at once, each for itself; see `_hear_windows`."""
     assert features.speech is not None
-    batches = Batches(model, settings.batch_size, settings.beam_size or 1)
+    batch_size = decoding.settings.batch_size
+    batches = Batches(model, batch_size, decoding.window.n_beams)
     windows = features.speech.windows()
-    for i in range(0, len(windows), settings.batch_size):
-        spans = windows[i : i + settings.batch_size]
+    for i in range(0, len(windows), batch_size):
+        spans = windows[i : i + batch_size]
         mels = [features.frames(*span) for span in spans]
         decoded = batches.decode([features.padded(mel, silence=True) for mel in mels], texts)
         for k, ((begin, end), mel) in enumerate(zip(spans, mels, strict=True)):
