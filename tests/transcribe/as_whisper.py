@@ -14,7 +14,9 @@ def as_whisper(model: WhisperModel, **options: Any) -> ResolvedDecoding:  # noqa
     ladder = known.pop("temperature", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     clips = known.pop("clip_timestamps", (0.0,))
     conditioned = known.pop("condition_on_previous_text", True)
-    settings = DecodingSettings(condition_on_previous_text="always" if conditioned else "never", **known)
+    settings = DecodingSettings(
+        condition_on_previous_text="always" if conditioned else "never", **{"vad_filter": False, **known}
+    )
     resolved = resolve_decoding(settings, model)
     return dataclasses.replace(
         resolved,
