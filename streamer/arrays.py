@@ -3,5 +3,6 @@
 import numpy as np
 from numpy.typing import NDArray
 
+BoolArray = NDArray[np.bool_]
 Float32Array = NDArray[np.float32]
 FloatArray = NDArray[np.floating]

@@ -28,6 +28,11 @@ from streamer.whisper.tokens.tokenizer import Tokenizer
 HOTTEST = 1.0
 
 
+# Shortest silence that is cut out of a file, and what is kept of it at each end; faster-whisper's.
+FILE_SILENCE_S = 2.0
+FILE_PAD_S = 0.4
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedDecoding:
     """The settings of decoding, and what they come to with a model."""
@@ -91,7 +96,7 @@ def resolve_decoding(
         generation=_generation(decoding, model),
         initial_prompt=tuple(text_tokens(initial_prompt(decode_options(decoding, model), model), tokenizer)),
         condition_on_previous_text=is_conditioned(decoding, model),
-        speech=gate_settings(speech or SpeechSettings()) if decoding.vad_filter or decoding.batch_size > 1 else None,
+        speech=_file_gate(speech or SpeechSettings()) if decoding.vad_filter or decoding.batch_size > 1 else None,
         words=words or decoding.word_timestamps,
         clips=clip_seconds(decoding.clip_timestamps),
         pad_with_silence=model.generation.silent_padding,
@@ -100,6 +105,16 @@ def resolve_decoding(
 
 def gate_settings(speech: SpeechSettings) -> GateSettings:
     return GateSettings(**dataclasses.asdict(speech))
+
+
+def _file_gate(speech: SpeechSettings) -> GateSettings:
+    """Return what counts as speech in files: pauses stay, since Whisper uses them, and padding clips no word."""
+    return GateSettings(
+        threshold=speech.threshold,
+        min_speech_s=speech.min_speech_s,
+        min_silence_s=max(speech.min_silence_s, FILE_SILENCE_S),
+        pad_s=max(speech.pad_s, FILE_PAD_S),
+    )
 
 
 def fallback_options(decoding: DecodingSettings) -> FallbackOptions:

@@ -475,11 +475,18 @@ class DecodingSettings:
     )
 
     vad_filter: bool = _faster_whisper(
-        False,
-        "transcribe what the speech detector takes for speech, and nothing else",
+        True,
+        "transcribe only what the speech detector finds; off: all, as openai-whisper",
         group="Long files",
-        more="What that is, `speech:` in `config.yaml` says",
-        use="silence takes no time, and no text is made up over it",
+        more="`speech:` in `config.yaml` sets the detector up; pauses of less than 2 s stay",
+        use="off compares with openai-whisper, which writes sentences over noise and music",
+    )
+    allow_skips: bool = setting(
+        False,
+        "keep a text that leaves out detected speech; off: transcribe that speech again",
+        more="A second of speech without text counts, and a segment with fewer tokens than one in 2 s of speech. Needs"
+        " vad_filter",
+        use="on compares with openai-whisper, whose timestamps may jump over a sentence",
     )
     batch_size: int = _faster_whisper(
         1,

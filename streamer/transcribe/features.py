@@ -31,23 +31,22 @@ class Features:
     ) -> None:
         """Take a recording, shape (n_samples,), or read it for the first of two times.
 
-        clips : start, end, start, end, ... of what is heard, in seconds; the last end may be missing
-        finder : finds the speech in the clips, which alone is heard then
+        clips : start, end, start, end, ... of what is transcribed, in seconds; the last end may be missing
+        finder : finds the speech in the clips; nothing else is transcribed
         """
         read = (lambda: [audio]) if isinstance(audio, np.ndarray) else audio
-        on_block = finder.hear if finder else lambda block: None
+        on_block = finder.process if finder else lambda block: None
         self._mel = LogMelFile(read, n_mels, padding_samples=N_SAMPLES, on_block=on_block)
         # Of the recording.
         self.n_samples = self._mel.n_samples
-        # First frame of each clip and the one behind its last: of the recording, or of what is put together.
-        self.clips = list(clip_frames(clips, self.n_samples // HOP_LENGTH))
-        self.speech = finder.finish(self.n_samples // HOP_LENGTH, self.clips) if finder else None
-        # Of the recording alone, or of what is put together.
-        self.n_frames = self.speech.n_frames if self.speech else self.n_samples // HOP_LENGTH
+        # Frames of the recording, or of its joined speech, and those of each clip.
+        self.n_frames = self.n_samples // HOP_LENGTH
+        self.clips = list(clip_frames(clips, self.n_frames))
+        self.speech = finder.finish(self.n_frames, self.clips) if finder else None
         if self.speech:
-            self.clips = [(0, self.n_frames)]
+            self.n_frames, self.clips = self.speech.n_frames, self.speech.clips
         self._pad_with_silence = pad_with_silence
-        # Frames of speech that were put together last, and the first of them.
+        # Frames of speech that were joined last, and the number of the first.
         self._kept = np.empty((n_mels, 0), dtype=np.float32)
         self._kept_begin = 0
 

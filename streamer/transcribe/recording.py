@@ -1,15 +1,17 @@
 """Transcription of a whole recording, window after window. Source: openai-whisper's `transcribe.py`."""
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH, N_FRAMES
+from streamer.audio.constants import HOP_LENGTH, N_FRAMES
 from streamer.events import Final, Token, Word, seconds
 from streamer.settings.apply import ResolvedDecoding
 from streamer.settings.table import DecodingSettings
-from streamer.transcribe.batches import Batches
+from streamer.transcribe.batches import Batches, Decoded
 from streamer.transcribe.features import Features, Read
 from streamer.transcribe.segments import Segment
+from streamer.transcribe.skips import LEAST_FRAMES, is_trusted, skipped
 from streamer.transcribe.speech import SpeechFinder
 from streamer.transcribe.texts import Text, Window
 from streamer.whisper.decode.window import DecodedWindow, detect_language
@@ -17,8 +19,7 @@ from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
-# What a window of a batch leaves unheard is heard once more where it is at least this long: one second.
-LEAST_FRAMES = FRAMES_PER_SECOND
+logger = logging.getLogger(__name__)
 
 # Told the language that was found, and the probability of each.
 OnLanguage = Callable[[str, Mapping[str, float]], None]
@@ -82,11 +83,8 @@ def transcribe_segments(
         encoded = _encode(model, features.first_window())
         language, probabilities = model.run(lambda runtime: detect_language(runtime.decoder_of(encoded), tokenizer))
         on_language(language, probabilities)
-    n_samples = features.n_samples if speech is None else features.n_frames * HOP_LENGTH
-    texts = [Text(model, decoding, language, task, n_samples) for task in tasks]
-    is_alone = decoding.settings.batch_size == 1
-    windows = _hear_windows(model, features, texts) if is_alone else _hear_batches(model, features, texts, decoding)
-    for segments, seek in windows:
+    windows = _Windows(model, features, decoding, language, tasks)
+    for segments, seek in windows.decode():
         for segment in segments:
             if speech is not None:
                 speech.place(segment)
@@ -94,53 +92,117 @@ def transcribe_segments(
         position = seek * HOP_LENGTH if speech is None else speech.position(seek)
         on_progress(min(position, features.n_samples))
     on_progress(features.n_samples)
+    if windows.n_filled:
+        logger.info(
+            "%d %s that Whisper had skipped transcribed again",
+            windows.n_filled,
+            "passage" if windows.n_filled == 1 else "passages",
+        )
 
 
-def _hear_windows(
-    model: WhisperModel, features: Features, texts: Sequence[Text]
-) -> Iterator[tuple[list[Segment], int]]:
-    """Hear window after window; yield the segments of each, and the frame up to which all is heard."""
-    for start, end in features.clips:
-        seek = start
-        while seek < end:
-            window = Window(seek, min(N_FRAMES, end - seek))
-            encoded = _encode(model, features.window(window.begin, window.length))
-            segments, advance = _hear(window, texts, encoded, [None] * len(texts))
-            seek += advance
-            yield segments, seek
+# The segments of all texts in a part of a recording, and the frame up to which it is transcribed.
+Transcribed = tuple[list[Segment], int]
 
 
-def _hear_batches(
-    model: WhisperModel, features: Features, texts: Sequence[Text], decoding: ResolvedDecoding
-) -> Iterator[tuple[list[Segment], int]]:
-    """Hear windows that are cut at silences, several at once, each for itself; see `_hear_windows`."""
-    assert features.speech is not None
-    batch_size = decoding.settings.batch_size
-    batches = Batches(model, batch_size, decoding.window.n_beams)
-    windows = features.speech.windows()
-    for i in range(0, len(windows), batch_size):
-        spans = windows[i : i + batch_size]
-        mels = [features.frames(*span) for span in spans]
-        decoded = batches.decode([features.padded(mel, silence=True) for mel in mels], texts)
-        for k, ((begin, end), mel) in enumerate(zip(spans, mels, strict=True)):
-            seek, heard = begin, decoded[k] if decoded else None
-            # Where the text leaves off early, the rest is heard once more.
-            while seek == begin or end - seek >= LEAST_FRAMES:
-                if heard is None:
-                    heard = _encode(model, features.padded(mel[:, seek - begin :], silence=True)), [None] * len(texts)
-                segments, advance = _hear(Window(seek, end - seek), texts, *heard)
-                seek, heard = seek + advance, None
-                yield segments, min(seek, end)
+class _Windows:
+    """Decodes the windows of a recording."""
+
+    def __init__(
+        self, model: WhisperModel, features: Features, decoding: ResolvedDecoding, language: str, tasks: Sequence[str]
+    ) -> None:
+        """Begin with a text for each task."""
+        self._model = model
+        self._features = features
+        self._settings = decoding.settings
+        self._n_beams = decoding.window.n_beams
+        n_samples = features.n_samples if features.speech is None else features.n_frames * HOP_LENGTH
+        follow, alone = (
+            [Text(model, decoding, language, task, n_samples, alone=alone) for task in tasks] for alone in (False, True)
+        )
+        # Texts of windows that follow each other, and of those that are decoded without the text before them.
+        self._texts, self._alone = follow, alone
+        # Passages that were skipped and transcribed again.
+        self.n_filled = 0
+
+    def decode(self) -> Iterator[Transcribed]:
+        """Yield what is said in window after window."""
+        return self._decode_one_by_one() if self._settings.batch_size == 1 else self._decode_batches()
+
+    def _decode_one_by_one(self) -> Iterator[Transcribed]:
+        features = self._features
+        for start, end in features.clips:
+            seek = start
+            while seek < end:
+                window = Window(seek, min(N_FRAMES, end - seek))
+                encoded = _encode(self._model, features.window(window.begin, window.length))
+                segments, advance = _hear(window, self._texts, encoded, [None] * len(self._texts))
+                mel = features.frames(seek, seek + window.length)
+                segments, seek = self._fill(segments, mel, seek, seek + advance, end)
+                yield segments, seek
+
+    def _decode_batches(self) -> Iterator[Transcribed]:
+        """Decode windows that are cut at silences, several at once, each independently."""
+        features, n_windows = self._features, self._settings.batch_size
+        assert features.speech is not None
+        batches = Batches(self._model, n_windows, self._n_beams)
+        windows = list(features.speech.windows())
+        for i in range(0, len(windows), n_windows):
+            spans = windows[i : i + n_windows]
+            mels = [features.frames(*span) for span in spans]
+            decoded = batches.decode([features.padded(mel, silence=True) for mel in mels], self._alone)
+            for k, ((begin, end), mel) in enumerate(zip(spans, mels, strict=True)):
+                segments = self._decode_alone(mel, begin, decoded[k] if decoded else None)
+                yield self._fill(segments, mel, begin, end, end)
+
+    def _decode_alone(self, mel: Float32Array, begin: int, first: Decoded | None = None) -> list[Segment]:
+        """Return what is said in a spectrogram of at most 30 s, shape (n_mels, n), from frame `begin` on.
+
+        first : the spectrogram, encoded, and what the first temperature gave, if it was tried
+        """
+        if first is None:
+            encoded = _encode(self._model, self._features.padded(mel, silence=True))
+            first = encoded, [None] * len(self._alone)
+        return _hear(Window(begin, mel.shape[1]), self._alone, *first)[0]
+
+    def _fill(self, segments: list[Segment], mel: Float32Array, begin: int, seek: int, end: int) -> Transcribed:
+        """Transcribe again, alone, the speech that the segments of a window skip.
+
+        mel : spectrogram of the window, shape (n_mels, n); its first frame is `begin`
+        seek : first frame of the next window
+        end : frame behind the last window
+
+        Returns all segments, and the first frame of the next window: skipped speech that goes on in it is left to it.
+        """
+        speech = self._features.speech
+        if speech is None or self._settings.allow_skips:
+            return segments, seek
+        task = segments[0].task if segments else ""
+        detected = speech.detected(begin, min(seek, end))
+        main = [segment for segment in segments if segment.task == task]
+        for passage in skipped(main, detected, begin, self._model.tokenizer.special.end_of_text):
+            first, behind = passage.begin * HOP_LENGTH, passage.end * HOP_LENGTH
+            # Another text may have translated what the first one skipped.
+            kept = [s for s in segments if s.task == task or not first <= s.start_samples < behind]
+            if passage.end == seek < end and passage.begin - begin >= LEAST_FRAMES and not passage.sparse:
+                self.n_filled += 1
+                return kept, passage.begin
+            found = self._decode_alone(mel[:, passage.begin - begin : passage.end - begin], passage.begin)
+            found = [s for s in found if is_trusted(s, self._settings)]
+            if sum(len(s.tokens) for s in found) > sum(len(s.tokens) for s in passage.sparse):
+                self.n_filled += 1
+                kept = [s for s in kept if s not in passage.sparse]
+                segments = sorted([*kept, *found], key=lambda s: (s.task, s.start_samples))
+        return segments, seek
 
 
 def _hear(
     window: Window, texts: Sequence[Text], encoded: EncodedWindow, decoded: Sequence[DecodedWindow | None]
-) -> tuple[list[Segment], int]:
-    """Return the segments of all texts of a window, and how many frames to go on by.
+) -> Transcribed:
+    """Return the segments of all texts of a window, and by how many frames to go on.
 
-    decoded : what each text says at the first temperature, where that was tried
+    decoded : what the first temperature gave for each text, if it was tried
     """
-    # The first text says how far the window is heard; another one is of what the first has heard.
+    # The first text decides how much of the window is transcribed; the others stop there.
     segments, advance = texts[0].hear(window, encoded, decoded=decoded[0])
     for text, first in zip(texts[1:], decoded[1:], strict=True) if segments else ():
         segments += text.hear(window, encoded, advance, first)[0]

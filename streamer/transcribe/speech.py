@@ -1,7 +1,7 @@
-"""Where somebody speaks in a recording: what is left of it where only speech is heard, and how that falls into windows.
+"""The speech in a recording, joined without the long silences in it, and cut into windows.
 
-Source: speech is found before it is transcribed, and cut at silences into windows that are heard each for itself, as in
-WhisperX (Bain et al. 2023, arXiv:2303.00747) and faster-whisper.
+Source: speech is detected before it is transcribed, and cut at silences into windows that are decoded independently, as
+in WhisperX (Bain et al. 2023, arXiv:2303.00747) and faster-whisper.
 """
 
 import dataclasses
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from streamer.arrays import Float32Array
+from streamer.arrays import BoolArray, Float32Array
 from streamer.audio.constants import HOP_LENGTH, N_FRAMES
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.stream.gate import GateSettings, SpeechEnd, SpeechGate, SpeechStart
@@ -20,34 +20,37 @@ from streamer.transcribe.segments import Segment
 # First frame, and the one behind the last.
 Span = tuple[int, int]
 
-# Where nobody pauses, a window is cut at the end of these frames, in which speech is least likely.
+# Without a silence, a window is cut at the end of the 16 frames in which speech is least likely.
 QUIET_FRAMES = 16
 
 
 class SpeechFinder:
-    """Finds speech in a recording that goes by."""
+    """Finds the speech in a recording that is read block by block."""
 
     def __init__(self, settings: GateSettings) -> None:
         self._detector = SpeechDetector()
         self._gate = SpeechGate(settings)
-        # Probability of speech in each 512 samples, and first sample and end of what was said.
+        self._threshold = settings.threshold
+        # Probability of speech in each 512 samples; first sample and end of each span of speech.
         self._probabilities: list[float] = []
         self._spans: list[Span] = []
         self._begin = 0
 
-    def hear(self, samples: Float32Array) -> None:
-        """Hear further audio, 16 kHz mono, shape (n,)."""
+    def process(self, samples: Float32Array) -> None:
+        """Process the next block, 16 kHz mono, shape (n,)."""
         for probability in self._detector.process(samples):
             begin = len(self._probabilities) * CHUNK_SAMPLES
             self._probabilities.append(probability)
             self._take(self._gate.feed(begin, begin + CHUNK_SAMPLES, probability))
 
     def finish(self, n_frames: int, clips: Sequence[Span]) -> "Speech":
-        """Return the speech in some clips of a recording of so many frames, when all of it was heard."""
+        """Return the speech in some clips of a recording of `n_frames`, after the last block."""
         self._take(self._gate.close(n_frames * HOP_LENGTH))
         spoken = [(begin // HOP_LENGTH, -(-end // HOP_LENGTH)) for begin, end in self._spans]
-        both = [(max(a, c), min(b, d)) for a, b in clips for c, d in spoken]
-        return Speech([(begin, end) for begin, end in both if begin < end], self._probabilities)
+        both = [[(max(a, c), min(b, d)) for c, d in spoken] for a, b in clips]
+        return Speech(
+            [[span for span in clip if span[0] < span[1]] for clip in both], self._probabilities, self._threshold
+        )
 
     def _take(self, change: SpeechStart | SpeechEnd | None) -> None:
         if isinstance(change, SpeechStart):
@@ -57,42 +60,57 @@ class SpeechFinder:
 
 
 class Speech:
-    """The spans of a recording in which somebody speaks, put together."""
+    """The speech of a recording, joined: its frames are counted without the silence between them."""
 
-    def __init__(self, spans: Sequence[Span], probabilities: Sequence[float]) -> None:
-        """Take frames of the recording, in order, and the probability of speech in each 512 samples of it."""
-        self.spans = spans
-        # Frame of what is put together at which each span begins, and behind the last.
-        self._starts = [0, *itertools.accumulate(end - begin for begin, end in spans)]
+    def __init__(self, clips: Sequence[Sequence[Span]], probabilities: Sequence[float], threshold: float) -> None:
+        """Join the spans of each clip, frames of the recording in order.
+
+        probabilities : of speech, in each 512 samples of the recording
+        threshold : least probability of a frame of speech
+        """
+        self.spans = [span for spans in clips for span in spans]
+        # Joined frame at which each span begins, and the end of the last.
+        self._starts = [0, *itertools.accumulate(end - begin for begin, end in self.spans)]
+        n_spans = [0, *itertools.accumulate(len(spans) for spans in clips)]
+        # Joined frames of each clip.
+        self.clips = list(itertools.pairwise(self._starts[n] for n in n_spans))
         self._probabilities = np.array(probabilities, dtype=np.float32)
+        self._threshold = threshold
 
     @property
     def n_frames(self) -> int:
-        """Frames of all spans."""
+        """Number of joined frames."""
         return self._starts[-1]
 
     def pieces(self, begin: int, end: int) -> Iterator[Span]:
-        """Yield the frames of the recording that some frames of what is put together are."""
+        """Yield the frames of the recording from one joined frame to another."""
         for (first, behind), start in zip(self.spans, self._starts, strict=False):
             piece = (max(first, first + begin - start), min(behind, first + end - start))
             if piece[0] < piece[1]:
                 yield piece
 
-    def windows(self) -> list[Span]:
-        """Cut all of it into windows of 15 to 30 s, but the last: at a silence, else where speech is least likely."""
-        cuts = [0]
-        while self.n_frames - cuts[-1] > N_FRAMES:
-            earliest, latest = cuts[-1] + N_FRAMES // 2, cuts[-1] + N_FRAMES
-            silence = self._starts[bisect_right(self._starts, latest) - 1]
-            cuts.append(silence if silence >= earliest else self._quietest(earliest, latest))
-        return list(itertools.pairwise([*cuts, self.n_frames])) if self.n_frames else []
+    def detected(self, begin: int, end: int) -> BoolArray:
+        """Return which joined frames are speech, shape (end - begin,): pauses within a span are not."""
+        return self._probability(begin, end) >= self._threshold
+
+    def windows(self) -> Iterator[Span]:
+        """Cut each clip into windows of 15 to 30 s: at a silence, else where speech is least likely."""
+        for begin, end in self.clips:
+            while end - begin > N_FRAMES:
+                earliest, latest = begin + N_FRAMES // 2, begin + N_FRAMES
+                silence = self._starts[bisect_right(self._starts, latest) - 1]
+                cut = silence if silence >= earliest else self._quietest(earliest, latest)
+                yield begin, cut
+                begin = cut
+            if begin < end:
+                yield begin, end
 
     def position(self, frame: int) -> int:
-        """Return the sample of the recording at which a frame of what is put together begins."""
+        """Return the sample of the recording at which a joined frame begins."""
         return self._moved(frame * HOP_LENGTH, self._span(frame * HOP_LENGTH))
 
     def place(self, segment: Segment) -> None:
-        """Move a segment to the recording's clock: each word to the span of its middle, its ends to its words'."""
+        """Move a segment to the recording's clock: each word into the span of its middle, its ends to its words'."""
         spans = [self._span((word.start_samples + word.end_samples) // 2) for word in segment.words]
         first = max(self._span(segment.start_samples), spans[0] if spans else 0)
         last = max(first, bisect_left(self._starts, -(-segment.end_samples // HOP_LENGTH)) - 1)
@@ -110,17 +128,20 @@ class Speech:
         )
 
     def _span(self, position: int) -> int:
-        """Return the number of the span that a sample of what is put together is in; the last behind its end."""
+        """Return the number of the span with a sample of the joined speech; the last one for samples behind the end."""
         return max(0, min(bisect_right(self._starts, position // HOP_LENGTH), len(self.spans)) - 1)
 
     def _moved(self, position: int, span: int) -> int:
-        """Return where a sample lies in the recording, and in a span."""
+        """Return the position in the recording of a sample of the joined speech, clamped to a span."""
         begin, end = self.spans[span]
         moved = position + (begin - self._starts[span]) * HOP_LENGTH
         return min(max(moved, begin * HOP_LENGTH), end * HOP_LENGTH)
 
     def _quietest(self, earliest: int, latest: int) -> int:
-        frames = np.concatenate([np.arange(*piece) for piece in self.pieces(earliest, latest)])
-        chunks = np.minimum(frames * HOP_LENGTH // CHUNK_SAMPLES, len(self._probabilities) - 1)
-        mean = np.convolve(self._probabilities[chunks], np.ones(QUIET_FRAMES), "valid")
+        mean = np.convolve(self._probability(earliest, latest), np.ones(QUIET_FRAMES), "valid")
         return earliest + int(mean.argmin()) + QUIET_FRAMES // 2
+
+    def _probability(self, begin: int, end: int) -> Float32Array:
+        """Return the probability of speech of joined frames, shape (end - begin,)."""
+        frames = np.concatenate([np.empty(0, int), *(np.arange(*piece) for piece in self.pieces(begin, end))])
+        return self._probabilities[np.minimum(frames * HOP_LENGTH // CHUNK_SAMPLES, len(self._probabilities) - 1)]

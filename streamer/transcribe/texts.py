@@ -40,17 +40,19 @@ class Text:
     """One text of the recording, in its language or translated, and what was said of it so far."""
 
     def __init__(
-        self, model: WhisperModel, decoding: ResolvedDecoding, language: str, task: str, n_samples: int
+        self, model: WhisperModel, decoding: ResolvedDecoding, language: str, task: str, n_samples: int, *, alone: bool
     ) -> None:
-        """Begin a text in a language, of a recording of `n_samples`."""
+        """Begin a text in a language, of a recording of `n_samples`.
+
+        alone : whether each window is decoded without the text before it, and to its end
+        """
         self._model = model
         self._decoding = decoding
         self._settings = decoding.settings
         self._n_samples = n_samples
         self._window_options = dataclasses.replace(decoding.window, language=language, task=task)
         self._draw = drawer(decoding.settings.seed)
-        # Windows of a batch know nothing of each other.
-        self._alone = decoding.settings.batch_size > 1
+        self._alone = alone
         self._history = History(
             decoding.initial_prompt,
             model.dims.n_text_ctx,

@@ -37,7 +37,7 @@ def silence(seconds: float) -> Samples:
 def decoding(model: WhisperModel, **options: Any) -> ResolvedDecoding:  # noqa: ANN401 - any option
     words = options.pop("words", True)
     # Short and without further attempts, since these take time.
-    short = {"sample_len": 12, "temperature_increment_on_fallback": None}
+    short = {"sample_len": 12, "temperature_increment_on_fallback": None, "allow_skips": True}
     return resolve_decoding(DecodingSettings(without_timestamps=True, **{**short, **options}), model, words=words)
 
 
@@ -49,7 +49,7 @@ def test_speech_is_found_while_a_recording_goes_by() -> None:
     finder = SpeechFinder(gate_settings(SpeechSettings()))
     samples = np.concatenate([silence(5), read(SPEECH), silence(5)])
     for block in np.array_split(samples, 7):
-        finder.hear(block)
+        finder.process(block)
     n_frames = len(samples) // HOP_LENGTH
     spans = finder.finish(n_frames, [(0, n_frames)]).spans
     assert 400 < spans[0][0] < spans[-1][1] < n_frames - 400
@@ -58,23 +58,27 @@ def test_speech_is_found_while_a_recording_goes_by() -> None:
 
 def test_of_clips_the_speech_in_them_is_heard() -> None:
     finder = SpeechFinder(gate_settings(SpeechSettings()))
-    finder.hear(read(SPEECH))
+    finder.process(read(SPEECH))
     n_frames = len(read(SPEECH)) // HOP_LENGTH
-    assert finder.finish(n_frames, [(60, 90), (200, 230)]).spans == [(60, 90), (200, 230)]
+    speech = finder.finish(n_frames, [(60, 90), (200, 230)])
+    assert speech.spans == [(60, 90), (200, 230)]
+    # No window crosses from one into the other, as in openai-whisper.
+    assert (speech.clips, list(speech.windows())) == ([(0, 30), (30, 60)], [(0, 30), (30, 60)])
 
 
 def test_a_window_ends_in_a_silence_where_there_is_one() -> None:
-    speech = Speech([(0, 1400), (2000, 3000), (4000, 5500)], [1.0] * 2000)
-    assert speech.windows() == [(0, 2400), (2400, 3900)]
+    speech = Speech([[(0, 1400), (2000, 3000), (4000, 5500)]], [1.0] * 2000, 0.5)
+    assert list(speech.windows()) == [(0, 2400), (2400, 3900)]
     # Half a window has none: it is full.
-    assert Speech([(0, 1400), (2000, 4000)], [1.0] * 2000).windows() == [(0, 1508), (1508, 3400)]
+    speech = Speech([[(0, 1400), (2000, 4000)]], [1.0] * 2000, 0.5)
+    assert list(speech.windows()) == [(0, 1508), (1508, 3400)]
 
 
 def test_without_a_silence_a_window_ends_where_speech_is_least_likely() -> None:
     probabilities = [1.0] * 2000
     # 25 to 25.1 s.
     probabilities[781:784] = [0.2] * 3
-    (_, first), *_ = Speech([(0, 6000)], probabilities).windows()
+    (_, first), *_ = Speech([[(0, 6000)]], probabilities, 0.5).windows()
     assert 2490 < first < 2520
 
 
@@ -82,8 +86,9 @@ def test_windows_are_all_of_the_speech_and_no_longer_than_one_may_be() -> None:
     random = np.random.default_rng(0)
     for _ in range(50):
         points = np.cumsum(random.integers(1, 4000, 2 * random.integers(0, 8))).tolist()
-        speech = Speech(list(zip(points[::2], points[1::2], strict=True)), random.random(20_000).tolist())
-        windows = speech.windows()
+        spans = list(zip(points[::2], points[1::2], strict=True))
+        speech = Speech([spans], random.random(20_000).tolist(), 0.5)
+        windows = list(speech.windows())
         assert [end for _, end in windows][:-1] == [begin for begin, _ in windows][1:]
         assert sum(end - begin for begin, end in windows) == speech.n_frames
         assert all(0 < end - begin <= N_FRAMES for begin, end in windows)
@@ -100,7 +105,7 @@ def test_words_lie_where_they_were_said() -> None:
     segment = Segment(
         start_samples=0, end_samples=500 * HOP_LENGTH, tokens=(), words=(word(10, 60), word(290, 380), word(380, 480))
     )
-    Speech(SPANS, [1.0] * 1000).place(segment)
+    Speech([SPANS], [1.0] * 1000, 0.5).place(segment)
     frames = [(word.start_samples // HOP_LENGTH, word.end_samples // HOP_LENGTH) for word in segment.words]
     assert frames == [(110, 160), (2400, 2480), (2480, 2580)]
     assert (segment.start_samples, segment.end_samples) == (100 * HOP_LENGTH, 2600 * HOP_LENGTH)
@@ -110,7 +115,7 @@ def test_a_segment_that_ends_at_a_silence_ends_before_it() -> None:
     before = Segment(start_samples=0, end_samples=300 * HOP_LENGTH, tokens=())
     behind = Segment(start_samples=300 * HOP_LENGTH, end_samples=400 * HOP_LENGTH, tokens=())
     for segment in (before, behind):
-        Speech(SPANS, [1.0] * 1000).place(segment)
+        Speech([SPANS], [1.0] * 1000, 0.5).place(segment)
     assert (before.start_samples, before.end_samples) == (100 * HOP_LENGTH, 400 * HOP_LENGTH)
     assert (behind.start_samples, behind.end_samples) == (2400 * HOP_LENGTH, 2500 * HOP_LENGTH)
 
@@ -137,7 +142,7 @@ def test_long_silences_change_no_word_and_no_place(
         return encode(*args)
 
     monkeypatch.setattr(Runtime, "encode", counted)
-    plain = list(transcribe(model, read(SPEECH), decoding(model, vad_filter=True)))
+    plain = list(transcribe(model, read(SPEECH), decoding(model)))
     n_plain, n_encoded = n_encoded, 0
     samples = np.concatenate([silence(40), read(SPEECH), silence(65)])
 
@@ -145,7 +150,7 @@ def test_long_silences_change_no_word_and_no_place(
         yield from np.array_split(samples, 9)
 
     done: list[int] = []
-    options = decoding(model, vad_filter=True, batch_size=batch_size)
+    options = decoding(model, batch_size=batch_size)
     finals = list(transcribe(model, blocks, options, on_progress=done.append))
     assert said(finals) == said(plain) != []
     assert n_encoded == n_plain
@@ -156,8 +161,8 @@ def test_long_silences_change_no_word_and_no_place(
     assert (done == sorted(done), done[-1]) == (True, len(samples))
 
 
-@pytest.mark.parametrize("options", [{"vad_filter": True}, {"batch_size": 3}])
-def test_where_nobody_speaks_nothing_is_computed(model: WhisperModel, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("options", [{}, {"batch_size": 3}])
+def test_without_speech_nothing_is_computed(model: WhisperModel, options: dict[str, Any]) -> None:
     def no_call() -> None:
         raise AssertionError
 
@@ -173,24 +178,6 @@ def test_the_last_batch_may_be_smaller(model: WhisperModel) -> None:
     two, four = (list(transcribe(model, samples, decoding(model, words=False, batch_size=size))) for size in (2, 4))
     assert two == four
     assert len(two) == 3
-
-
-def test_what_a_window_of_a_batch_leaves_unheard_is_heard_once_more(
-    model: WhisperModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    heard: list[tuple[int, int, bool]] = []
-
-    def hear(text: texts.Text, window: texts.Window, *_: Any, decoded: Any = None) -> tuple[list[Segment], int]:  # noqa: ANN401 - as it is
-        heard.append((window.begin, window.length, decoded is not None))
-        return [], min(window.length, 500)
-
-    monkeypatch.setattr(texts.Text, "hear", hear)
-    monkeypatch.setattr(SpeechFinder, "finish", lambda finder, n_frames, clips: Speech([(0, 1150), (1150, 1230)], []))
-    done: list[int] = []
-    assert list(transcribe(model, silence(40), decoding(model, batch_size=2), on_progress=done.append)) == []
-    # Less than a second is not worth it.
-    assert heard == [(0, 1230, True), (500, 730, False), (1000, 230, False)]
-    assert done == [500 * HOP_LENGTH, 1000 * HOP_LENGTH, 1230 * HOP_LENGTH, 40 * SAMPLE_RATE]
 
 
 def test_a_window_that_failed_climbs_the_ladder_alone(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
