@@ -76,6 +76,7 @@ SLOW = (
     "tools/benchmarks/peers/test_weights.py",
     "tools/benchmarks/test_results.py",
     "tools/benchmarks/test_systems.py",
+    "tools/benchmarks/test_weights.py",
     "tools/test_benchmark.py",
     "tools/train_nano/test_festival.py",
     "tools/train_nano/test_flite.py",
