@@ -1,11 +1,18 @@
 """From the name of a model to where it lies: a path, a model that came with the program, or one on the Hub."""
 
+import contextlib
+import difflib
+import itertools
 from pathlib import Path
 
 from streamer.errors import ModelError
+from streamer.outside import one_line
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.shipped import shipped
+
+# Entries of a directory that a mistyped path is compared with.
+_MOST_BESIDE = 1000
 
 
 def find_model(name: str) -> Path | None:
@@ -29,10 +36,21 @@ def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
     is_path = "/" in name and Path(name.split("/")[0]).is_dir()
     if cache.repository(name) is not None and not is_path:
         return fetch.pull(name, on_progress=on_progress)
+    names = [*_beside(name), *shipped(), *SHORT_NAMES]
+    if near := difflib.get_close_matches(name, names, 1):
+        raise ModelError(f"there is no model {name!r:.200}: did you mean {one_line(near[0]):.200}?")
     raise ModelError(
         f"there is no model {name!r:.200}: expected a directory, a checkpoint's file, OWNER/REPOSITORY on the Hub, or"
         f" one of {', '.join([*shipped(), *SHORT_NAMES])}"
     )
+
+
+def _beside(name: str) -> list[str]:
+    """Return the paths of models that may lie where `name` would, as a path."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # as in `find_model`
+        found = itertools.islice(Path(name).expanduser().parent.iterdir(), _MOST_BESIDE)
+        return [str(path) for path in found if path.is_dir() or path.suffix in (".bin", ".pt")]
+    return []
 
 
 def name_of(path: Path, name: str) -> str:

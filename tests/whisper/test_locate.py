@@ -68,6 +68,24 @@ def test_a_slip_in_a_path_asks_nobody(tmp_path: Path, monkeypatch: pytest.Monkey
     assert asked == []
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("bse.en", "base.en"), ("nanoen", "nano.en"), ("my-basse", "my-base"), ("in/tinny.pt", "in/tiny.pt")],
+)
+def test_the_nearest_name_or_path_is_offered_alone(
+    typed: str, meant: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for folder in ("my-base", "in", "in/my-bass"):
+        (tmp_path / folder).mkdir()
+    for file in ("in/tiny.pt", "bse.en.txt"):
+        (tmp_path / file).touch()
+    with pytest.raises(ModelError) as caught:
+        find_or_pull(typed, lambda progress: None)
+    assert str(caught.value) == f"there is no model {typed!r}: did you mean {Path(meant)}?"
+    assert asked == []
+
+
 @pytest.mark.parametrize("name", ["huge", "no/such/dir", "x" * 5000, "a\0b", "~nobody-of-that-name/x", "../nano"])
 def test_an_unknown_name_lists_what_there_is(
     name: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
