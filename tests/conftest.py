@@ -51,7 +51,6 @@ SLOW = (
     "commands/test_bench.py",
     "commands/test_compare.py",
     "commands/test_convert.py",
-    "commands/test_word_costs.py",
     "live/test_recordings.py",
     "live/test_sessions.py",
     "protocols/test_deepgram_client.py",
