@@ -118,7 +118,7 @@ def prune(base: Path, now_s: float | None = None) -> None:
     total = 0
     for used_s, n_bytes, path in sorted(entries, reverse=True):
         total += n_bytes
-        # What takes nothing, such as an answer of `models verify`, is no help to delete.
+        # An entry without graphs takes no space worth freeing.
         too_much = n_bytes > 0 and total > MOST_BYTES
         if used_s < now_s - (USED_NOW_S if too_much else UNUSED_AFTER_S):
             logger.debug("%s has not been used for long: deleted", path)
