@@ -3,9 +3,10 @@
 import contextlib
 import difflib
 import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
-from streamer.errors import ModelError
+from streamer.errors import ModelError, PeerError
 from streamer.outside import one_line
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import SHORT_NAMES
@@ -29,20 +30,30 @@ def find_model(name: str) -> Path | None:
 
 
 def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
-    """Find a model here, else on the Hub. Raises ModelError where there is none, PeerError without a connection."""
+    """Find a model here, else on the Hub. Raises ModelError if there is no such model, else as `fetch.pull`."""
     if found := find_model(name):
         return found
-    # A path into a directory that is here is a slip, not a repository.
-    is_path = "/" in name and Path(name.split("/")[0]).is_dir()
-    if cache.repository(name) is not None and not is_path:
-        return fetch.pull(name, on_progress=on_progress)
-    names = [*_beside(name), *shipped(), *SHORT_NAMES]
-    if near := difflib.get_close_matches(name, names, 1):
-        raise ModelError(f"there is no model {name!r:.200}: did you mean {one_line(near[0]):.200}?")
+    beside = _nearest(name, _beside(name))
+    if cache.repository(name) is not None:
+        try:
+            return fetch.pull(name, on_progress=on_progress)
+        except (ModelError, PeerError) as error:
+            # A folder may be called like an owner on the Hub, and a mistyped path looks like a repository.
+            if "/" not in name or not Path(name).parent.is_dir():
+                raise
+            raise type(error)(f"{error}; the folder {Path(name).parent} has no {Path(name).name}{beside}") from None
+    if meant := beside or _nearest(name, [*shipped(), *SHORT_NAMES]):
+        raise ModelError(f"there is no model {name!r:.200}{meant}")
     raise ModelError(
         f"there is no model {name!r:.200}: expected a directory, a checkpoint's file, OWNER/REPOSITORY on the Hub, or"
         f" one of {', '.join([*shipped(), *SHORT_NAMES])}"
     )
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    """Return the end of a message that asks whether the nearest of some names was meant; empty if none is near."""
+    near = difflib.get_close_matches(name, names, 1)
+    return f": did you mean {one_line(near[0]):.200}?" if near else ""
 
 
 def _beside(name: str) -> list[str]:

@@ -211,9 +211,3 @@ def test_a_small_vocabulary_keeps_what_it_spells_other_text_with(dims: ModelDime
     for text in (" ", "“", "é", " the", "-", "'"):
         assert not {*TOKENIZER.encode(text)} & {*suppressed}
     assert {*TOKENIZER.encode("#*+"), TOKENIZER.special.start_of_transcript} <= {*suppressed}
-
-
-def test_a_token_that_the_vocabulary_lacks_is_not_suppressed(dims: ModelDimensions) -> None:
-    tokenizer = Tokenizer.load(NANO, n_vocab=2022)
-    tokenizer.special = dataclasses.replace(tokenizer.special, start_of_language_model=None)
-    assert None not in default_generation(tokenizer, dims).suppress_tokens

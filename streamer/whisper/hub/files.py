@@ -11,8 +11,8 @@ _COMPANIONS = (
     "generation_config.json",
     "preprocessor_config.json",
     "tokenizer.json",
+    "tokenizer_config.json",
     "vocab.json",
-    "merges.txt",
     "added_tokens.json",
 )
 
@@ -25,9 +25,10 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
     companions = [name for name in there if name in _COMPANIONS or name.endswith(".tiktoken")]
     if "streamer.json" in there:  # made by `streamer models convert`
         return [*companions, "streamer.json", *(name for name in there if name.endswith((".xml", ".bin")))]
-    adapters = {"adapter_config.json", "adapter_model.safetensors"}
-    if adapters <= set(there) and "config.json" not in there:  # LoRA, which a model takes in
-        return sorted(adapters)
+    if "config.json" not in there:  # LoRA, which a model takes in
+        for adapter in ("adapter_model.safetensors", "adapter_model.bin"):
+            if {"adapter_config.json", adapter} <= set(there):
+                return ["adapter_config.json", adapter]
     for weights in (
         _set_of(there, "model", "safetensors"),
         ["weights.safetensors"],
