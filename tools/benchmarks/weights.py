@@ -1,13 +1,14 @@
 """What a model's weights in f16, int8 and int4 cost on recordings of people: words, logits, time, memory and disk.
 
-Words are those of `streamer transcribe`. Logits are compared on the text that the first precision writes greedily for
-each 30 s, so that both precisions predict the same tokens ("teacher forcing").
+Recordings are cut into windows of 30 s, each decoded greedily and alone: what `streamer transcribe` makes of a whole
+recording depends on single repeated or skipped sentences, which hides small losses. Logits are compared on the text of
+the first precision, so that both precisions predict the same tokens ("teacher forcing").
 """
 
 import io
 import re
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,6 +42,14 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
+class Window:
+    """30 s of a recording, or what is left of it."""
+
+    mel: Float32Array  # shape = (n_mels, 3000)
+    tokens: list[int]  # text of the first precision
+
+
+@dataclass(frozen=True, slots=True)
 class Difference:
     """How far logits are from the first precision's, over all tokens of its text."""
 
@@ -56,8 +65,9 @@ class Row:
     model: str
     weights: str
     audio_s: float
-    runs: Mapping[int, Run]  # by number of beams
+    alone: Errors  # of windows that are decoded alone
     logits: Difference
+    runs: Mapping[int, Run]  # by number of beams
     disk_mb: float  # of what `streamer models convert` writes
 
 
@@ -75,28 +85,30 @@ def measure_weights(
     models : directories, files or names of checkpoints
     recordings : files and folders of them; NAME.txt beside each says what is said
     precisions : such as f16 and int8; logits are compared with the first one's
-    beams : numbers of beams to transcribe with; 1 is greedy
+    beams : numbers of beams to transcribe whole recordings with; 1 is greedy
 
     Raises UsageError for a recording without its text, ServerFailure where `streamer transcribe` fails.
     """
     said = {path: words(read_spoken(path.with_suffix(".txt")), normalise) for path in find_recordings(recordings)}
     if not any(said.values()):
         raise UsageError("no word is said in these recordings: expected recordings of people, with their texts")
-    samples: list[Float32Array] = [np.concatenate(list(read_audio(path))) for path in said]
-    audio_s = sum(map(len, samples)) / SAMPLE_RATE
+    samples: dict[Path, Float32Array] = {path: np.concatenate(list(read_audio(path))) for path in said}
+    audio_s = sum(map(len, samples.values())) / SAMPLE_RATE
     rows: list[Row] = []
     for name in models:
         first = load_model(name, DeviceSettings(device), weights=precisions[0])
-        windows = [
-            (mel, text_of(first, mel, language)) for each in samples for mel in _spectrograms(each, first.dims.n_mels)
-        ]
+        windows = {path: windows_of(first, recording, language) for path, recording in samples.items()}
         of_model = []
         for precision in precisions:
+            model = load_model(name, DeviceSettings(device), weights=precision)
+            alone = Errors()
+            for path, parts in windows.items():
+                text = " ".join(model.tokenizer.decode(greedy(model, part.mel, language)) for part in parts)
+                alone += errors(said[path], words(text, normalise))
+            logits = difference(first, model, [part for parts in windows.values() for part in parts], language)
             flags = ["--model", name, "--weights", precision, "--language", language, "--device", device]
             runs = {n: _transcribe([*flags, "--beam-size", str(n)], said, normalise) for n in beams}
-            model = load_model(name, DeviceSettings(device), weights=precision)
-            logits = difference(first, model, windows)
-            of_model.append(Row(model.name, precision, audio_s, runs, logits, _disk_mb(name, precision)))
+            of_model.append(Row(model.name, precision, audio_s, alone, logits, runs, _disk_mb(name, precision)))
         print(as_markdown(of_model), end="\n\n")
         rows += of_model
     return rows
@@ -104,38 +116,33 @@ def measure_weights(
 
 def as_markdown(rows: Sequence[Row]) -> str:
     """Return a table of one model's rows, with the recordings' length in the line before it."""
-    beams = list(rows[0].runs)
-    n_words = rows[0].runs[beams[0]].wrong.n_reference
-    named = ["greedy" if n == 1 else f"{n} beams" for n in beams]
+    named = {n: "greedy" if n == 1 else f"{n} beams" for n in rows[0].runs}
     columns = [
         "Weights",
-        *(f"WER, % ({name})" for name in named),
+        "WER, % (30 s alone)",
+        *(f"WER, % ({name})" for name in named.values()),
         "Logits differ by, mean",
         "largest",
         "Other likeliest token, %",
-        *(f"CPU s for 1 s ({name})" for name in named),
+        *(f"CPU s for 1 s ({name})" for name in named.values()),
         "Memory, MB",
         "On disk, MB",
     ]
-    lines = [
-        f"{rows[0].model}: {n_words} words in {rows[0].audio_s / 60:.1f} minutes",
-        "",
-        columns,
-        ["---"] * len(columns),
-    ]
+    lines = [columns, ["---"] * len(columns)]
     for row in rows:
         runs, logits = row.runs.values(), row.logits
         lines.append(
             [
                 row.weights,
-                *(f"{100 * (run.wrong.rate or 0.0):.2f}" for run in runs),
+                *(f"{100 * (wrong.rate or 0.0):.2f}" for wrong in (row.alone, *(run.wrong for run in runs))),
                 *(f"{logits.mean:.3f}", f"{logits.largest:.2f}", f"{100 * logits.other_tokens:.2f}"),
                 *(f"{run.cpu_s / row.audio_s:.3f}" for run in runs),
-                f"{max(run.peak_rss_mb for run in runs):.0f}",
+                f"{max((run.peak_rss_mb for run in runs), default=0.0):.0f}",
                 f"{row.disk_mb:.0f}",
             ]
         )
-    return "\n".join(line if isinstance(line, str) else f"| {' | '.join(line)} |" for line in lines)
+    title = f"{rows[0].model}: {rows[0].alone.n_reference} words in {rows[0].audio_s / 60:.1f} minutes"
+    return "\n".join([title, "", *(f"| {' | '.join(line)} |" for line in lines)])
 
 
 def words(text: str, normalise: Normaliser) -> list[str]:
@@ -143,38 +150,36 @@ def words(text: str, normalise: Normaliser) -> list[str]:
     return normalise(re.sub("[-\u2013\u2014]", " ", text)).split()
 
 
-def text_of(model: WhisperModel, mel: FloatArray, language: str) -> tuple[list[int], list[int]]:
-    """Return the tokens that a model is given for a window, and those that it writes greedily, both in order."""
-    decoder, tokenizer = model.runtime.decoder, model.tokenizer
-    decoder.use(model.runtime.encode(mel, 0))
+def windows_of(model: WhisperModel, samples: Float32Array, language: str) -> list[Window]:
+    """Cut a recording, 16 kHz mono, into windows with the text that a model writes for each."""
+    mels = [log_mel(samples[i : i + N_SAMPLES], model.dims.n_mels) for i in range(0, len(samples), N_SAMPLES)]
+    return [Window(mel, greedy(model, mel, language)) for mel in mels]
+
+
+def greedy(model: WhisperModel, mel: Float32Array, language: str) -> list[int]:
+    """Return the tokens of a window's text, without timestamps and prompt."""
+    decoder = model.runtime.decoder_of(model.runtime.encode(mel, 0))
     options = WindowOptions(
         language=language, max_tokens=decoder.capacity // 2, stop_at_loop=True, keep_attention=False
     )
-    text = decode_window(decoder, tokenizer, model.generation, options).tokens
-    return [*tokenizer.start_sequence(language, "transcribe"), tokenizer.special.no_timestamps], text
+    return decode_window(decoder, model.tokenizer, model.generation, options).tokens
 
 
-def difference(
-    first: WhisperModel, other: WhisperModel, windows: Sequence[tuple[FloatArray, tuple[list[int], list[int]]]]
-) -> Difference:
+def difference(first: WhisperModel, other: WhisperModel, windows: Sequence[Window], language: str) -> Difference:
     """Compare the logits of two precisions for the same windows and the same tokens."""
+    given = [*first.tokenizer.start_sequence(language, "transcribe"), first.tokenizer.special.no_timestamps]
     total, largest, n_others, n_tokens = 0.0, 0.0, 0, 0
-    for mel, (given, text) in windows:
-        both = []
+    for window in windows:
+        both: list[FloatArray] = []
         for model in (first, other):
-            decoder = model.runtime.decoder_of(model.runtime.encode(mel, 0))
-            both.append(decoder.feed([*given, *text])[0][len(given) - 1 :])
+            decoder = model.runtime.decoder_of(model.runtime.encode(window.mel, 0))
+            both.append(decoder.feed([*given, *window.tokens])[0][len(given) - 1 :])
         distance = np.abs(both[0] - both[1])
         total += float(distance.mean(axis=1).sum())
         largest = max(largest, float(distance.max()))
         n_others += int(np.count_nonzero(both[0].argmax(axis=1) != both[1].argmax(axis=1)))
         n_tokens += len(distance)
     return Difference(total / n_tokens, largest, n_others / n_tokens)
-
-
-def _spectrograms(samples: Float32Array, n_mels: int) -> Iterator[FloatArray]:
-    for i in range(0, len(samples), N_SAMPLES):
-        yield log_mel(samples[i : i + N_SAMPLES], n_mels)
 
 
 def _transcribe(flags: Sequence[str], said: Mapping[Path, list[str]], normalise: Normaliser) -> Run:

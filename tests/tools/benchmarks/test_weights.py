@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import soundfile
 
@@ -14,7 +13,7 @@ from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tests.whisper.support import NANO, SAMPLE, read
 from tools import benchmark
-from tools.benchmarks.weights import Difference, Row, Run, as_markdown, difference, text_of, words
+from tools.benchmarks.weights import Difference, Row, Run, as_markdown, difference, windows_of, words
 
 
 @pytest.fixture
@@ -40,11 +39,13 @@ def test_each_precision_is_a_row_of_words_logits_and_costs(
     assert benchmark.main([*command, "--weights", "f16,int4", "--beams", "1", "--json", str(file)]) == 0
     printed = [line for line in capsys.readouterr().out.splitlines() if line]
     whole, rounded = json.loads(file.read_text(encoding="utf-8"))
-    n_words = whole["runs"]["1"]["wrong"]["n_reference"]
+    n_words = whole["alone"]["n_reference"]
     assert printed[0] == f"nano.en: {n_words} words in {whole['audio_s'] / 60:.1f} minutes"
     assert [line.split("|")[1].strip() for line in printed[1:]] == ["Weights", "---", "f16", "int4"]
     assert n_words == sum(len(path.read_text(encoding="utf-8").split()) for path in folder.rglob("*.txt"))
-    assert sum(whole["runs"]["1"]["wrong"][kind] for kind in ("substitutions", "deletions")) < n_words / 2
+    for wrong in (whole["alone"], whole["runs"]["1"]["wrong"]):
+        assert wrong["n_reference"] == n_words
+        assert wrong["substitutions"] + wrong["deletions"] < n_words / 2
     assert whole["logits"] == {"mean": 0.0, "largest": 0.0, "other_tokens": 0.0}
     assert 0 < rounded["logits"]["mean"] < rounded["logits"]["largest"]
     assert rounded["disk_mb"] < whole["disk_mb"] / 2
@@ -53,11 +54,11 @@ def test_each_precision_is_a_row_of_words_logits_and_costs(
 
 def test_logits_are_compared_on_the_first_models_text() -> None:
     first, int8, int4 = (load_model(str(NANO), DeviceSettings("CPU"), weights=w) for w in ("f32", "int8", "int4"))
-    mel = np.asarray(first.runtime.dims.n_mels * [np.linspace(-1, 1, 3000)], dtype=np.float32)
-    windows = [(mel, text_of(first, mel, "en"))]
-    near, far = difference(first, int8, windows), difference(first, int4, windows)
+    windows = windows_of(first, read(SAMPLE)[: 31 * SAMPLE_RATE], "en")
+    assert [len(window.tokens) > 40 for window in windows] == [True, False]
+    near, far = difference(first, int8, windows, "en"), difference(first, int4, windows, "en")
     assert 0 < near.mean < far.mean
-    assert difference(first, first, windows) == Difference()
+    assert difference(first, first, windows, "en") == Difference()
 
 
 def test_dashes_separate_words() -> None:
@@ -66,9 +67,9 @@ def test_dashes_separate_words() -> None:
 
 def test_the_table_shows_shares_in_percent() -> None:
     runs = {1: Run(Errors(1, 1, 0, 200), 30.0, 400.0), 5: Run(Errors(1, 0, 0, 200), 90.0, 500.0)}
-    table = as_markdown([Row("base", "int8", 60.0, runs, Difference(0.1234, 1.5, 0.002), 74.4)])
-    assert "WER, % (greedy) | WER, % (5 beams)" in table
-    assert table.splitlines()[-1] == "| int8 | 1.00 | 0.50 | 0.123 | 1.50 | 0.20 | 0.500 | 1.500 | 500 | 74 |"
+    table = as_markdown([Row("base", "int8", 60.0, Errors(3, 0, 0, 200), Difference(0.1234, 1.5, 0.002), runs, 74.4)])
+    assert "WER, % (30 s alone) | WER, % (greedy) | WER, % (5 beams)" in table
+    assert table.splitlines()[-1] == "| int8 | 1.50 | 1.00 | 0.50 | 0.123 | 1.50 | 0.20 | 0.500 | 1.500 | 500 | 74 |"
 
 
 @pytest.mark.parametrize(("text", "message"), [(None, "cannot be read"), (" ", "no word is said")])
