@@ -366,7 +366,7 @@ def _add_transcribe(add: _Add) -> None:
     transcribe = add(
         "transcribe",
         "files to text, without a server",
-        "Transcribes audio and video files of any usual format, folders of them, and patterns.",
+        "Transcribes audio and video files of any usual format, all in a folder and its subfolders, and patterns.",
         _transcribe,
     )
     transcribe.add_argument(

@@ -211,28 +211,23 @@ def test_one_bad_file_does_not_keep_the_others_from_being_transcribed(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["sentence.srt"]
 
 
-def test_a_folder_is_transcribed_into_a_new_one_and_a_damaged_file_told_once(
+def test_a_folder_and_its_subfolders_are_transcribed_and_a_damaged_file_is_reported_once(
     run_here: Run, tmp_path: Path, sentence: Path
 ) -> None:
     folder, new = tmp_path / "talks", tmp_path / "new"
-    folder.mkdir()
+    (folder / "more").mkdir(parents=True)
     write(folder / "talk.m4a", recording(SAMPLE, 0.0, SENTENCE_S), "m4a")
+    soundfile.write(folder / "more" / "talk.wav", np.zeros(96), SAMPLE_RATE)  # 6 ms
     (folder / "damaged.mp4").write_bytes((folder / "talk.m4a").read_bytes()[:5000])
     (folder / "notes.txt").touch()
     outcome = run_here("transcribe", folder, "--output_dir", new, "--output_format", "srt", "--language", "English")
     assert outcome.exit_code == 2
-    assert "damaged.mp4 is not audio" in outcome.error()
-    assert [path.name for path in new.iterdir()] == ["talk.srt"]
+    assert outcome.stderr.count("damaged.mp4 is not audio") == 1
+    assert "talk.wav: no speech found, its text is empty" in outcome.stderr
+    assert "talk.m4a: no speech found" not in outcome.stderr
+    assert "1 of 2 talk.wav" in outcome.stderr
+    assert sorted(path.relative_to(new).as_posix() for path in new.rglob("*.*")) == ["more/talk.srt", "talk.srt"]
     assert "danger" in (new / "talk.srt").read_text(encoding="utf-8")
-
-
-def test_files_whose_texts_would_have_one_name_are_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:
-    other = tmp_path / "other" / sentence.name
-    other.parent.mkdir()
-    shutil.copyfile(sentence, other)
-    error = refused(2, "transcribe", "-o", tmp_path, sentence, other)
-    assert "sentence.wav.txt" in error
-    assert not list(tmp_path.glob("*.txt"))
 
 
 def test_a_place_that_cannot_be_written_to_is_refused(refused: Refused, tmp_path: Path, sentence: Path) -> None:

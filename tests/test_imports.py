@@ -32,7 +32,6 @@ def name_of(path: Path) -> str:
 # the bytes of files to words; `source` joins what lies on disk, `model` joins all.
 ROOMS = [
     "model",
-    "measured",
     "locate",
     "source",
     "decode",

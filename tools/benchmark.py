@@ -12,6 +12,8 @@
     python tools/benchmark.py raw                speed of the offline decoder
     python tools/benchmark.py memory             what each graph, its tensors and the daemon take in memory
     python tools/benchmark.py files              time, words and memory of a long recording, beside other programs
+    python tools/benchmark.py weights --model DIR --corpus DIR
+                                                 what f16, int8 and int4 weights cost on recordings of people
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
     python tools/benchmark.py second-pass        what reading finals again brings and costs
     python tools/benchmark.py names              names that a glossary sets right, and words that it harms
@@ -29,6 +31,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -190,6 +193,23 @@ def _parser() -> argparse.ArgumentParser:
     files.add_argument("--beams", type=_count, default=1, help="where a system has them (default: %(default)s)")
     files.add_argument("--peers-folder", type=Path, metavar="DIR", help="where the others are installed")
 
+    weights = add("weights", "what f16, int8 and int4 weights cost on recordings of people, as Markdown", _weights)
+    weights.add_argument("--model", nargs="+", required=True, metavar="DIR", help="checkpoints, or names of them")
+    weights.add_argument(
+        "--corpus", nargs="+", required=True, metavar="DIR", help="recordings and folders of them, with a NAME.txt each"
+    )
+    weights.add_argument(
+        "--weights",
+        default="f16,int8,int4",
+        metavar="W,W",
+        help="logits are compared with the first (default: %(default)s)",
+    )
+    weights.add_argument(
+        "--beams", type=_counts, default=(1, 5), metavar="N,N", help="to transcribe with (default: 1,5)"
+    )
+    weights.add_argument("--language", default="en", metavar="L", help="that is spoken (default: %(default)s)")
+    weights.add_argument("--device", default="CPU", metavar="D", help="where it computes (default: %(default)s)")
+
     beams = add("beams", "time of beam search over that of greedy decoding", _beams)
     _recordings_arguments(beams)
     beams.add_argument("--beams", type=_count, default=5, help="beams that are followed (default: %(default)s)")
@@ -238,6 +258,10 @@ def _count(text: str) -> int:
     if value < 1:
         raise argparse.ArgumentTypeError(f"{text} is too few: expected 1 or more")
     return value
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(_count(n) for n in text.split(","))
 
 
 def _paces(text: str) -> tuple[float, ...]:
@@ -455,6 +479,18 @@ def _files(args: argparse.Namespace, console: Console) -> list[dict[str, object]
         n_threads=args.threads,
         n_beams=args.beams,
     )
+
+
+def _weights(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
+    from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
+
+    from tools.benchmarks.weights import measure_weights
+
+    normalise = EnglishTextNormalizer() if args.language == "en" else BasicTextNormalizer()
+    rows = measure_weights(
+        args.model, args.corpus, args.weights.split(","), args.beams, args.language, args.device, normalise
+    )
+    return [asdict(row) for row in rows]
 
 
 def _sizes(args: argparse.Namespace, known: Sequence[str] = model_files.NAMES) -> list[str]:

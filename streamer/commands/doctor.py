@@ -44,6 +44,13 @@ HEALTH_TIMEOUT_S = 2.0
 
 MIN_OPENVINO = (2026, 0)
 
+# Columns of the table at most: a longer line is hard to read.
+TABLE_WIDTH = 110
+
+# Share of the processor that other programs take while the speed is measured, in percent, above which it is reported.
+BUSY_PERCENT = 20.0
+BUSY_OVER_S = 1.0
+
 # A large model is 3 GB to fetch, and as much again where it is compiled.
 LITTLE_SPACE_BYTES = 4 * 10**9
 
@@ -85,8 +92,11 @@ class Machine:
     # What `answer_system` said.
     system: Mapping[str, str] = field(default_factory=dict)
 
-    # What `answer_speed` said, and the memory that programs may still take, in bytes.
+    # What `answer_speed` said, and what share of the processor others took just before, in percent.
     speed: Mapping[str, Any] = field(default_factory=dict)
+    busy_percent: float = 0.0
+
+    # Memory that programs may still take.
     free_bytes: int = 0
 
     # The configuration file that was named on the command line, and why the settings were refused.
@@ -116,6 +126,7 @@ def diagnose(
     with console.status("looking at this machine"):
         inference = Inference(**ask_apart(probes.answer_inference, timeout_s=probes.INFERENCE_TIMEOUT_S))
         speed = {"error": "OpenVINO does not answer"}
+        busy_percent = psutil.cpu_percent(BUSY_OVER_S)
         if not inference.error:
             speed = ask_apart(probes.answer_speed, timeout_s=probes.SPEED_TIMEOUT_S)
         microphone = settings.input.microphone
@@ -123,6 +134,7 @@ def diagnose(
             settings=settings,
             inference=inference,
             speed=speed,
+            busy_percent=busy_percent,
             free_bytes=psutil.virtual_memory().available,
             audio=Audio(**ask_apart(probes.answer_audio, microphone, timeout_s=probes.AUDIO_TIMEOUT_S)),
             system=ask_apart(probes.answer_system, timeout_s=probes.SYSTEM_TIMEOUT_S),
@@ -142,7 +154,7 @@ def show(findings: Mapping[str, Finding], console: Console) -> int:
         if finding.remedy:
             text.append("\n").append("to do: ", "bold").append(finding.remedy)
         table.add_row(name, Text(finding.verdict, styles[finding.verdict]), text)
-    console.print(table, markup=False)
+    console.print(table, markup=False, width=min(console.width, TABLE_WIDTH))
     verdicts = [finding.verdict for finding in findings.values()]
     n_problems, n_warnings = verdicts.count(Verdict.PROBLEM), verdicts.count(Verdict.WARNING)
     console.print(f"{_counted(n_problems, 'problem')}, {_counted(n_warnings, 'warning')}", highlight=False)
@@ -270,6 +282,7 @@ def check_system_sound(machine: Machine) -> Finding:
 def check_model(machine: Machine) -> Finding:
     """The model: is it here, and are its files whole."""
     from streamer.whisper import locate
+    from streamer.whisper.files import size_of
     from streamer.whisper.hub import cache
     from streamer.whisper.shipped import EMBEDDED_ORIGIN, SAMPLE_OF, limits
 
@@ -296,8 +309,7 @@ def check_model(machine: Machine) -> Finding:
                 f"{file} has {n_bytes} bytes: a download that was broken off, or what Git leaves in a file's place",
                 "fetch the model again, or run `git lfs pull` where it lies",
             )
-    n_bytes = sum(file.stat().st_size for file in weights)
-    found = f"{path}, {format_size(n_bytes)} of weights; `streamer models verify {name}` tries it out"
+    found = f"{path}, {format_size(size_of(path))}; `streamer models verify {name}` tries it out"
     if name == SAMPLE_OF:
         return warning(found, limits(EMBEDDED_ORIGIN))
     return ok(found)
@@ -309,34 +321,26 @@ def check_sizes(machine: Machine) -> Finding:
         return warning(f"unknown: {machine.speed['error']}", "see OpenVINO above")
     # Late: they need OpenVINO, which may be what is broken.
     from streamer.commands.fit import LIVE_S, SIZES, Speed, delay_s, memory_bytes
-    from streamer.whisper.cache import cache_base
-    from streamer.whisper.locate import find_model
-    from streamer.whisper.measured import entry_of, recall
 
     speed, settings = Speed(**machine.speed), machine.settings
+    window_s = LIVE_S if settings.model.windows_s else CHUNK_LENGTH_S
     told, verdict, remedy = [], Verdict.OK, ""
     for name, dims in SIZES.items():
         need = round(memory_bytes(dims))
-        path = find_model(name)
-        entry = (
-            entry_of(cache_base(settings.model.cache_dir), [path], settings.model.weights, ["CPU"]) if path else None
-        )
-        short_s, cost_s = delay_s(speed, dims, LIVE_S, settings.stream)
-        whole_s, _ = delay_s(speed, dims, CHUNK_LENGTH_S, settings.stream)
+        behind_s, cost_s = delay_s(speed, dims, window_s, settings.stream)
         if need > machine.free_bytes:
             told.append(
                 f"{name} does not fit (about {format_size(need)}, and {format_size(machine.free_bytes)} are free)"
             )
         elif cost_s > settings.stream.max_pace_s:
             told.append(f"{name} is too slow (a pass takes {cost_s:.0f} s)")
-        elif recall(entry).windows_s:
-            told.append(f"{name}: {_shown_delay(short_s)} behind")
-            continue
         else:
-            told.append(f"{name}: {_shown_delay(whole_s)} behind, {_shown_delay(short_s)} in short windows")
+            told.append(f"{name}: {behind_s:.1f} s behind")
             continue
         if settings.model.name.removesuffix(".en") == name.removesuffix(".en"):
             verdict, remedy = Verdict.WARNING, "choose a smaller model: model.name, or --model NAME"
+    if machine.busy_percent >= BUSY_PERCENT:
+        told.append(f"measured while the machine was busy: {machine.busy_percent:.0f} %")
     told.append("estimated for the CPU and weights of 8 bits: `streamer bench --model NAME` measures")
     return Finding(verdict, "; ".join(told), remedy)
 
@@ -542,10 +546,6 @@ def _size(folder: Path) -> int:
             with contextlib.suppress(OSError):
                 total += (Path(place) / name).lstat().st_size
     return total
-
-
-def _shown_delay(delay_s: float) -> str:
-    return f"{delay_s:.1f} s" if delay_s < CHUNK_LENGTH_S else f"more than {CHUNK_LENGTH_S} s"
 
 
 def _counted(n: int, what: str) -> str:

@@ -43,25 +43,32 @@ class Text:
 
 
 def find_recordings(names: Sequence[str]) -> list[Path]:
-    """Return the files that names stand for: files, folders, and patterns, which not every shell expands.
+    """Return the files that names stand for: files, folders with all below them, and patterns.
 
-    Raises UsageError where a folder or a pattern stands for none.
+    Not every shell expands patterns. Raises UsageError for a folder or a pattern that stands for no file.
     """
     found: dict[Path, None] = {}
     for name in names:
         files = [Path(name)]
-        is_folder = os.path.isdir(name)  # noqa: PTH112 - Path.is_dir raises for names that cannot be
-        if is_folder or (any(char in name for char in "*?[") and not os.path.lexists(name)):
-            pattern = os.path.join(glob.escape(name), "*") if is_folder else name  # noqa: PTH118
-            files = sorted(file for file in map(Path, glob.glob(pattern, recursive=True)) if file.is_file())  # noqa: PTH207
-        if is_folder:
-            files = [file for file in files if file.suffix[1:].lower() in _RECORDINGS.split()]
+        if os.path.isdir(name):  # noqa: PTH112 - Path.is_dir raises for names that cannot be
+            files = sorted(_recordings_below(name))
+        elif any(char in name for char in "*?[") and not os.path.lexists(name):
+            files = sorted(file for file in map(Path, glob.glob(name, recursive=True)) if file.is_file())  # noqa: PTH207
         if not files:
             raise UsageError(
                 f"{name} holds no recordings: expected files such as talk.mp4 or talk.wav in it; check the name"
             )
         found.update(dict.fromkeys(files))
     return list(found)
+
+
+def _recordings_below(folder: str) -> Iterator[Path]:
+    """Yield the recordings in a folder and its subfolders, without hidden ones; links to folders are not followed."""
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for path in (Path(place, name) for name in names if not name.startswith(".")):
+            if path.suffix[1:].lower() in _RECORDINGS.split() and path.is_file():
+                yield path
 
 
 def check_recordings(paths: Sequence[Path]) -> None:
@@ -99,7 +106,7 @@ def format_of(output: str | Path | None) -> str:
 def plan_texts(
     paths: Sequence[Path], format: str | None, output: str | Path | None, folder: Path | None, *, task: str = ""
 ) -> dict[Path, list[Text]]:
-    """Return where the texts of recordings go; make the folder for them.
+    """Return where the texts of recordings go; make the folders for them.
 
     format : one of the formats, txt or all; None: that of the ending of `output`
     output : a file, or a folder where it is there, ends with a slash, or several texts go into it
@@ -123,12 +130,9 @@ def plan_texts(
             f"{len(paths)} files as {formats[0]} on standard output would be one broken file: name a directory with"
             f" --output, or choose the format {' or '.join(_ENDLESS)}"
         )
-    stems = Counter(map(_stem, paths))
     plan: dict[Path, list[Text]] = {}
     taken: set[Path] = set()
-    for path in paths:
-        # talk.mp4 and talk.mp3 have a text each.
-        name = _stem(path) if stems[_stem(path)] == 1 else path.name
+    for path, name in zip(paths, _names(paths), strict=True):
         targets = [(each, _target(output, folder, name, each)) for each in formats]
         plan[path] = [text for target in targets for text in (_apart(*target) if task == "both" else [Text(*target)])]
         for target in (text.target for text in plan[path] if text.target is not None):
@@ -141,18 +145,39 @@ def plan_texts(
             with contextlib.suppress(OSError):
                 if target.samefile(path):
                     raise UsageError(f"the text of {path} would replace it: choose another place with --output")
-    if folder is not None:
+    for place in {target.parent for target in taken} if folder is not None else ():
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            place.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
-                f"{folder} cannot be made ({error.strerror}): choose another folder with --output"
+                f"{place} cannot be made ({error.strerror}): choose another folder with --output"
             ) from None
     return plan
 
 
-def _stem(path: Path) -> str:
-    return "stdin" if path == STANDARD_INPUT else path.stem
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return what the texts of recordings are called, without a suffix.
+
+    The first of these that no other recording has: `talk`; with its folder, `monday/talk`; with its suffix, `talk.mp4`.
+    """
+    folders = [path.absolute().parent for path in paths]
+    try:
+        common = os.path.commonpath(folders)
+    except ValueError:  # several drives of Windows
+        places = [Path()] * len(paths)
+    else:
+        places = [folder.relative_to(common) for folder in folders]
+    stems = ["stdin" if path == STANDARD_INPUT else path.stem for path in paths]
+    choices = [
+        stems,
+        [str(place / stem) for place, stem in zip(places, stems, strict=True)],
+        [str(place / path.name) for place, path in zip(places, paths, strict=True)],
+    ]
+    numbers = [Counter(choice) for choice in choices]
+    return [
+        next((name for name, number in zip(names, numbers, strict=True) if number[name] == 1), names[-1])
+        for names in zip(*choices, strict=True)
+    ]
 
 
 def _target(output: str | Path | None, folder: Path | None, name: str, format: str) -> Path | None:

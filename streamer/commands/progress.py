@@ -108,12 +108,22 @@ class _LogLines(Loading):
 
 @contextlib.contextmanager
 def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iterator[Callable[[Path], OnProgress]]:
-    """Show on a terminal how far files are, under one bar; yield what is called where one of them begins.
+    """Show the progress of files in one bar on a terminal, else log each of several; yield what begins a file.
 
-    lengths_s : of each, where that is known; none: nothing is shown
+    lengths_s : of each file, None if it is not known; empty: nothing is shown
     """
+
+    def numbered(path: Path) -> str:
+        number = f"{list(lengths_s).index(path) + 1} of {len(lengths_s)} " if len(lengths_s) > 1 else ""
+        return f"{number}{one_line(path.name):.40}"
+
+    def log_begin(path: Path) -> OnProgress:
+        if len(lengths_s) > 1:
+            logger.info("%s", numbered(path))
+        return lambda done, total: None
+
     if not console.is_terminal or not lengths_s:
-        yield lambda path: lambda done, total: None
+        yield log_begin
         return
     known = [length for length in lengths_s.values() if length]
     # A length that is not known counts as an average one.
@@ -124,10 +134,8 @@ def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iter
         task = bar.add_task(f"{len(shares)} files", total=sum(shares.values()))
 
         def begin(path: Path) -> OnProgress:
-            n_before = list(shares).index(path)
-            before_s = sum(list(shares.values())[:n_before])
-            number = f"{n_before + 1} of {len(shares)} " if len(shares) > 1 else ""
-            bar.update(task, completed=before_s, description=f"{number}{one_line(path.name):.40}")
+            before_s = sum(list(shares.values())[: list(shares).index(path)])
+            bar.update(task, completed=before_s, description=numbered(path))
 
             def on_progress(done: int, total: int | None) -> None:
                 of = total or (lengths_s[path] or 0) * SAMPLE_RATE

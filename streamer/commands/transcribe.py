@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import logging
 import queue
 import sys
@@ -148,13 +149,21 @@ def _transcribe_file(
     begin: Callable[[Path], OnProgress],
     console: Console,
 ) -> int:
-    """Transcribe one file and return its exit code; what is wrong with it is told."""
+    """Transcribe one file and return its exit code; print what is wrong with it, and warn if it has no words."""
+    n_finals = 0
     try:
-        with contextlib.ExitStack() as stack:
-            on_progress = begin(path)
-            work.transcribe(path, stack.enter_context(writing(texts, lines)), on_progress)
+        with writing(texts, lines) as write_text:
+
+            def write(event: Event) -> None:
+                nonlocal n_finals
+                n_finals += isinstance(event, Final)
+                write_text(event)
+
+            work.transcribe(path, write, begin(path))
     except StreamerError as error:
         return tell(console, error)
+    if not n_finals:
+        logger.warning("%s: no speech found, its text is empty", one_line(path.name))
     return 0
 
 
@@ -209,7 +218,7 @@ class _Offline:
                 recording.read,
                 self._decoding,
                 on_progress=lambda position: on_progress(position, recording.n_samples),
-                on_language=_tell_language,
+                on_language=functools.partial(_log_language, one_line(path.name)),
             ):
                 if loudness is not None:
                     final = msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
@@ -329,10 +338,10 @@ class _Streaming:
             )
 
 
-def _tell_language(language: str, probabilities: Mapping[str, float]) -> None:
+def _log_language(name: str, language: str, probabilities: Mapping[str, float]) -> None:
     others = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[1:3]
     beside = "".join(f", {code} {probabilities[code]:.0%}" for code in others)
-    logger.info("language: %s %.0f%%%s", language, 100 * probabilities[language], beside)
+    logger.info("%s: language %s %.0f%%%s", name, language, 100 * probabilities[language], beside)
 
 
 def _hear_channels(path: Path, track: int) -> ChannelLoudness:

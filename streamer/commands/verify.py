@@ -6,7 +6,6 @@ from rich.text import Text
 from streamer.commands.loading import device_settings
 from streamer.commands.progress import show_progress
 from streamer.commands.terminal import make_table
-from streamer.commands.word_costs import word_costs
 from streamer.settings.table import ModelSettings
 from streamer.whisper.check import Check
 from streamer.whisper.model import verify_model
@@ -28,7 +27,6 @@ def verify(settings: ModelSettings, console: Console) -> int:
                 cache_dir=settings.cache_dir,
                 weights=settings.weights,
                 windows_s=settings.windows_s or None,
-                further=word_costs,
                 on_download=progress.fetched,
                 on_compiled=progress.compiled,
             ):

@@ -201,7 +201,7 @@ class ModelSettings:
     )
     weights: str = setting(
         "auto",
-        "f32, f16, int8, int4; auto: int8 where `models verify` found the same words, else as is",
+        "f32, f16, int8, int4; auto: int8 for tiny and base on CPU and GPU, else as in the file",
         choices=("auto", "f32", "f16", "int8", "int4"),
         metavar="W",
     )

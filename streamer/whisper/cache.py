@@ -1,4 +1,4 @@
-"""The directory of compiled graphs, which also remembers which graphs do no harm, and what words were measured.
+"""The directory of compiled graphs, which also remembers which graphs do no harm.
 
 Each entry is a directory whose name is a digest of all that it is for. Its time says when it was used last.
 """
@@ -34,9 +34,8 @@ USED_NOW_S = 24 * 3600.0
 
 # Kinds of entries that hold no compiled graph.
 READ = "READ"  # for graphs that were read in another process and did no harm there
-WORDS = "WORDS"  # for what `models verify` measured of a model's words
 
-# Entries that are ours: a device or a kind, and a digest.
+# Entries that are ours: a device or a kind, and a digest. WORDS is of earlier versions.
 _NAME = re.compile(r"(NPU|GPU|CPU|READ|WORDS)[.\w]*-[0-9a-f]{16}")
 
 
@@ -119,7 +118,7 @@ def prune(base: Path, now_s: float | None = None) -> None:
     total = 0
     for used_s, n_bytes, path in sorted(entries, reverse=True):
         total += n_bytes
-        # What takes nothing, such as an answer of `models verify`, is no help to delete.
+        # An entry without graphs takes no space worth freeing.
         too_much = n_bytes > 0 and total > MOST_BYTES
         if used_s < now_s - (USED_NOW_S if too_much else UNUSED_AFTER_S):
             logger.debug("%s has not been used for long: deleted", path)

@@ -1,11 +1,19 @@
 """From the name of a model to where it lies: a path, a model that came with the program, or one on the Hub."""
 
+import contextlib
+import difflib
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 
 from streamer.errors import ModelError, PeerError
+from streamer.outside import one_line
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.shipped import shipped
+
+# Entries of a directory that a mistyped path is compared with.
+_MOST_BESIDE = 1000
 
 
 def find_model(name: str) -> Path | None:
@@ -25,6 +33,7 @@ def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
     """Find a model here, else on the Hub. Raises ModelError if there is no such model, else as `fetch.pull`."""
     if found := find_model(name):
         return found
+    beside = _nearest(name, _beside(name))
     if cache.repository(name) is not None:
         try:
             return fetch.pull(name, on_progress=on_progress)
@@ -32,11 +41,27 @@ def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
             # A folder may be called like an owner on the Hub, and a mistyped path looks like a repository.
             if "/" not in name or not Path(name).parent.is_dir():
                 raise
-            raise type(error)(f"{error}; the folder {Path(name).parent} has no {Path(name).name}") from None
+            raise type(error)(f"{error}; the folder {Path(name).parent} has no {Path(name).name}{beside}") from None
+    if meant := beside or _nearest(name, [*shipped(), *SHORT_NAMES]):
+        raise ModelError(f"there is no model {name!r:.200}{meant}")
     raise ModelError(
         f"there is no model {name!r:.200}: expected a directory, a checkpoint's file, OWNER/REPOSITORY on the Hub, or"
         f" one of {', '.join([*shipped(), *SHORT_NAMES])}"
     )
+
+
+def _nearest(name: str, names: Sequence[str]) -> str:
+    """Return the end of a message that asks whether the nearest of some names was meant; empty if none is near."""
+    near = difflib.get_close_matches(name, names, 1)
+    return f": did you mean {one_line(near[0]):.200}?" if near else ""
+
+
+def _beside(name: str) -> list[str]:
+    """Return the paths of models that may lie where `name` would, as a path."""
+    with contextlib.suppress(OSError, ValueError, RuntimeError):  # as in `find_model`
+        found = itertools.islice(Path(name).expanduser().parent.iterdir(), _MOST_BESIDE)
+        return [str(path) for path in found if path.is_dir() or path.suffix in (".bin", ".pt")]
+    return []
 
 
 def name_of(path: Path, name: str) -> str:

@@ -6,7 +6,7 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation
-from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, plan_stages
+from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime, at_once
 from streamer.whisper.dims import ModelDimensions
@@ -25,7 +25,6 @@ from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.hub.fetch import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
-from streamer.whisper.measured import Measured, entry_of, keep, recall
 from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
@@ -33,17 +32,14 @@ logger = logging.getLogger(__name__)
 
 OnCompiled = Callable[[int, int], None]
 
-# Measures a model that runs, given what loads it again with weights of 8 bits, or None where it cannot have them.
-# Returns what is to be kept; None: nothing was measured.
-Measure = Callable[["WhisperModel", Callable[[], "WhisperModel"] | None], Generator[Check, None, Measured | None]]
-
 T = TypeVar("T")
 
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
 
-# Windows shorter than 30 s, in seconds, that are tried out where neither settings nor the model name others.
-TRIED_WINDOWS_S = (5, 10)
+# Width and numbers of layers of the published sizes that `auto` computes in int8: tiny and base, of which int8 was
+# measured on people (docs/models.md).
+INT8_SIZES = {(384, 4, 4), (512, 6, 6)}
 
 
 @dataclass(slots=True)
@@ -230,10 +226,10 @@ def load_model(
     n_beams : sequences that beam search follows at once; None: as many as the model names for live captions, or five
         if it is not for `live` ones; one if the decoder takes one token a call
     most_beams : the same of a `twin`, where these are more and the decoder's sizes can be chosen
-    weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 where the CPU computes and
-        `verify_model` found the same words there; empty, and auto elsewhere: as they are
+    weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 for INT8_SIZES on CPUs and GPUs;
+        empty, and auto otherwise: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
-        the model names, or in which `verify_model` found no more wrong words
+        the model names
 
     Raises ModelError where there is no such model, or a part is missing or does not fit; PeerError where it cannot be
     fetched; ConfigError where a device is not there; InferenceError where it cannot compile or run the graphs.
@@ -244,17 +240,12 @@ def load_model(
     cache = open_cache(cache_dir)
     source = _read(path, name, tokenizer, cache, _find_adapter(lora, on_download))
     require(source.checks)
-    measured = recall(_entry(source, plans, weights, cache))
-    why = "as they are"
-    if weights == "auto" and measured.int8 and _may_be_int8(source, plans):
-        source, why = source.with_weights("int8"), "int8 (`models verify` found the same words)"
-    elif weights not in ("", "auto"):
-        source, why = source.with_weights(weights), f"{weights} (as asked for)"
+    source, why = _weighed(source, weights, plans)
     compilation = _compilation(
         source,
         plans,
         _n_beams(source, live=live) if n_beams is None else n_beams,
-        _windows(source, windows_s, measured.windows_s),
+        _windows(source, windows_s),
         cache,
         on_compiled,
         most_beams,
@@ -284,61 +275,41 @@ def verify_model(
     cache_dir: str = "",
     weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
-    further: Measure | None = None,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Iterator[Check]:
     """Yield every check of a model on the devices that it would run on.
 
-    weights : what a checkpoint's weights become; empty and auto: nothing else
-    windows_s : as for `load_model`; None: those that the model names, or else TRIED_WINDOWS_S
-    further : checks of the model when it runs, behind the others, and what it measures is kept for `load_model`; not
-        where one of the others did not pass
-
-    Raises what `load_model` raises, where the model cannot be read or compiled at all.
+    Takes and raises what `load_model` does.
     """
     plans = plan_stages(devices, available_devices())
     cache = open_cache(cache_dir)
     path = find_or_pull(name, on_download)
     source = _read(path, name, tokenizer, cache, _find_adapter(lora, on_download))
-    entry = _entry(source, plans, weights, cache)
-    if weights not in ("", "auto"):
-        source = source.with_weights(weights)
+    source, _ = _weighed(source, weights, plans)
     yield from source.checks
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
-    compilation = _compilation(source, plans, 1, _windows(source, windows_s, TRIED_WINDOWS_S), cache, on_compiled)
+    compilation = _compilation(source, plans, 1, _windows(source, windows_s), cache, on_compiled)
     compilation.compile()
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]
         yield Check(f"{stage}: device", device, first, device == first, f"{first} cannot compile the {stage}", stage)
-    runs = True
-    for check in _device_checks(source, compilation, runtime, everywhere=True):
-        runs = runs and check.passed
-        yield check
-    if runs and further is not None:
-
-        def as_int8() -> WhisperModel:
-            starter = _Starter(source, _compilation(source.with_weights("int8"), plans, 1, WHOLE_WINDOW, cache))
-            return starter.model(starter.start())
-
-        can = _may_be_int8(source, plans) and not source.weights
-        measured = yield from further(_Starter(source, compilation).model(runtime), as_int8 if can else None)
-        if measured is not None:
-            keep(entry, measured)
+    yield from _device_checks(source, compilation, runtime, everywhere=True)
 
 
-def _entry(source: ModelSource, plans: Mapping[str, StagePlan], weights: str, cache: Path | None) -> Path | None:
-    """Return where it is kept what was measured of a model as it is loaded."""
-    places = [source.path, *([source.lora] if source.lora else [])]
-    return entry_of(cache, places, weights or "auto", [plan.candidates[0] for plan in plans.values()])
-
-
-def _may_be_int8(source: ModelSource, plans: Mapping[str, StagePlan]) -> bool:
-    """Tell whether a model's weights can be made int8, for CPUs alone."""
-    return source.checkpoint is not None and all(plan.candidates == ("CPU",) for plan in plans.values())
+def _weighed(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) -> tuple[ModelSource, str]:
+    """Return a model with the weights that the settings want, and say what they are and why."""
+    if weights not in ("", "auto"):
+        return source.with_weights(weights), f"{weights} (as asked for)"
+    dims = source.graphs.dims
+    is_known = (dims.n_text_state, dims.n_audio_layer, dims.n_text_layer) in INT8_SIZES
+    kinds = {kind_of(device) for plan in plans.values() for device in plan.candidates}
+    if weights == "auto" and source.checkpoint is not None and is_known and "NPU" not in kinds:
+        return source.with_weights("int8"), "int8 (auto)"
+    return source, "as they are"
 
 
 def _read(path: Path, name: str, tokenizer: str, cache: Path | None, lora: Path | None) -> ModelSource:
@@ -377,13 +348,10 @@ def _n_beams(source: ModelSource, *, live: bool) -> int:
     return source.generation.stream_beams if live else FILE_BEAMS
 
 
-def _windows(source: ModelSource, wanted: Sequence[int] | None, unsaid: Sequence[int] = ()) -> Sequence[int]:
-    """Return the lengths of audio to make graphs for. Raises ConfigError where the model's are for 30 s alone.
-
-    unsaid : what they are besides 30 s where neither the settings nor the model say so
-    """
+def _windows(source: ModelSource, wanted: Sequence[int] | None) -> Sequence[int]:
+    """Return the lengths of audio to make graphs for. Raises ConfigError if the model's are for 30 s alone."""
     if source.foreign_decoder is None:
-        return (source.generation.windows_s or unsaid) if wanted is None else wanted
+        return source.generation.windows_s if wanted is None else wanted
     if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
         raise ConfigError(
             f"model.windows_s is {list(wanted)}, and {source.name} consists of graphs that were exported for 30 s:"

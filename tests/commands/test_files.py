@@ -1,5 +1,6 @@
 """Which recordings names stand for, and where their texts go."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,13 @@ def talks(tmp_path: Path) -> Path:
     return folder
 
 
-def test_a_folder_stands_for_its_recordings(talks: Path) -> None:
-    assert find_recordings([str(talks), str(talks / "b.mp4"), "-"]) == [talks / "a.OPUS", talks / "b.mp4", Path("-")]
+def test_a_folder_stands_for_its_recordings_and_those_of_its_subfolders(talks: Path) -> None:
+    (talks / ".hidden").mkdir()
+    (talks / ".hidden" / "e.mp4").touch()
+    with contextlib.suppress(OSError):  # not every user of Windows may make links
+        (talks / "deeper" / "around").symlink_to(talks, target_is_directory=True)
+    found = [talks / "a.OPUS", talks / "b.mp4", talks / "deeper" / "d.webm", Path("-")]
+    assert find_recordings([str(talks), str(talks / "b.mp4"), "-"]) == found
 
 
 def test_a_pattern_that_the_shell_left_is_expanded(talks: Path) -> None:
@@ -89,13 +95,23 @@ def test_recordings_of_one_name_have_a_text_each(tmp_path: Path) -> None:
     assert [Path(name).name for name in planned_files] == ["talk.mp4.txt", "talk.m4a.txt", "x.txt"]
 
 
+def test_recordings_of_one_name_in_several_folders_keep_their_folders(tmp_path: Path) -> None:
+    names = ("in/mon/talk.mp4", "in/tue/talk.mp4", "in/tue/talk.m4a", "in/tue/x.m4a", "in/talk.mp4")
+    targets = [target for _, target in planned(*names, folder=tmp_path / "out", format="srt")]
+    out = (tmp_path / "out").as_posix()
+    assert [target.removeprefix(f"{out}/") for target in targets] == [
+        *("mon/talk.srt", "tue/talk.mp4.srt", "tue/talk.m4a.srt", "x.srt", "talk.srt")
+    ]
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"mon", "tue"}
+
+
 def test_texts_that_would_destroy_something_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="is one file"):
         planned("a.mp4", "b.mp4", output="both.srt")
     with pytest.raises(UsageError, match="one broken file"):
         planned("a.mp4", "b.mp4", format="srt")
     with pytest.raises(UsageError, match="would both be"):
-        planned("1/a.mp4", "2/a.mp4", folder=tmp_path)
+        planned("a.mp4", "a.mp3", "a.mp4.wav", folder=tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot be made"):
         planned("a.mp4", folder=tmp_path / "file")

@@ -1,8 +1,10 @@
 """The bar over files, as a terminal shows it."""
 
 import io
+import logging
 from pathlib import Path
 
+import pytest
 from rich.console import Console
 
 from streamer.audio.constants import SAMPLE_RATE
@@ -20,8 +22,16 @@ def test_several_files_have_one_bar() -> None:
     assert "67%" in screen.getvalue()
 
 
-def test_who_is_no_terminal_sees_no_bar() -> None:
+def test_without_a_terminal_each_of_several_files_is_logged_and_no_bar_is_drawn(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     screen = io.StringIO()
-    with show_files(Console(file=screen), {Path("a.mp4"): 30.0}) as begin:
+    with caplog.at_level(logging.INFO), show_files(Console(file=screen), {Path("a.mp4"): 30.0}) as begin:
         begin(Path("a.mp4"))(1, 2)
+    assert not caplog.messages
+    files = {Path("a.mp4"): 30.0, Path("b\x1b.m4a"): None}
+    with caplog.at_level(logging.INFO), show_files(Console(file=screen), files) as begin:
+        for path in files:
+            begin(path)(1, 2)
+    assert caplog.messages == ["1 of 2 a.mp4", "2 of 2 b .m4a"]
     assert screen.getvalue() == ""

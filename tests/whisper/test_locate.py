@@ -81,6 +81,26 @@ def test_a_slip_in_a_path_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (tmp_path / "models").mkdir()
     with pytest.raises(error, match=r"on the Hub; the folder models has no bse\.en$"):
         find_or_pull("models/bse.en", lambda progress: None)
+    (tmp_path / "models" / "base.en").mkdir()
+    with pytest.raises(error, match=r"has no bse\.en: did you mean models.base\.en\?$"):
+        find_or_pull("models/bse.en", lambda progress: None)
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("bse.en", "base.en"), ("nanoen", "nano.en"), ("my-basse", "my-base"), ("./tinny.pt", "tiny.pt")],
+)
+def test_the_nearest_name_or_path_is_offered_alone(
+    typed: str, meant: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-base").mkdir()
+    for file in ("tiny.pt", "bse.en.txt"):
+        (tmp_path / file).touch()
+    with pytest.raises(ModelError) as caught:
+        find_or_pull(typed, lambda progress: None)
+    assert str(caught.value) == f"there is no model {typed!r}: did you mean {Path(meant)}?"
+    assert asked == []
 
 
 @pytest.mark.parametrize("name", ["huge", "no/such/dir", "x" * 5000, "a\0b", "~nobody-of-that-name/x", "../nano"])

@@ -12,6 +12,7 @@ import openvino as ov
 import pytest
 from safetensors.numpy import load_file, save_file
 
+from streamer.commands import fit
 from streamer.errors import ConfigError, InferenceError, ModelError
 from streamer.whisper import model as model_module
 from streamer.whisper.check import Check
@@ -210,6 +211,37 @@ def test_auto_passes_over_a_device_that_computes_nonsense(
     (warning,) = warnings(caplog)
     assert warning.startswith("the compiled decoder gives nonsense; ")
     assert warning.endswith("; trying CPU for decoder")
+
+
+def test_auto_is_int8_for_the_sizes_that_were_measured(
+    monkeypatch: pytest.MonkeyPatch, cache_dir: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def weights_of(weights: str) -> str:
+        return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), weights=weights).weights
+
+    assert weights_of("auto") == weights_of("") == "as they are"
+    dims = read_model(NANO, "nano.en").graphs.dims
+    sizes = {(dims.n_text_state, dims.n_audio_layer, dims.n_text_layer)}
+    monkeypatch.setattr(model_module, "INT8_SIZES", sizes)
+    with caplog.at_level(logging.INFO):
+        assert weights_of("auto") == "int8 (auto)"
+    assert "weights int8 (auto), windows of 30 s" in caplog.text
+    assert weights_of("") == "as they are"
+    assert weights_of("f16") == "f16 (as asked for)"
+
+
+@pytest.mark.parametrize(("available", "expected"), [(["CPU"], "int8"), (["CPU", "GPU"], "int8"), (["CPU", "NPU"], "")])
+def test_auto_is_int8_where_no_npu_computes(available: list[str], expected: str) -> None:
+    base = dataclasses.replace(fit.SIZES["base.en"], n_vocab=51865)
+    source = read_model(NANO, "nano.en")
+    source = dataclasses.replace(source, graphs=dataclasses.replace(source.graphs, dims=base))
+    plans = plan_stages(DeviceSettings(), available)
+    assert model_module._weighed(source, "auto", plans)[0].weights == expected
+    # Graphs keep their weights, whatever size they are of.
+    graphs = dataclasses.replace(source, checkpoint=None)
+    assert model_module._weighed(graphs, "auto", plans)[0].weights == ""
+    with pytest.raises(ConfigError, match=r"model\.weights is int8, and nano\.en consists of graphs"):
+        model_module._weighed(graphs, "int8", plans)
 
 
 def test_a_model_passes_every_check(cache_dir: Path) -> None:

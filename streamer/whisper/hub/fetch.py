@@ -21,7 +21,6 @@ from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.whisper.hub.cache import COMMIT, DIGEST, Wanted, adopt, downloaded, find, link, parse, write, write_record
 from streamer.whisper.hub.files import choose, some_of
 from streamer.whisper.hub.published import SHORT_NAMES
-from streamer.whisper.shipped import shipped
 
 if TYPE_CHECKING:
     from streamer.whisper.hub.download import RemoteFile
@@ -74,8 +73,8 @@ def _pull(wanted: Wanted, on_progress: OnProgress) -> Path:
         return found
     if constants.HF_HUB_OFFLINE:
         raise PeerError(
-            f"{wanted.name} is not here, and HF_HUB_OFFLINE is set, so that {_endpoint()} was not asked; on this"
-            f" machine: {_what_is_here()}; use one of these, or unset HF_HUB_OFFLINE"
+            f"{wanted.name} is not here, and HF_HUB_OFFLINE is set, so that {_endpoint()} was not asked; unset it, or"
+            f" {_what_is_here()}"
         )
     commit, files = _list_files(wanted)
     try:
@@ -236,8 +235,8 @@ def _refusal(wanted: Wanted, file: str | None, status: int | None, reason: str) 
     part = f"{file} of {wanted.repository}" if file else wanted.name
     kept = "; what has arrived is kept" if file else ""
     return PeerError(
-        f"{part} cannot be fetched from {_endpoint()} ({reason}){kept}; on this machine: {_what_is_here()}; use"
-        " one of these, or see to the network (HF_ENDPOINT names another hub) and try again"
+        f"{part} cannot be fetched from {_endpoint()} ({reason}){kept}; check the network or name another hub with"
+        f" HF_ENDPOINT, and try again, or {_what_is_here()}"
     )
 
 
@@ -248,4 +247,6 @@ def _endpoint() -> str:
 
 
 def _what_is_here() -> str:
-    return ", ".join([*shipped(), *(model.name for model in downloaded())]) or "no models"
+    """Return what helps without the hub: files from elsewhere, and the models that understand people and are here."""
+    here = ", ".join(model.name for model in downloaded())
+    return f"download it elsewhere and pass --model DIR (docs/models.md){f'; on this machine: {here}' if here else ''}"

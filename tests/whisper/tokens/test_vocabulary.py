@@ -150,7 +150,7 @@ def test_a_broken_list(tmp_path: Path) -> None:
     tokens = all_tokens()
     refuse(write_list(tmp_path / "vocabulary.txt", tokens[1:]), "no token for some of the 256 bytes")
     refuse(write_list(tmp_path / "vocabulary.txt", [*tokens, "more"]), "has 2023 tokens, the model 2022")
-    refuse(write_list(tmp_path / "vocabulary.txt", ["x" * 600_000, *tokens]), "524288 bytes")
+    refuse(write_list(tmp_path / "vocabulary.txt", ["x" * 600_000, *tokens]), "524288 characters")
     (tmp_path / "vocabulary.json").write_text("[" * 100_000, encoding="utf-8")
     refuse(tmp_path / "vocabulary.json", "no list of tokens")
 
