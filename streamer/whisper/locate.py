@@ -4,6 +4,7 @@ from pathlib import Path
 
 from streamer.errors import ModelError
 from streamer.whisper.hub import cache, fetch
+from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.shipped import shipped
 
@@ -21,7 +22,7 @@ def find_model(name: str) -> Path | None:
     return found or cache.cached(name)
 
 
-def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
+def find_or_pull(name: str, on_progress: OnProgress) -> Path:
     """Find a model here, else on the Hub. Raises ModelError where there is none, PeerError without a connection."""
     if found := find_model(name):
         return found
