@@ -32,6 +32,9 @@ _MAX_PASS_S = {"small.en": 0.4, "base": 1.0}
 
 _SPEED_FILE = "speed.json"
 
+# A measurement is not kept if other programs took more of the processor meanwhile, in per cent.
+_MAX_OTHERS_PERCENT = 25.0
+
 
 def choose_model(settings: Settings, *, live: bool) -> Settings:
     """Return the settings with the name of a model if they say auto; it is fetched if no fitting one is here.
@@ -80,6 +83,8 @@ def keeping_pace(names: Sequence[str], speed: Speed, free_bytes: int, stream: St
 def known_speed(cache_dir: str) -> Speed:
     """Return what this machine's CPU does in a second, measured once and kept beside the compiled graphs.
 
+    While other programs are at work it comes out too low: then it is measured again at the next start.
+
     Raises ConfigError if the directory cannot be made, InferenceError if OpenVINO fails.
     """
     base = measurements.open_cache(cache_dir)
@@ -91,8 +96,11 @@ def known_speed(cache_dir: str) -> Speed:
             if all(value > 0 for value in kept.values()):
                 measurements.use(entry)
                 return Speed(**kept)
+    me = psutil.Process()
+    psutil.cpu_percent(), me.cpu_percent()
     speed = Speed.measured()
-    if entry is not None:
+    others_percent = psutil.cpu_percent() - me.cpu_percent() / (psutil.cpu_count() or 1)
+    if entry is not None and others_percent <= _MAX_OTHERS_PERCENT:
         measurements.use(entry)
         with contextlib.suppress(OSError):
             (entry / _SPEED_FILE).write_text(json.dumps(dataclasses.asdict(speed)), encoding="utf-8")
