@@ -192,7 +192,7 @@ class ModelSettings:
 
     name: str = setting(
         AUTO,
-        "which Whisper: a name such as base.en, a directory or file; auto: the best that keeps pace here",
+        "a name such as base.en, a directory or a file; auto: the best model that keeps pace here",
         flag="--model",
         metavar="NAME|PATH",
     )
