@@ -73,9 +73,8 @@ def download(wheel: Wheel, folder: Path, on_bytes: Callable[[int], None] = lambd
         if "DO NOT MATCH THE HASHES" in errors:
             reason = f"{wheel.file} is damaged or another file: its digest differs"
         else:
-            reason = next(
-                (line for line in reversed(errors.splitlines()) if line.startswith("ERROR")), "no reason given"
-            )
+            said = [line.removeprefix("ERROR: ") for line in errors.splitlines() if line.startswith("ERROR: ")]
+            reason = said[-1] if said else "it gives no reason"
         raise PeerError(f"pip cannot download {wheel.requirement} ({one_line(reason):.200})")
     return path
 

@@ -120,5 +120,5 @@ def _fetch_first(names: Sequence[str], decoding: DecodingSettings) -> str:
             return name
     if decoding.language not in ("auto", "en") or decoding.task != "transcribe":
         raise refusal
-    logger.warning("%s: using %s instead", refusal, SAMPLE_OF)
+    logger.warning("%s: using %s", str(refusal).partition("; ")[0], SAMPLE_OF)
     return SAMPLE_OF

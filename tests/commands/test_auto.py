@@ -165,7 +165,7 @@ def test_if_nothing_can_be_fetched_it_is_nano_en_and_one_line_says_why(
 ) -> None:
     world.error = error
     assert chosen(tmp_path, live=False) == "nano.en"
-    assert caplog.messages == [f"{error}: using nano.en instead"]
+    assert caplog.messages == [f"{error}: using nano.en"]
 
 
 def test_nano_en_does_not_stand_in_for_another_language(world: World, tmp_path: Path) -> None:

