@@ -25,6 +25,7 @@ from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
 from streamer.bench.compare_served import ServedComparison
+from streamer.commands.auto import choose_model
 from streamer.commands.loading import device_settings, load
 from streamer.errors import AudioDeviceError, ConfigError, StreamerError
 from streamer.events import Error
@@ -181,12 +182,10 @@ class _Daemon:
                 if isinstance(source, Address | Microphone | Mixed) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
-                n_beams, most_beams = settings.decoding.beam_size, beams_beside(settings)
-                model = await unless_stopped(
-                    lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams), self._stop
-                )
-                if model is None:
+                loaded = await unless_stopped(lambda: _choose_and_load(self._settings), self._stop)
+                if loaded is None:
                     return 0
+                settings, model = loaded
                 self._model = model
                 check_options_of_model(settings.decoding, model)
                 engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
@@ -374,6 +373,13 @@ class _Daemon:
         if self._log is None or not self._captions:
             return contextlib.nullcontext()
         return drawn_captions(self._log, TerminalSink(Console()), limit=self._settings.server.queue_events)
+
+
+def _choose_and_load(settings: Settings) -> tuple[Settings, WhisperModel]:
+    """Return the settings with the name of a model in place of auto, and that model."""
+    settings = choose_model(settings, live=True)
+    n_beams, most_beams = settings.decoding.beam_size, beams_beside(settings)
+    return settings, load(settings.model, n_beams=n_beams, most_beams=most_beams)
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:

@@ -426,7 +426,6 @@ def _transcribe(args: argparse.Namespace) -> int:
         output=args.output,
         folder=args.output_dir,
         track=args.track,
-        offer=getattr(args, "model.name") is None,
     )
 
 
@@ -657,7 +656,7 @@ def _models(args: argparse.Namespace) -> int:
     if args.action == "verify":
         from streamer.commands.verify import verify
 
-        return verify(settings.model, make_console())
+        return verify(settings, make_console())
     from streamer.commands import pull
 
     return pull.pull(args.name, make_console()) if args.action == "pull" else pull.list_models(make_console())

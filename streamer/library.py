@@ -13,11 +13,12 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.pcm import PcmDecoder
 from streamer.audio.sources.file import read_audio
+from streamer.commands.auto import choose_model
 from streamer.errors import AudioFileError, ConfigError, TruncatedAudioError
 from streamer.events import Final, Word
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
-from streamer.settings.table import SETTINGS, DecodingSettings, ModelSettings, Settings
+from streamer.settings.table import AUTO, SETTINGS, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
 from streamer.transcribe import transcribe as transcribe_recording
 from streamer.whisper.device.devices import DeviceSettings
@@ -51,11 +52,12 @@ class Transcript:
 
 
 def load_model(
-    name: str = "nano.en", *, lora: str = "", device: str = "AUTO", beam_size: int | None = None, cache_dir: str = ""
+    name: str = AUTO, *, lora: str = "", device: str = "AUTO", beam_size: int | None = None, cache_dir: str = ""
 ) -> WhisperModel:
     """Load a model, to transcribe with it more than once. One thread at a time may use it.
 
-    name : of a model that is here or on the Hugging Face Hub, which is fetched then; or the path of one
+    name : of a model that is here or on the Hugging Face Hub, which is fetched then; the path of one; or auto: the
+        largest that is here, else base
     lora : a LoRA adapter of it, a directory or a name on the Hub; empty: none
     device : AUTO, NPU, GPU, CPU or a device's full name
     beam_size : as many beams as `transcribe` may be asked for; None: five
@@ -68,6 +70,7 @@ def load_model(
         for path in Path("talks").glob("*.flac"):
             print(transcribe(path, model).text)
     """
+    name = choose_model(Settings(model=ModelSettings(name=name, cache_dir=cache_dir)), live=False).model.name
     return load_whisper(
         name, DeviceSettings(device=device), lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False
     )
@@ -75,7 +78,7 @@ def load_model(
 
 def transcribe(
     audio: str | Path | NDArray[Any],
-    model: str | WhisperModel = "nano.en",
+    model: str | WhisperModel = AUTO,
     *,
     sample_rate: int = SAMPLE_RATE,
     **decoding: object,
@@ -99,7 +102,8 @@ def transcribe(
     """
     options = DecodingSettings(**{name: _option(name, value) for name, value in decoding.items()})  # type: ignore[arg-type]
     name = model if isinstance(model, str) else model.name
-    check_options(Settings(decoding=options, model=ModelSettings(name=name)), streaming=False)
+    settings = Settings(decoding=options, model=ModelSettings(name=name))
+    check_options(settings, streaming=False)
     n_samples = 0
 
     def count(position: int) -> None:
@@ -108,7 +112,8 @@ def transcribe(
 
     samples = _samples(audio, sample_rate) if isinstance(audio, np.ndarray) else None
     if isinstance(model, str):
-        model = load_model(model, beam_size=options.beam_size)
+        name = choose_model(settings, live=False).model.name
+        model = load_model(name, beam_size=options.beam_size)
     check_options_of_model(options, model)
     segments = tuple(
         transcribe_recording(

@@ -16,7 +16,7 @@ import hypothesis
 import pytest
 
 from streamer.cli import main
-from tests.daemon import CACHE_VARIABLE, SAMPLE, Outcome, environment
+from tests.daemon import CACHE_VARIABLE, MODEL_VARIABLE, SAMPLE, Outcome, environment
 from tests.virtual_mic import virtual_microphone
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def pytest_configure(config: pytest.Config) -> None:
     missing = [path for path in _SLOW_PATHS if not path.is_file()]
     if missing:
         raise pytest.UsageError(f"{missing[0]} is not there: take it out of SLOW in tests/conftest.py, or rename it")
+    os.environ[MODEL_VARIABLE] = "nano.en"
     if "PYTEST_XDIST_WORKER" not in os.environ:
         config.stash[_compiled] = tempfile.TemporaryDirectory(prefix="streamer-compiled-", ignore_cleanup_errors=True)
         os.environ[CACHE_VARIABLE] = config.stash[_compiled].name

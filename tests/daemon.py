@@ -32,6 +32,9 @@ SAMPLE = REPOSITORY / "models" / "nano.en" / "sample.flac"
 # Where compiled graphs are kept; set for a whole run of the tests.
 CACHE_VARIABLE = "STREAMER_CACHE_DIR"
 
+# The model that commands load which name none: tests fetch nothing.
+MODEL_VARIABLE = "STREAMER_MODEL_NAME"
+
 # Bounds of waits, so that a hang is a failure. Nothing is measured by them.
 START_S = 90.0
 WAIT_S = 90.0
@@ -54,8 +57,8 @@ class Outcome:
 
 
 def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
-    """Return the environment without anybody's settings; only compiled graphs are kept where the tests keep theirs."""
-    ours = (CACHE_VARIABLE,)
+    """Return the environment without anybody's settings; compiled graphs and the model are the tests' own."""
+    ours = (CACHE_VARIABLE, MODEL_VARIABLE)
     kept = {name: value for name, value in os.environ.items() if name in ours or not name.startswith("STREAMER_")}
     return {**kept, "XDG_CONFIG_HOME": os.devnull, "APPDATA": os.devnull, "PYTHONUTF8": "1", **(extra or {})}
 

@@ -20,7 +20,7 @@ from urllib.parse import unquote, urlsplit
 import pytest
 from huggingface_hub import constants
 
-from streamer.whisper.hub import download
+from streamer.whisper.hub import cache, download, fetch
 
 # What the real hub keeps with Git LFS, and so names by SHA-256.
 LFS = (".safetensors", ".bin", ".pt", ".npz")
@@ -231,13 +231,18 @@ def git_digest(content: bytes) -> str:
 
 
 def take_for_the_real_one(hub: Hub, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let this process take a hub for the real one, with the cache in `folder`; the library reads its settings once."""
+    """Let this process take a hub for the real one, with the cache in `folder`, and for the only source.
+
+    `huggingface_hub` reads its settings once.
+    """
+    monkeypatch.setattr(fetch, "PACKAGED", {})
     monkeypatch.setattr(constants, "ENDPOINT", hub.url)
     monkeypatch.setattr(
         constants, "HUGGINGFACE_CO_URL_TEMPLATE", f"{hub.url}/{{repo_id}}/resolve/{{revision}}/{{filename}}"
     )
     monkeypatch.setattr(constants, "HF_HOME", str(folder))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(cache, "models_folder", lambda: folder / "models")
     monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(folder / "token"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_TELEMETRY", False)

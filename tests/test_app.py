@@ -20,11 +20,10 @@ from streamer.app import _signals
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Error, Final, Gap, Partial
-from streamer.whisper.shipped import EMBEDDED_ORIGIN, MODEL_FOR_PEOPLE, limits
+from streamer.whisper.shipped import EMBEDDED_ORIGIN, limits
 from streamer.whisper.source import read_model
 from tests.audio.sources.test_container import write
 from tests.daemon import (
-    REPOSITORY,
     SAMPLE,
     Daemon,
     Outcome,
@@ -383,12 +382,6 @@ def test_a_models_origin_is_what_it_says(model: Path, said: object, origin: str)
 def set_origin(model: Path, origin: object) -> None:
     config = json.loads((model / "config.json").read_text(encoding="utf-8"))
     (model / "config.json").write_text(json.dumps({**config, "_name_or_path": origin}), encoding="utf-8")
-
-
-@pytest.mark.parametrize("document", ["README.md", "docs/models.md"])
-def test_the_documents_name_the_same_model(document: str) -> None:
-    text = (REPOSITORY / document).read_text(encoding="utf-8")
-    assert f"\nstreamer run --model {MODEL_FOR_PEOPLE}\n" in text
 
 
 @pytest.mark.slow

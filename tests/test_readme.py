@@ -32,7 +32,7 @@ SENTENCE = json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))[1
 # Why a snippet is not run here, by how it begins.
 NOT_RUN = {
     "make run": "needs the network for what is installed, and make; CI makes its environment by it",
-    "source .venv/bin/activate\nstreamer run --model base.en": "needs the network for a model; the rest: see below",
+    "source .venv/bin/activate\nstreamer run --model small.en": "needs the network for a model; the rest: see below",
     "py -m venv": "needs Windows, and the network for what is installed",
     "python3 -m venv": "needs the network for what is installed",
     "sudo apt-get": "needs root, and the network",

@@ -24,6 +24,7 @@ from streamer.bench.measure import Reference, measure
 from streamer.bench.recorder import Recorder
 from streamer.bench.report import as_json, print_figures
 from streamer.bench.text import plain
+from streamer.commands.auto import choose_model
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
@@ -61,6 +62,7 @@ def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, 
     check_recordings(paths)
     texts = {path: _text_beside(path) for path in paths}
     check_target(json_path, "--json")
+    settings = choose_model(settings, live=True)
     model = load(settings.model, n_beams=settings.decoding.beam_size)
     check_options_of_model(settings.decoding, model)
     me = psutil.Process()

@@ -36,7 +36,7 @@ from streamer.commands.terminal import make_table
 from streamer.errors import ConfigError, StreamerError
 from streamer.outside import one_line
 from streamer.settings.load import config_path, token_path
-from streamer.settings.table import Settings
+from streamer.settings.table import AUTO, Settings
 
 # What a check may take, such as one of a directory on a server that is away.
 CHECK_TIMEOUT_S = 15.0
@@ -287,6 +287,18 @@ def check_model(machine: Machine) -> Finding:
     from streamer.whisper.shipped import EMBEDDED_ORIGIN, SAMPLE_OF, limits
 
     name = machine.settings.model.name
+    if name == AUTO:
+        if "error" in machine.speed:
+            return warning(
+                f"model.name is auto, and the speed is unknown: {machine.speed['error']}", "see OpenVINO above"
+            )
+        # Late: they need OpenVINO, which may be what is broken.
+        from streamer.commands.auto import candidates, keeping_pace
+        from streamer.commands.fit import Speed
+
+        names = candidates(machine.settings.decoding)
+        names = keeping_pace(names, Speed(**machine.speed), machine.free_bytes, machine.settings.stream)
+        name = next(filter(cache.cached, names), names[0])
     path = locate.find_model(name)
     if path is None:
         if cache.repository(name) is not None:

@@ -14,7 +14,7 @@ from rich.progress import TransferSpeedColumn as SpeedColumn
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.outside import one_line
-from streamer.whisper.hub import fetch
+from streamer.whisper.hub import progress as hub
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +25,7 @@ OnProgress = Callable[[int, int | None], None]
 class Loading:
     """Is told how far a model is, and shows nothing."""
 
-    def fetched(self, progress: fetch.Progress) -> None:
+    def fetched(self, progress: hub.Progress) -> None:
         """Hear how much of a model is here."""
 
     def compiled(self, done: int, total: int) -> None:
@@ -55,7 +55,7 @@ class _Bars(Loading):
         self._bar: Progress | None = None
         self._doing = ""
 
-    def fetched(self, progress: fetch.Progress) -> None:
+    def fetched(self, progress: hub.Progress) -> None:
         if self._bar is None:
             self._bar = self._stack.enter_context(
                 Progress(
@@ -89,20 +89,15 @@ class _Bars(Loading):
 
 
 class _LogLines(Loading):
-    """Logs a line for each file that is fetched."""
+    """Logs what a program waits for; what is fetched from where, and how large it is, the log says anyway."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._last = ""
 
-    def fetched(self, progress: fetch.Progress) -> None:
-        if progress.doing == self._last:
-            return
-        self._last = progress.doing
-        if progress.n_all:
-            shown = f"{format_size(progress.n_here)} of {format_size(progress.n_all)}"
-            logger.info("%s: %s (%s)", self._name, progress.doing, shown)
-        else:
+    def fetched(self, progress: hub.Progress) -> None:
+        if not progress.n_all and progress.doing != self._last:
+            self._last = progress.doing
             logger.info("%s: %s", self._name, progress.doing)
 
 

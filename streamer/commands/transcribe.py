@@ -1,7 +1,6 @@
 """Files to text, without a server: `streamer transcribe`."""
 
 import contextlib
-import dataclasses
 import functools
 import logging
 import queue
@@ -18,10 +17,10 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import AudioFile, read_audio
 from streamer.audio.sources.stdin import standard_input
+from streamer.commands.auto import choose_model
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
-from streamer.commands.pull import offer_model
 from streamer.correct.corrector import RecordingCorrector
 from streamer.correct.figures import Figures
 from streamer.correct.spelling import Spelling
@@ -56,12 +55,10 @@ def transcribe_files(
     output: str | Path | None,
     folder: Path | None = None,
     track: int = 1,
-    offer: bool = False,
 ) -> int:
     """Transcribe files, folders and patterns to text, to standard output, or to where `plan_texts` says.
 
     track : which audio track of each file, from 1 on
-    offer : whether a person at a terminal is asked to fetch a model where the settings name nano.en
 
     With `streaming` they go through the streaming engine as fast as it can. Returns the exit code: that of the worst
     error among the files. Raises StreamerError where nothing can be transcribed at all.
@@ -84,9 +81,8 @@ def transcribe_files(
     lengths, exit_code = check_files(paths, track, console, diarize=settings.decoding.diarize)
     if not lengths:
         return exit_code
-    if offer and STANDARD_INPUT not in paths:
-        settings = dataclasses.replace(settings, model=offer_model(settings.model, settings.decoding.language))
     check_options(settings, streaming=streaming)
+    settings = choose_model(settings, live=False)
     model = load(settings.model, n_beams=settings.decoding.beam_size, live=streaming)
     check_options_of_model(settings.decoding, model)
     with contextlib.ExitStack() as stack:

@@ -3,19 +3,21 @@
 from rich.console import Console
 from rich.text import Text
 
+from streamer.commands.auto import choose_model
 from streamer.commands.loading import device_settings
 from streamer.commands.progress import show_progress
 from streamer.commands.terminal import make_table
-from streamer.settings.table import ModelSettings
+from streamer.settings.table import Settings
 from streamer.whisper.check import Check
 from streamer.whisper.model import verify_model
 
 
-def verify(settings: ModelSettings, console: Console) -> int:
+def verify(all_settings: Settings, console: Console) -> int:
     """Check a model and print one row a check. Returns 1 where one did not pass.
 
     Raises StreamerError where the model cannot be found, read or compiled; what was checked before is printed.
     """
+    settings = choose_model(all_settings, live=True).model
     checks: list[Check] = []
     try:
         with show_progress(settings.name) as progress:

@@ -2,19 +2,20 @@
 
 import asyncio
 import concurrent.futures
+import dataclasses
 import gc
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import psutil
 
 from streamer.errors import BusyError, UnknownModelError
 from streamer.protocols.recordings import ModelInfo
 from streamer.protocols.text import OPENAI_MODELS, note_model
-from streamer.settings.table import ModelSettings
+from streamer.settings.table import AUTO, ModelSettings
 from streamer.whisper.files import size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.locate import find_model
@@ -24,6 +25,8 @@ from streamer.whisper.weights import lora
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 # In `model.also`: every model that is here.
 ALL = "all"
 
@@ -32,7 +35,7 @@ MEMORY_PER_FILE_BYTE = 1.5
 MEMORY_BYTES = 300e6
 
 
-@dataclass(frozen=True, slots=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Known:
     """A model that is here."""
 
@@ -67,6 +70,8 @@ class Models:
 
     def serve_with(self, model: WhisperModel) -> None:
         """Take the daemon's own model."""
+        if self._settings.name == AUTO:
+            self._settings = dataclasses.replace(self._settings, name=model.name)
         path = find_model(self._settings.name)
         self._own, self._own_path = model, path.resolve() if path is not None else Path(self._settings.name)
 
@@ -129,9 +134,9 @@ class Models:
         return list(found.values())
 
 
-async def unless_stopped(load: Callable[[], WhisperModel], stop: asyncio.Event) -> WhisperModel | None:
+async def unless_stopped(load: Callable[[], T], stop: asyncio.Event) -> T | None:
     """Load in a thread that is left behind, for None, when `stop` is set: compiling may take minutes."""
-    loading: concurrent.futures.Future[WhisperModel] = concurrent.futures.Future()
+    loading: concurrent.futures.Future[T] = concurrent.futures.Future()
     loading.set_running_or_notify_cancel()  # the thread cannot be called off
 
     def work() -> None:

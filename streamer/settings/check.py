@@ -10,7 +10,7 @@ from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.correct.glossary import read_terms
 from streamer.errors import ConfigError
 from streamer.settings.apply import clip_seconds, decode_options, initial_prompt, temperatures, text_tokens
-from streamer.settings.table import DecodingSettings, Settings
+from streamer.settings.table import AUTO, DecodingSettings, Settings
 from streamer.speakers.enrolled import enrolled_folder, read_enrolled
 from streamer.speakers.models import find_model
 from streamer.stream.settings import DecodeOptions
@@ -138,7 +138,7 @@ def _check_delay(settings: Settings) -> None:
 def _check_language(settings: Settings) -> None:
     language, task, name = settings.decoding.language, settings.decoding.task, settings.model.name
     # What other models hear, their tokenizers say.
-    if name not in (*shipped(), *SHORT_NAMES) or Path(name).exists():
+    if name != AUTO and (name not in (*shipped(), *SHORT_NAMES) or Path(name).exists()):
         return
     if language not in ("auto", *LANGUAGES):
         raise ConfigError(f"language is {language!r:.60}: expected auto, or one of {', '.join(LANGUAGES)}")

@@ -15,6 +15,9 @@ from typing import Any
 
 ENVIRONMENT_PREFIX = "STREAMER_"
 
+# `model.name` of the model that is chosen for the machine.
+AUTO = "auto"
+
 OPENAI = "openai-whisper"
 WHISPER_CPP = "whisper.cpp"
 FASTER_WHISPER = "faster-whisper"
@@ -188,8 +191,8 @@ class ModelSettings:
     """Which Whisper, on which device; `streamer devices` shows what comes of it."""
 
     name: str = setting(
-        "nano.en",
-        "which Whisper: a model here, a directory or file, or a name on the Hub such as base.en",
+        AUTO,
+        "a name such as base.en, a directory or a file; auto: the best model that keeps pace here",
         flag="--model",
         metavar="NAME|PATH",
     )

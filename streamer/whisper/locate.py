@@ -9,6 +9,7 @@ from pathlib import Path
 from streamer.errors import ModelError, PeerError
 from streamer.outside import one_line
 from streamer.whisper.hub import cache, fetch
+from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.shipped import shipped
 
@@ -29,8 +30,8 @@ def find_model(name: str) -> Path | None:
     return found or cache.cached(name)
 
 
-def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
-    """Find a model here, else on the Hub. Raises ModelError if there is no such model, else as `fetch.pull`."""
+def find_or_pull(name: str, on_progress: OnProgress) -> Path:
+    """Find a model here, else fetch it. Raises ModelError if there is no such model, else as `fetch.pull`."""
     if found := find_model(name):
         return found
     beside = _nearest(name, _beside(name))

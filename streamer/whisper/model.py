@@ -23,7 +23,7 @@ from streamer.whisper.device.runtime import Runtime, at_once
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.graphs.ports import GraphId
-from streamer.whisper.hub.fetch import OnProgress
+from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.source import ModelSource, read_model
 from streamer.whisper.tokens.tokenizer import Tokenizer

@@ -6,9 +6,8 @@ from pathlib import Path
 # The one that has a sample of speech beside it, with its text and its times.
 SAMPLE_OF = "nano.en"
 
-# What that one says it is published as, and a model for people, by the name under which it is fetched.
+# What that one says it is published as.
 EMBEDDED_ORIGIN = "streamer/nano.en"
-MODEL_FOR_PEOPLE = "base.en"
 
 
 def shipped() -> dict[str, Path]:
@@ -25,6 +24,6 @@ def limits(origin: str) -> str:
     if origin != EMBEDDED_ORIGIN:
         return ""
     return (
-        "nano.en is for trying things out: it understands synthetic voices, not people; for people fetch a model with"
-        f" `streamer models pull {MODEL_FOR_PEOPLE}` (290 MB, once) and add --model {MODEL_FOR_PEOPLE}"
+        "nano.en is for trying things out: it understands synthetic voices, not people; `streamer models pull base`"
+        " fetches a model for people, or fetch one elsewhere and name its directory with --model"
     )

@@ -34,7 +34,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str
     (folder / "more").mkdir()
     soundfile.write(folder / "more" / "with.wav", np.zeros(SAMPLE_RATE // 2, dtype=np.float32), SAMPLE_RATE)
     console = Console(file=io.StringIO(), width=200)
-    settings = Settings(model=ModelSettings(device="CPU"))
+    settings = Settings(model=ModelSettings(name="nano.en", device="CPU"))
     files = [folder / "with.wav", folder / "without.wav", folder / "more" / "with.wav"]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command_of_bench, "N_CALLS", 1)
@@ -98,7 +98,8 @@ def test_each_call_is_timed_on_its_device(played: tuple[int, str, dict[str, obje
 
 
 def refused(*files: Path, json_path: Path | None = None) -> None:
-    bench(Settings(), files, json_path=json_path, console=Console(file=io.StringIO()))
+    settings = Settings(model=ModelSettings(name="nano.en"))
+    bench(settings, files, json_path=json_path, console=Console(file=io.StringIO()))
 
 
 def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -63,7 +63,8 @@ def test_models_are_measured_apart_and_one_that_fails_spoils_nothing(run_here: C
 def test_live_captions_have_delays(clip: Path, model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "load", lambda *_, **__: model)
     told: list[Runs] = []
-    measure(Job("nano.en", Settings(model=ModelSettings(device="CPU")), [str(clip)], streaming=True), told.append)
+    settings = Settings(model=ModelSettings(name="nano.en", device="CPU"))
+    measure(Job("nano.en", settings, [str(clip)], streaming=True), told.append)
     (found,) = told
     assert found.runs[0].segments
     assert (found.runs[0].wall_s, found.runs[0].error) == (None, "")
@@ -72,7 +73,8 @@ def test_live_captions_have_delays(clip: Path, model: WhisperModel, monkeypatch:
 
 def test_a_process_that_dies_is_told(clip: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command, "_CHILD", "import os; os._exit(9)")
-    found = measure_apart(Job("m", Settings(), [str(clip), str(clip)], streaming=False))
+    settings = Settings(model=ModelSettings(name="nano.en"))
+    found = measure_apart(Job("m", settings, [str(clip), str(clip)], streaming=False))
     assert [run.error.partition(":")[0] for run in found.runs] == ["its process ended with exit code 9"] * 2
 
 

@@ -46,7 +46,9 @@ from streamer.commands.doctor import (
 from streamer.commands.probes import Audio, Inference, answer_speed
 from streamer.errors import ConfigError
 from streamer.settings.table import Settings
+from streamer.whisper.hub import cache
 from tests.server.support import serving
+from tests.whisper.support import NANO
 
 OK, WARNING, PROBLEM = Verdict.OK, Verdict.WARNING, Verdict.PROBLEM
 
@@ -82,7 +84,7 @@ def machine(tmp_path: Path) -> Machine:
         root=root,
         may_use=lambda path: True,
     )
-    return having(whole, cache_dir=str(tmp_path / "cache"))
+    return having(whole, name="nano.en", cache_dir=str(tmp_path / "cache"))
 
 
 def having(machine: Machine, section: str = "model", **values: object) -> Machine:
@@ -235,9 +237,20 @@ def test_a_portaudio_that_is_missing_or_stuck(machine: Machine) -> None:
     expect(check_portaudio(having(stuck, "input", source="-")), WARNING, "no answer within 15 s")
 
 
+def test_auto_is_the_model_that_a_start_would_use(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    here: dict[str, Path] = {}
+    monkeypatch.setattr(cache, "cached", here.get)
+    automatic = having(machine, name="auto")
+    expect(check_model(automatic), WARNING, "'base' is not here", "streamer models pull base")
+    here["tiny.en"] = NANO
+    expect(check_model(automatic), OK, "`streamer models verify tiny.en`")
+    deaf = dataclasses.replace(automatic, speed={"error": "OpenVINO does not answer"})
+    expect(check_model(deaf), WARNING, "OpenVINO does not answer", "OpenVINO above")
+
+
 def test_a_model_that_is_missing_empty_or_half_fetched(machine: Machine, tmp_path: Path) -> None:
     expect(check_model(machine), WARNING, "nano.en", "synthetic voices, not people")
-    expect(check_model(machine), WARNING, "nano.en", "`streamer models pull base.en`")
+    expect(check_model(machine), WARNING, "nano.en", "`streamer models pull base`")
     expect(check_model(having(machine, name="./no/such/model")), PROBLEM, "there is no model './no/such/model'", "list")
     expect(
         check_model(having(machine, name="nobody/such-a-whisper")), WARNING, "is not here", "pull nobody/such-a-whisper"

@@ -16,7 +16,6 @@ from rich.console import Console
 
 from streamer.commands import pull as commands
 from streamer.errors import ModelError
-from streamer.settings.table import ModelSettings
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from tests.hub_server import Hub, take_for_the_real_one
@@ -79,15 +78,14 @@ def test_a_path_is_printed_on_one_line_in_a_narrow_terminal(server: Hub) -> None
     assert str(cache.cached("base.en")) in printed(console)
 
 
-def test_without_a_terminal_each_file_is_one_line_of_the_log(
+def test_without_a_terminal_one_line_of_the_log_says_what_is_fetched(
     server: Hub, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     caplog.set_level(logging.INFO, "streamer")
     monkeypatch.setattr(sys, "stderr", pipe := io.StringIO())
     commands.fetch("base.en")
     assert [record.getMessage() for record in caplog.records] == [
-        "base.en: config.json (0 MB of 2 MB)",
-        "base.en: model.safetensors (0 MB of 2 MB)",
+        f"fetching openai/whisper-base.en (2 MB) from {server.url}",
     ]
     assert pipe.getvalue() == ""
 
@@ -122,7 +120,7 @@ def test_on_a_terminal_a_bar_is_drawn(
     assert "model.safetensors" in drawn
     assert "2.0/2.0 MB" in drawn
     assert "it/s" not in drawn  # the library's own bar
-    assert not caplog.records
+    assert caplog.messages == [f"fetching openai/whisper-base.en (2 MB) from {server.url}"]
 
 
 def test_an_interrupted_bar_leaves_the_terminal_as_it_was(server: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,21 +164,3 @@ def test_list_fits_a_terminal(server: Hub, width: int) -> None:
     if width >= 80:  # what may be copied is in one piece
         assert "openai/whisper-base.en" in printed(console)
         assert str(cache.cached("base.en")) in printed(console) or width == 80
-
-
-@pytest.mark.parametrize(
-    ("typed", "language", "model"),
-    [("y\n", "auto", "base.en"), ("yes\ny\n", "de", "base"), ("\n", "auto", "nano.en"), ("", "auto", "nano.en")],
-)
-def test_a_model_for_people_is_offered_at_a_terminal(
-    typed: str, language: str, model: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(sys, "stdin", Terminal(typed))
-    nano = ModelSettings(name="nano.en")
-    assert commands.offer_model(nano, language) is nano
-    assert capsys.readouterr().err == ""
-    monkeypatch.setattr(sys, "stderr", screen := Terminal())
-    assert commands.offer_model(nano, language).name == model
-    assert "does not understand people" in screen.getvalue()
-    other = ModelSettings(name="tiny.en")
-    assert commands.offer_model(other, language) is other

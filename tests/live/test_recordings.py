@@ -129,7 +129,7 @@ async def test_the_queue_is_bounded_and_a_closed_recording_gives_its_place_back(
 
 async def test_before_the_model_is_there_nothing_is_taken(sentence: Path) -> None:
     with pytest.raises(BusyError, match="still being loaded"):
-        Recordings(Settings(), Models(ModelSettings(), refuse)).open(sentence, ENGLISH)
+        Recordings(Settings(), Models(ModelSettings(name="nano.en"), refuse)).open(sentence, ENGLISH)
 
 
 async def test_live_sessions_go_first_but_not_for_ever(
@@ -193,6 +193,14 @@ def test_only_models_that_are_here_and_named_can_be_asked_for(tmp_path: Path, mo
     assert loaded == []
     assert [info.name for info in models.all()] == ["nano.en", "a"]
     assert Models(ModelSettings(name="a", also=("all",)), refuse).find("nano.en").shown == "nano.en"
+
+
+def test_the_model_that_auto_became_is_the_daemons_own(model: WhisperModel) -> None:
+    models = Models(ModelSettings(name="auto", also=()), refuse)
+    assert models.all() == []
+    models.serve_with(model)
+    assert models.find("").shown == models.find("whisper-1").shown == "nano.en"
+    assert [(info.name, info.loaded) for info in models.all()] == [("nano.en", True)]
 
 
 def test_a_twin_computes_on_its_own_and_lives_on_when_the_model_is_revived(cache_dir: Path) -> None:

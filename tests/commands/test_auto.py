@@ -1,0 +1,182 @@
+"""Which model `model.name: auto` becomes."""
+
+import logging
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from streamer.commands import auto
+from streamer.commands.fit import Speed
+from streamer.errors import ModelError, PeerError, StreamerError
+from streamer.settings.table import DecodingSettings, ModelSettings, Settings, StreamSettings
+from streamer.whisper.hub import cache
+
+FAST = Speed(short_flops=5e12, whole_flops=5e12, step_bytes=1e11, block_bytes=1e11)
+PLENTY = 64 * 10**9
+
+
+def slower(factor: float) -> Speed:
+    return Speed(**{name: value / factor for name, value in asdict(FAST).items()})
+
+
+class World:
+    """What is on this machine, and what sources have."""
+
+    def __init__(self) -> None:
+        self.here: set[str] = set()
+        self.there: set[str] = set()
+        self.error: StreamerError = PeerError("the Hub cannot be reached")
+        self.fetched: list[str] = []
+        self.n_measured = 0
+        self.speed = FAST
+        self.busy_percent = 0.0
+
+    def fetch(self, name: str) -> Path:
+        self.fetched.append(name)
+        if name not in self.there:
+            raise self.error
+        return Path(name)
+
+    def measured(self) -> Speed:
+        self.n_measured += 1
+        return self.speed
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> World:
+    world = World()
+    monkeypatch.setattr(auto, "fetch", world.fetch)
+    monkeypatch.setattr(cache, "cached", lambda name: Path(name) if name in world.here else None)
+    monkeypatch.setattr(cache, "adopted", lambda name: None)
+    monkeypatch.setattr(Speed, "measured", world.measured)
+    monkeypatch.setattr(auto.psutil, "cpu_percent", lambda: world.busy_percent)
+    return world
+
+
+def chosen(tmp_path: Path, *, live: bool = True, language: str = "auto", task: str = "transcribe") -> str:
+    model = ModelSettings(name="auto", cache_dir=str(tmp_path / "compiled"))
+    settings = Settings(model=model, decoding=DecodingSettings(language=language, task=task))
+    found = auto.choose_model(settings, live=live)
+    assert replace(found, model=model) == settings
+    return found.model.name
+
+
+def test_a_model_that_is_named_is_left_alone(world: World) -> None:
+    settings = Settings(model=ModelSettings(name="nano.en"))
+    assert auto.choose_model(settings, live=True) is settings
+    assert world.n_measured == 0
+
+
+@pytest.mark.parametrize(
+    ("factor", "names"),
+    [
+        (1, ["small.en", "base", "tiny.en"]),
+        (10, ["base", "tiny.en"]),
+        (100, ["tiny.en"]),
+    ],
+)
+def test_models_keep_pace_or_not(factor: float, names: list[str]) -> None:
+    assert auto.keeping_pace(["small.en", "base", "tiny.en"], slower(factor), PLENTY, StreamSettings()) == names
+
+
+def test_a_model_without_room_in_memory_is_not_chosen() -> None:
+    assert auto.keeping_pace(["small.en", "base", "tiny.en"], FAST, 10**9 // 2, StreamSettings()) == ["tiny.en"]
+
+
+def test_the_best_that_keeps_pace_is_fetched(world: World, tmp_path: Path) -> None:
+    world.there = {"small.en", "base", "tiny.en"}
+    assert chosen(tmp_path) == "small.en"
+    world.speed = slower(10)
+    assert chosen(tmp_path / "slower") == "base"
+    world.speed = slower(100)
+    assert chosen(tmp_path / "slow") == "tiny.en"
+    assert world.fetched == ["small.en", "base", "tiny.en"]
+
+
+def test_the_speed_is_measured_once(world: World, tmp_path: Path) -> None:
+    world.there = {"small.en"}
+    for _ in range(3):
+        assert chosen(tmp_path) == "small.en"
+    assert world.n_measured == 1
+    (kept,) = (tmp_path / "compiled").glob("SPEED-*/speed.json")
+    for damaged in ("{", "[]", "{}", '{"short_flops": "x"}', kept.read_text(encoding="utf-8").replace("1", "-1")):
+        kept.write_text(damaged, encoding="utf-8")
+        assert chosen(tmp_path) == "small.en"
+    assert world.n_measured == 6
+
+
+def test_the_speed_of_a_busy_machine_is_measured_again(world: World, tmp_path: Path) -> None:
+    world.there, world.speed, world.busy_percent = {"tiny.en", "base"}, slower(100), 300.0
+    assert chosen(tmp_path) == "tiny.en"
+    world.speed, world.busy_percent = slower(10), 0.0
+    assert chosen(tmp_path) == chosen(tmp_path) == "base"
+    assert world.n_measured == 2
+
+
+def test_what_is_here_and_fits_is_used_rather_than_a_larger_one_fetched(
+    world: World, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "streamer")
+    world.here, world.there = {"tiny.en"}, {"small.en", "base"}
+    assert chosen(tmp_path) == chosen(tmp_path, live=False) == "tiny.en"
+    assert world.fetched == []
+    world.here |= {"base"}
+    assert chosen(tmp_path) == "base"
+    assert "model.name is auto: using base, which is on this machine" in caplog.messages
+
+
+def test_what_is_here_and_too_slow_is_not_used_live(world: World, tmp_path: Path) -> None:
+    world.here, world.there, world.speed = {"small.en"}, {"base"}, slower(10)
+    assert chosen(tmp_path) == "base"
+    assert chosen(tmp_path, live=False) == "small.en"
+
+
+def test_what_another_program_fetched_is_used(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "adopted", lambda name: Path(name) if name == "base" else None)
+    assert chosen(tmp_path) == "base"
+    assert world.fetched == []
+
+
+def test_files_need_no_pace_and_fetch_base(world: World, tmp_path: Path) -> None:
+    world.there, world.speed = {"small.en", "base", "tiny.en"}, slower(1000)
+    assert chosen(tmp_path, live=False) == "base"
+    assert (world.fetched, world.n_measured) == (["base"], 0)
+
+
+@pytest.mark.parametrize(("language", "task"), [("de", "transcribe"), ("auto", "translate"), ("en", "both")])
+def test_other_languages_and_translation_need_base(world: World, tmp_path: Path, language: str, task: str) -> None:
+    world.here, world.there = {"small.en", "tiny.en"}, {"base"}
+    assert chosen(tmp_path, language=language, task=task) == "base"
+    assert world.n_measured == 0
+
+
+def test_small_en_that_cannot_be_had_becomes_base(world: World, tmp_path: Path) -> None:
+    world.there = {"base"}
+    assert chosen(tmp_path) == "base"
+    assert world.fetched == ["small.en", "base"]
+
+
+@pytest.mark.parametrize(
+    "error", [PeerError("no network"), ModelError("another digest"), StreamerError("disk is full")]
+)
+def test_if_nothing_can_be_fetched_it_is_nano_en_and_one_line_says_why(
+    world: World, tmp_path: Path, error: StreamerError, caplog: pytest.LogCaptureFixture
+) -> None:
+    world.error = error
+    assert chosen(tmp_path, live=False) == "nano.en"
+    assert caplog.messages == [f"{error}: using nano.en"]
+
+
+def test_nano_en_does_not_stand_in_for_another_language(world: World, tmp_path: Path) -> None:
+    with pytest.raises(PeerError, match="the Hub cannot be reached"):
+        chosen(tmp_path, language="de")
+
+
+def test_a_cache_that_cannot_be_made_measures_each_time(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto.measurements, "open_cache", lambda setting: None)
+    world.there = {"small.en"}
+    assert chosen(tmp_path) == chosen(tmp_path) == "small.en"
+    assert world.n_measured == 2

@@ -1,0 +1,252 @@
+"""Models out of wheels, when the Hub cannot be reached."""
+
+import errno
+import hashlib
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from huggingface_hub import constants
+
+from streamer import wheels
+from streamer.errors import PeerError, StreamerError
+from streamer.wheels import PackedFile, Wheel
+from streamer.whisper.hub import cache, fetch, packaged
+from streamer.whisper.hub.progress import Progress
+from streamer.whisper.hub.published import PACKAGED, PUBLISHED
+from tests.hub_server import Hub, take_for_the_real_one
+from tests.package_index import Index, let_pip_ask, packed, pip_environment
+
+WEIGHTS = os.urandom(400_000)
+MODEL = {"config.json": b"{}", "model.bin": WEIGHTS, "tokenizer.json": b"[]", "vocabulary.txt": b"a\nb\n"}
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Index]:
+    """An index with a model in two wheels; the Hub does not listen, and nothing is here."""
+    with Index(tmp_path / "index") as index, Hub(tmp_path / "hub") as hub, socket.socket() as listener:
+        take_for_the_real_one(hub, tmp_path, monkeypatch)
+        listener.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{listener.getsockname()[1]}")
+        let_pip_ask(index.url, monkeypatch)
+        monkeypatch.setattr(fetch, "PACKAGED", table := {"base": add_model(index)})
+        monkeypatch.setattr(cache, "PACKAGED", table)
+        monkeypatch.setattr(packaged, "PACKAGED", table)
+        yield index
+
+
+@pytest.fixture
+def without_pip(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take wheels as pip would, which takes seconds to start."""
+
+    def download(wheel: Wheel, folder: Path, on_bytes: object = None) -> Path:
+        path = folder / wheel.file
+        if not path.exists():
+            index.requests.append(wheel.file)
+            content = index.wrong.get(wheel.file) or (index.root / wheel.file).read_bytes()
+            if hashlib.sha256(content).hexdigest() != wheel.sha256:
+                raise PeerError(f"pip cannot download {wheel.requirement}")
+            path.write_bytes(content)
+        return path
+
+    monkeypatch.setattr(wheels, "download", download)
+
+
+def add_model(index: Index) -> Sequence[PackedFile]:
+    half = len(WEIGHTS) // 2
+    first = index.add("a-model", {f"a/{name}": MODEL[name] for name in MODEL} | {"a/model.bin": WEIGHTS[:half]})
+    second = index.add("b-model", {"b/model.bin": WEIGHTS[half:]})
+    small = [packed(name, content, (first, f"a/{name}")) for name, content in MODEL.items() if name != "model.bin"]
+    return [*small, packed("model.bin", WEIGHTS, (first, "a/model.bin"), (second, "b/model.bin"))]
+
+
+def wheel_of(part: int) -> str:
+    return f"{'ab'[part]}_model-1.0-py3-none-any.whl"
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+def left_behind() -> list[str]:
+    """Return what lies beside the models, other than locks."""
+    folder = cache.models_folder()
+    return sorted(path.name for path in folder.rglob("*") if path.suffix != ".lock") if folder.exists() else []
+
+
+def test_the_index_is_the_second_source(index: Index, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "streamer")
+    reached: list[Progress] = []
+    folder = fetch.pull("base", on_progress=reached.append)
+    assert content(folder) == MODEL
+    (line,) = caplog.messages
+    assert line.startswith("fetching base (0 MB) from the Python package index, since openai/whisper-base cannot be")
+    assert "Connection refused" in line
+    assert [progress.n_here for progress in reached] == sorted(progress.n_here for progress in reached)
+    assert left_behind() == sorted(["base", *MODEL])
+
+    n_requests = len(index.requests)
+    assert fetch.pull("base") == cache.cached("base") == folder
+    n_bytes = sum(map(len, MODEL.values()))
+    assert cache.downloaded() == [cache.Downloaded("base", folder, n_bytes, "the Python package index")]
+    assert len(index.requests) == n_requests
+
+
+def test_the_hub_is_the_first_source(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Hub(tmp_path / "hub") as hub:
+        hub.add("openai/whisper-base", {"config.json": b"{}", "model.safetensors": b"x"})
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        assert set(content(fetch.pull("base"))) == {"config.json", "model.safetensors"}
+    assert index.requests == []
+
+
+@pytest.mark.usefixtures("without_pip")
+def test_a_hub_that_never_answers_is_given_up_soon(
+    index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fetch, "HASTY_TIMEOUT_S", 0.1)
+    with Hub(tmp_path / "hub") as hub:
+        hub.hangs.add("api")
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        assert content(fetch.pull("base")) == MODEL
+
+
+def test_a_short_name_without_wheels_names_the_hub_alone(index: Index) -> None:
+    with pytest.raises(PeerError) as caught:
+        fetch.pull("small")
+    assert "package index" not in str(caught.value)
+    assert index.requests == []
+
+
+def test_offline_asks_no_source(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(PeerError, match="HF_HUB_OFFLINE is set"):
+        fetch.pull("base")
+    assert index.requests == []
+
+
+@pytest.mark.usefixtures("without_pip")
+@pytest.mark.parametrize("kind", ["exchanged", "html"])
+@pytest.mark.parametrize("part", [0, 1])
+def test_a_wheel_that_is_not_the_pinned_one_leaves_no_model(index: Index, part: int, kind: str) -> None:
+    right = (index.root / wheel_of(part)).read_bytes()
+    index.wrong[wheel_of(part)] = right[:-1] + b"x" if kind == "exchanged" else b"<html>Please log in</html>"
+    with pytest.raises(PeerError) as caught:
+        fetch.pull("base")
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "openai/whisper-base cannot be fetched from http://127.0.0.1" in message
+    assert "nor from the Python package index (pip cannot download" in message
+    assert cache.cached("base") is None
+    index.wrong.clear()
+    index.requests.clear()
+    assert content(fetch.pull("base")) == MODEL
+    assert sum(path.endswith(".whl") for path in index.requests) == 2 - part  # a whole one was kept
+    assert left_behind() == sorted(["base", *MODEL])
+
+
+def test_a_full_disk_is_told_before_anything_is_fetched(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = shutil.disk_usage(Path.cwd())._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    with pytest.raises(StreamerError, match=r"base needs 1 MB in .*, which has 0 MB free: make room there"):
+        fetch.pull("base")
+    assert index.requests == []
+
+
+@pytest.mark.usefixtures("without_pip")
+def test_a_disk_that_becomes_full(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(StreamerError, match=r"base cannot be kept in .* \(No space left on device\): make room"):
+            fetch.pull("base")
+    assert cache.cached("base") is None
+    assert content(fetch.pull("base")) == MODEL
+    assert left_behind() == sorted(["base", *MODEL])
+
+
+@pytest.mark.usefixtures("without_pip")
+@pytest.mark.parametrize("lacking", MODEL)
+def test_a_model_that_lost_a_file_is_fetched_again(index: Index, lacking: str) -> None:
+    (fetch.pull("base") / lacking).unlink()
+    assert cache.cached("base") is None
+    assert cache.downloaded() == []
+    assert content(fetch.pull("base")) == MODEL
+
+
+@pytest.mark.usefixtures("without_pip")
+def test_two_programs_at_once_fetch_it_once(index: Index) -> None:
+    found: list[Path] = []
+    pulls = [threading.Thread(target=lambda: found.append(fetch.pull("base"))) for _ in range(2)]
+    for thread in pulls:
+        thread.start()
+    for thread in pulls:
+        thread.join()
+    assert len(found) == 2
+    assert content(found[0]) == MODEL
+    assert sum(path.endswith(".whl") for path in index.requests) == 2
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from huggingface_hub import constants
+from streamer import wheels
+from streamer.whisper.hub import cache, packaged
+cache.models_folder = lambda: Path(sys.argv[1])
+wheel = wheels.Wheel("a-model==1.0", "a_model-1.0-py3-none-any.whl", int(sys.argv[2]), sys.argv[3])
+packaged.PACKAGED = cache.PACKAGED = {"base": [wheels.PackedFile("m", 9, "0" * 64, [(wheel, "a/m")])]}
+packaged.fetch("base", lambda progress: print(progress.n_here, flush=True))
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Ctrl-C for one process of many")
+def test_ctrl_c_in_the_middle_ends_pip_as_well_and_leaves_no_model(index: Index, tmp_path: Path) -> None:
+    wheel = index.add("a-model", {"a/m": os.urandom(2_000_000)})
+    index.hangs.set()
+    environ = {**os.environ, **{name: value or "" for name, value in pip_environment(index.url).items()}}
+    arguments = [sys.executable, "-c", CHILD, str(tmp_path / "kept"), str(wheel.n_bytes), wheel.sha256]
+    process = subprocess.Popen(arguments, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8")
+    assert process.stdout is not None
+    while int(process.stdout.readline()) == 0:  # half of it arrives
+        pass
+    process.send_signal(signal.SIGINT)
+    _, error = process.communicate()
+    assert "KeyboardInterrupt" in error
+    assert list((tmp_path / "kept").rglob("*.whl")) == []
+    assert not (tmp_path / "kept" / "base").exists()
+    for _ in range(3000):
+        if not any_pip_for(str(tmp_path)):
+            return
+        time.sleep(0.01)
+    raise AssertionError("pip goes on")
+
+
+def any_pip_for(folder: str) -> bool:
+    import psutil
+
+    return any(folder in " ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"]))
+
+
+def test_what_is_pinned_is_complete() -> None:
+    for name, files in PACKAGED.items():
+        assert name in PUBLISHED
+        assert {file.name for file in files} == set(MODEL)
+        for file in files:
+            assert len(file.sha256) == 64
+            for wheel, member in file.parts:
+                assert len(wheel.sha256) == 64
+                package, _, version = wheel.requirement.partition("==")
+                assert wheel.file == f"{package.replace('-', '_')}-{version}-py3-none-any.whl"
+                assert member.startswith(f"{package.replace('-', '_')}/")
