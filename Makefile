@@ -28,7 +28,7 @@ system_packages = \
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test style types tests bench documents hooks clean
+.PHONY: help run quick test style types tests real bench documents hooks clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -53,6 +53,9 @@ types: $(VENV)/.test ## Static types
 
 tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='tests/audio -k mel'
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
+
+real: $(VENV)/.real ## Hold published weights against other programs; they are fetched once
+	$(BIN)/pytest -m real tests/real $(ARGS)
 
 bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
@@ -105,6 +108,11 @@ $(VENV)/.test: $(VENV)/.created pyproject.toml
 	@# For the axe-core in it; its driver of browsers is not used.
 	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/axe 'axe-playwright-python==0.1.*'
 	@touch $(VENV)/.run $@
+
+# REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base instead.
+$(VENV)/.real: $(VENV)/.test
+	@if [ -z "$$REAL_WEIGHTS" ]; then $(BIN)/streamer models pull tiny.en && $(BIN)/streamer models pull base; fi
+	@touch $@
 
 # Without PortAudio there is no microphone, but everything else: a failure here is told and stops nothing.
 $(VENV)/.portaudio: $(VENV)/.run
