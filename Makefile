@@ -54,7 +54,8 @@ types: $(VENV)/.test ## Static types
 tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='tests/audio -k mel'
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
 
-real: $(VENV)/.real ## Hold published weights against other programs; they are fetched once
+# REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base.
+real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Hold published weights against other programs; they are fetched once
 	$(BIN)/pytest -m real tests/real $(ARGS)
 
 bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
@@ -109,9 +110,9 @@ $(VENV)/.test: $(VENV)/.created pyproject.toml
 	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/axe 'axe-playwright-python==0.1.*'
 	@touch $(VENV)/.run $@
 
-# REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base instead.
 $(VENV)/.real: $(VENV)/.test
-	@if [ -z "$$REAL_WEIGHTS" ]; then $(BIN)/streamer models pull tiny.en && $(BIN)/streamer models pull base; fi
+	$(BIN)/streamer models pull tiny.en
+	$(BIN)/streamer models pull base
 	@touch $@
 
 # Without PortAudio there is no microphone, but everything else: a failure here is told and stops nothing.

@@ -138,7 +138,7 @@ class ModelFiles:
     def _write_huggingface(self, directory: Path) -> None:
         checkpoint = self.checkpoint()
         write_huggingface(directory, checkpoint)
-        _edit(directory / "config.json", lambda config: {**config, **_sizes(checkpoint.dims)})
+        _edit(directory / "config.json", lambda config: {**config, **sizes(checkpoint.dims)})
         if self.name != "nano.en":
             _edit(directory / "generation_config.json", widened_settings)
 
@@ -186,7 +186,7 @@ def random_checkpoint(dims: ModelDimensions) -> Checkpoint:
     return Checkpoint(dims, tensors)
 
 
-def _sizes(dims: ModelDimensions) -> dict[str, int]:
+def sizes(dims: ModelDimensions) -> dict[str, int]:
     """Return the entries of transformers' config.json that are dimensions."""
     return {
         "vocab_size": dims.n_vocab,
