@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN
 from streamer.whisper.result import TimedWord
+from streamer.whisper.tokens.special import N_TIMESTAMPS
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,11 +61,12 @@ def split_segments(
 
     As in openai-whisper, a single segment begins with the window, whatever its first timestamp says.
     """
-    is_time = [token >= timestamp_begin for token in tokens]
+    is_time = [token in _times(timestamp_begin) for token in tokens]
     cuts = [i for i in range(1, len(tokens)) if is_time[i - 1] and is_time[i]]
 
     def position(index: int) -> int:
-        return max(0, tokens[index] - timestamp_begin) * N_SAMPLES_PER_TOKEN
+        # A text without a time before it begins with the window.
+        return (tokens[index] - timestamp_begin) * N_SAMPLES_PER_TOKEN if is_time[index] else 0
 
     if not cuts:
         last = max((i for i in range(len(tokens)) if is_time[i]), default=None)
@@ -86,7 +88,13 @@ def split_segments(
 
 def ends_with_one_time(tokens: Sequence[int], timestamp_begin: int) -> bool:
     """Return whether text is followed by one timestamp at the end: nothing is said after it."""
-    return len(tokens) > 1 and tokens[-2] < timestamp_begin <= tokens[-1]
+    times = _times(timestamp_begin)
+    return len(tokens) > 1 and tokens[-2] not in times and tokens[-1] in times
+
+
+def _times(timestamp_begin: int) -> range:
+    """Return the tokens that are timestamps; text that a fine-tune has added comes behind them."""
+    return range(timestamp_begin, timestamp_begin + N_TIMESTAMPS)
 
 
 def last_end(segments: Sequence[Segment]) -> int | None:

@@ -6,7 +6,7 @@ Source: openai-whisper's `decoding.py` and `tokenizer.py` (the tokens that are s
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 
@@ -91,10 +91,14 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
     Raises ModelError where the file is broken, or of another model than the dimensions or the tokenizer.
     """
     path = directory / "generation_config.json"
-    if not path.exists():
-        logger.warning("%s is missing: going on with the settings of the published models", path)
-        return default_generation(tokenizer, dims, name)
-    data = read_json(path)
+    if path.exists():
+        data = read_json(path)
+    else:
+        missing, path = path, directory / "config.json"
+        data = _of_ctranslate2(path)
+        if not data:
+            logger.warning("%s is missing: going on with the settings of the published models", missing)
+            return default_generation(tokenizer, dims, name)
     found = data.get("no_timestamps_token_id")
     if found is not None and found != tokenizer.special.no_timestamps:
         raise ModelError(
@@ -123,6 +127,19 @@ def read_generation(directory: Path, dims: ModelDimensions, tokenizer: Tokenizer
         windows_s=said.stream_windows_s or (),
         stream_beams=said.stream_beams or 1,
     )
+
+
+def _of_ctranslate2(path: Path) -> dict[str, Any]:
+    """Return the settings in CTranslate2's config.json under the names of generation_config.json, else nothing."""
+    config = read_json(path) if path.is_file() else {}
+    if "suppress_ids" not in config:
+        return {}
+    return {
+        "suppress_tokens": config["suppress_ids"],
+        "begin_suppress_tokens": config.get("suppress_ids_begin"),
+        "alignment_heads": config.get("alignment_heads"),
+        "max_initial_timestamp_index": MAX_INITIAL_TIMESTAMP_INDEX,
+    }
 
 
 def default_generation(tokenizer: Tokenizer, dims: ModelDimensions, name: str = "") -> GenerationConfig:

@@ -121,11 +121,13 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
     origin = checkpoint.config.get("_name_or_path")
     # Some models differ in nothing that could be seen but their names.
     told = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
+    folder = path if path.is_dir() else path.parent
     if tokenizer_path is None and checkpoint.vocabulary:
         tokenizer = Tokenizer(vocabulary.from_table(checkpoint.vocabulary, dims.n_vocab, str(path)), where=str(path))
     else:
-        tokenizer = _load_tokenizer(tokenizer_path, path if path.is_dir() else path.parent, dims)
-    tokenizer, generation = _with_generation(path, dims, tokenizer, told, expected=bool(checkpoint.config))
+        tokenizer = _load_tokenizer(tokenizer_path, folder, dims)
+    settings = folder if checkpoint.config else path
+    tokenizer, generation = _with_generation(settings, dims, tokenizer, told, expected=bool(checkpoint.config))
     return ModelSource(
         path,
         format_ if lora_path is None else f"{format_}, with the adapter {lora_path.name}",
@@ -134,7 +136,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
         ModelGraphs.of(checkpoint, generation.alignment_heads),
         tokenizer,
         generation,
-        checks=tuple(_config_checks(path / "config.json", checkpoint.config, tokenizer)) if checkpoint.config else (),
+        checks=tuple(_config_checks(folder / "config.json", checkpoint.config, tokenizer)) if checkpoint.config else (),
         checkpoint=checkpoint,
         lora=lora_path,
     )
@@ -197,13 +199,13 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
     try:
         found = vocabulary.find(directory)
     except ModelError as error:
-        published = PUBLISHED.get(dims.n_vocab)
-        if published is None or any(directory.glob("*.tiktoken")):
+        if dims.n_vocab not in PUBLISHED or any(directory.glob("*.tiktoken")):
             raise  # it is not that there is none
+        _, repository = PUBLISHED[dims.n_vocab]
         try:
-            found = fetch_tokenizer(published.repository)
+            found = fetch_tokenizer(repository)
         except PeerError as unreached:
-            raise ModelError(f"{error}; that of {published.repository} was tried: {unreached}") from None
+            raise ModelError(f"{error}; that of {repository} was tried: {unreached}") from None
     return Tokenizer.load(found, n_vocab=dims.n_vocab)
 
 

@@ -353,6 +353,15 @@ def test_tokens_are_split_at_their_times(
     assert frames == advance
 
 
+def test_text_that_a_fine_tune_has_added_behind_the_times_is_no_time() -> None:
+    added = BEGIN + 1501
+    found, frames = split_segments([at(0), 1, added, at(500), at(500), added, added, at(600)], BEGIN, 3000)
+    assert [(s.start_samples, s.end_samples) for s in found] == [(0, 500 * STEP), (500 * STEP, 600 * STEP)]
+    assert frames == 3000
+    ((only, *_), _) = split_segments([added, 1, added, added], BEGIN, 3000)
+    assert (only.start_samples, only.end_samples) == (0, 3000 * 160)
+
+
 def test_a_short_last_window_ends_with_the_recording() -> None:
     (segment,), advance = split_segments([at(0), 1], BEGIN, 700)
     assert (segment.start_samples, segment.end_samples, advance) == (0, 700 * 160, 700)

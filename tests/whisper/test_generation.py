@@ -213,7 +213,25 @@ def test_a_small_vocabulary_keeps_what_it_spells_other_text_with(dims: ModelDime
     assert {*TOKENIZER.encode("#*+"), TOKENIZER.special.start_of_transcript} <= {*suppressed}
 
 
-def test_a_token_that_the_vocabulary_lacks_is_not_suppressed(dims: ModelDimensions) -> None:
-    tokenizer = Tokenizer.load(NANO, n_vocab=2022)
-    tokenizer.special = dataclasses.replace(tokenizer.special, start_of_language_model=None)
-    assert None not in default_generation(tokenizer, dims).suppress_tokens
+def test_the_settings_that_ctranslate2_puts_into_config_json(tmp_path: Path, dims: ModelDimensions) -> None:
+    said = {"suppress_ids": [1, 2], "suppress_ids_begin": [220, 5], "lang_ids": [514], "alignment_heads": [[2, 1]]}
+    (tmp_path / "config.json").write_text(json.dumps(said), encoding="utf-8")
+    assert read_generation(tmp_path, dims, TOKENIZER) == GenerationConfig(
+        suppress_tokens=(1, 2),
+        begin_suppress_tokens=(220, 5),
+        max_initial_timestamp_index=50,  # which its decoder has unless it is told another
+        alignment_heads=((2, 1),),
+        multilingual=True,
+    )
+    # Of 2022 or more no token is.
+    edit(tmp_path / "config.json", suppress_ids=[2022])
+    with pytest.raises(ModelError, match=r"config\.json has suppress_tokens \[2022\]"):
+        read_generation(tmp_path, dims, TOKENIZER)
+    # The first conversions knew no heads.
+    (tmp_path / "config.json").write_text('{"suppress_ids": null, "suppress_ids_begin": null}', encoding="utf-8")
+    generation = read_generation(tmp_path, dims, TOKENIZER)
+    assert generation.suppress_tokens == generation.begin_suppress_tokens == ()
+    assert len(generation.alignment_heads) == 6
+    # A file of its own comes first.
+    shutil.copy(NANO / NAME, tmp_path)
+    assert read_generation(tmp_path, dims, TOKENIZER) == read_generation(NANO, dims, TOKENIZER)

@@ -28,6 +28,7 @@ from tests.whisper.support import NANO, random_checkpoint, write_openai
 from tests.whisper.test_source import vocabulary
 from tests.whisper.triple import write_triple
 from tests.whisper.weights.checks import at_most
+from tests.whisper.weights.ctranslate2_writer import write_ctranslate2
 from tests.whisper.weights.ggml_writer import write_ggml
 from tests.whisper.weights.mlx_writer import write_mlx
 from tests.whisper.weights.optimum_writer import write_optimum
@@ -96,6 +97,7 @@ FORMATS: dict[str, Callable[[Path, Checkpoint], object]] = {
     "ggml": lambda directory, checkpoint: write_ggml(
         directory / "ggml-tiny.bin", checkpoint, vocabulary(), np.zeros((4, 201), np.float32), "q5_0"
     ),
+    "CTranslate2": lambda directory, checkpoint: write_ctranslate2(directory, checkpoint, int8=True),
     "MLX": lambda directory, checkpoint: write_mlx(directory, checkpoint),
     "MLX, deflated": lambda directory, checkpoint: write_mlx(directory, checkpoint, save=np.savez_compressed),
     "saved graphs": write_saved,

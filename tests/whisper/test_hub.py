@@ -25,6 +25,7 @@ from tests.hub_server import COMMIT, Hub, take_for_the_real_one
 from tests.whisper.support import NANO
 
 REPOSITORY = "openai/whisper-tiny"
+FASTER = "Systran/faster-whisper-large-v3"
 WEIGHTS = os.urandom(300_000)
 SMALL = {
     "config.json": b'{"model_type": "whisper"}',
@@ -118,7 +119,10 @@ BIN_SHARDS = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
 @pytest.mark.parametrize(
     ("weights", "others"),
     [
-        (["model.safetensors"], [*SHARDS, INDEX, "pytorch_model.bin", "model.fp32-00001-of-00002.safetensors"]),
+        (
+            ["model.safetensors"],
+            ["model.bin", *SHARDS, INDEX, "pytorch_model.bin", "model.fp32-00001-of-00002.safetensors"],
+        ),
         (["model.safetensors"], ["model.safetensors.index.fp32.json", "flax_model.msgpack", "tf_model.h5", "a.pt"]),
         ([INDEX, *SHARDS], ["pytorch_model.bin", "weights.npz"]),
         (["weights.safetensors"], ["weights.npz", "pytorch_model.bin"]),
@@ -126,7 +130,9 @@ BIN_SHARDS = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
         (["pytorch_model.bin"], ["a.pt", *BIN_SHARDS, *SHARDS[:2], INDEX, "training_args.bin"]),
         ([BIN_INDEX, *BIN_SHARDS], ["ggml-model.bin", "optimizer.pt"]),
         (["fine-tuned.pt"], ["model.gguf", "onnx/model.onnx", "old/other.pt"]),
-        (["ggml-base.bin"], ["model.bin", "ggml-base-encoder.mlmodelc.zip"]),
+        (["model.bin", "vocabulary.txt"], ["ggml-model.bin", "model.onnx"]),
+        (["model.bin", "vocabulary.json"], ["shared_vocabulary.json", "training_args.bin"]),
+        (["ggml-base.bin"], ["model.bin", "shared_vocabulary.json", "ggml-base-encoder.mlmodelc.zip"]),
         (["streamer.json", "decoder.bin", "decoder.xml", "encoder.bin", "encoder.xml"], ["model.safetensors", "a.txt"]),
         (
             [
@@ -272,8 +278,33 @@ def test_what_another_program_fetched_is_checked(server: Hub, monkeypatch: pytes
     assert sum(bool(server.fetched(name)) for name in MODEL) == 1
 
 
-def fetch_as_another_program(server: Hub, name: str) -> None:
-    huggingface_hub.hf_hub_download(REPOSITORY, name, cache_dir=constants.HF_HUB_CACHE, endpoint=server.url)
+@pytest.mark.parametrize("lacking", ["", "preprocessor_config.json", "tokenizer.json", "model.bin"])
+def test_what_faster_whisper_fetched_is_used_without_network(
+    server: Hub, lacking: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its repositories have no generation_config.json, and only those of large-v3 a preprocessor_config.json."""
+    model = {name: SMALL[name] for name in ("config.json", "preprocessor_config.json", "tokenizer.json")}
+    model |= {"model.bin": WEIGHTS, "vocabulary.json": b"[]"}
+    server.add(FASTER, {**model, "README.md": b"not needed"})
+    for name in model:
+        if name != lacking:
+            fetch_as_another_program(server, name, FASTER)
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    server.requests.clear()
+    if lacking in ("tokenizer.json", "model.bin"):
+        refuse(PeerError, "HF_HUB_OFFLINE is set", name=FASTER)
+    else:
+        directory = fetch.pull(FASTER)
+        assert content(directory) == {name: data for name, data in model.items() if name != lacking}
+        assert cache.cached(FASTER) == directory
+    assert server.requests == []
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    if lacking != "preprocessor_config.json":
+        assert content(fetch.pull(FASTER)) == model
+
+
+def fetch_as_another_program(server: Hub, name: str, repository: str = REPOSITORY) -> None:
+    huggingface_hub.hf_hub_download(repository, name, cache_dir=constants.HF_HUB_CACHE, endpoint=server.url)
 
 
 def damage(path: Path) -> None:

@@ -26,6 +26,7 @@ from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO, SAMPLE, SPEECH, Untyped, read, write_openai
 from tests.whisper.triple import BROKEN, write_triple
+from tests.whisper.weights.ctranslate2_writer import write_ctranslate2
 from tests.whisper.weights.ggml_writer import write_ggml
 from tests.whisper.weights.mlx_writer import write_mlx
 from tests.whisper.weights.optimum_writer import write_optimum
@@ -88,6 +89,7 @@ FORMATS: dict[str, Write] = {
     "ggml, f16": lambda directory, checkpoint: write_ggml_file(directory, checkpoint, "f16"),
     "ggml, f32": lambda directory, checkpoint: write_ggml_file(directory, checkpoint, "f32"),
     "optimum-intel": lambda directory, checkpoint: write_optimum(directory, checkpoint),
+    "CTranslate2": lambda directory, checkpoint: write_ctranslate2(directory, checkpoint),
     "MLX, npz": lambda directory, checkpoint: write_mlx(directory, checkpoint),
     "MLX, safetensors": lambda directory, checkpoint: write_mlx(directory, checkpoint, file="weights.safetensors"),
 }

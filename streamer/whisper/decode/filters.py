@@ -8,8 +8,7 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.whisper.decode.probabilities import log_sum_exp
-
-N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|>; what a fine-tune has added behind them is no time
+from streamer.whisper.tokens.special import SpecialTokens
 
 
 class LogitFilter(Protocol):
@@ -46,29 +45,30 @@ class SuppressAtBegin:
 class TimestampRules:
     """Timestamps come in pairs, never decrease, begin the text, and come where they are likelier than any text."""
 
-    end_of_text: int
-    no_timestamps: int
-    timestamp_begin: int
+    special: SpecialTokens
     max_initial: int | None  # latest time at which the text may begin, in steps of 20 ms
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
-        begin = self.timestamp_begin
-        logits[self.no_timestamps] = -np.inf
-        last_is_time = len(tokens) >= 1 and tokens[-1] >= begin
-        second_last_is_time = len(tokens) < 2 or tokens[-2] >= begin
+        special = self.special
+        # Text comes before the times, and what a fine-tune has added to it, behind them.
+        before, times, behind = np.split(logits, (special.timestamp_begin, special.timestamp_end))
+        before[special.no_timestamps] = -np.inf
+        last_is_time = len(tokens) >= 1 and special.is_time(tokens[-1])
+        second_last_is_time = len(tokens) < 2 or special.is_time(tokens[-2])
         if last_is_time:
             if second_last_is_time:
-                logits[begin:] = -np.inf
+                times[:] = -np.inf
             else:
-                logits[: self.end_of_text] = -np.inf
-        last_time = next((token for token in reversed(tokens) if token >= begin), None)
+                before[: special.end_of_text] = behind[:] = -np.inf
+        last_time = next((token for token in reversed(tokens) if special.is_time(token)), None)
         if last_time is not None:
             # A segment has a length: its end may not be its beginning, the next beginning may be this end.
-            logits[begin : last_time + (0 if last_is_time and not second_last_is_time else 1)] = -np.inf
+            n_past = last_time - special.timestamp_begin + (0 if last_is_time and not second_last_is_time else 1)
+            times[:n_past] = -np.inf
         if not tokens:
-            logits[:begin] = -np.inf
+            before[:] = behind[:] = -np.inf
             if self.max_initial is not None:
-                logits[begin + self.max_initial + 1 :] = -np.inf
+                times[self.max_initial + 1 :] = -np.inf
         # Timestamps as a whole against the likeliest text; what both would be divided by makes no difference.
-        if log_sum_exp(logits[begin:]) > logits[:begin].max():
-            logits[:begin] = -np.inf
+        if log_sum_exp(times) > max(before.max(), behind.max(initial=-np.inf)):
+            before[:] = behind[:] = -np.inf

@@ -10,7 +10,6 @@ import numpy as np
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
 from streamer.whisper.decode.gbnf import no_end, to_lark
-from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 # What whisper.cpp takes off the logits of text that does not fit: as good as never, where anything else is possible.
@@ -75,6 +74,7 @@ class GrammarFilter:
 
     A penalty, as in whisper.cpp, and no ban: where other rules forbid all that would fit, there is still a way on.
     Other than there, the end of the text is penalised too while the grammar is not complete. Timestamps are free.
+    Tokens that a fine-tune has added to the vocabulary never fit.
 
     One thread at a time; it may be used for any number of windows.
     """
@@ -83,7 +83,7 @@ class GrammarFilter:
         self._grammar = grammar
         self._tokenizer = _ll_tokenizer(tokenizer)
         self._penalty = penalty
-        self._end_of_text = tokenizer.special.end_of_text
+        self._special = tokenizer.special
         self._matcher = grammar.matcher(self._tokenizer)
 
         # Tokens that the matcher has taken.
@@ -91,7 +91,8 @@ class GrammarFilter:
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
         """See LogitFilter. Raises ConfigError where the grammar leaves too much open to be followed."""
-        text = [token for token in tokens if token < self._end_of_text]
+        text = [token for token in tokens if token < self._special.end_of_text]
+        logits[self._special.timestamp_end :] -= self._penalty
         for _ in range(2):
             # A byte for each token, 0 where it does not fit.
             fits = np.frombuffer(self._matcher.compute_logit_bias() if self._follow(text) else b"", dtype=np.uint8)
@@ -129,7 +130,7 @@ class _Vocabulary:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.eos_token_id = tokenizer.special.end_of_text
-        self.tokens = [*token_bytes(tokenizer), b"<|endoftext|>"]
+        self.tokens = [*tokenizer.spelled[: self.eos_token_id], b"<|endoftext|>"]
         self.special_token_ids = [self.eos_token_id]
 
     def __call__(self, text: str) -> list[int]:

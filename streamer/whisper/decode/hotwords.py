@@ -15,7 +15,6 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
-from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER, Tokenizer
 
 # Logits for a whole phrase. With nano.en and a hundred rare words, two in five of the errors on these are gone, for
@@ -80,7 +79,7 @@ class HotWordsFilter:
         boost : logits that a whole phrase gets
         """
         self._tree = _Tree(_spellings(tokenizer, phrases, spaced), boost)
-        within = [spaced and _within_word(spelled) for spelled in token_bytes(tokenizer)]
+        within = [spaced and _within_word(spelled) for spelled in tokenizer.spelled]
 
         # 1 for text that goes on with a word: the phrase before it was but the beginning of that word.
         self._within_word = np.array(within, dtype=np.float32)

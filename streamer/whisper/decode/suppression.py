@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Sequence
 
 from streamer.errors import ConfigError
-from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 MODEL_TOKENS = -1  # in a list: what the model's settings suppress
@@ -84,7 +83,7 @@ def matching_tokens(pattern: str, tokenizer: Tokenizer) -> tuple[int, ...]:
     Python's matcher cannot be stopped.
     """
     check_suppress_regex(pattern)
-    texts = [spelled.decode("utf-8", errors="replace") for spelled in token_bytes(tokenizer)]
+    texts = [spelled.decode("utf-8", errors="replace") for spelled in tokenizer.spelled]
     try:
         done = subprocess.run(  # noqa: S603
             [sys.executable, "-I", "-c", _MATCHER],

@@ -8,7 +8,7 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
-from streamer.whisper.decode.filters import N_TIMESTAMPS, LogitFilter, SuppressAtBegin, SuppressTokens, TimestampRules
+from streamer.whisper.decode.filters import LogitFilter, SuppressAtBegin, SuppressTokens, TimestampRules
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.probabilities import log_prob, log_softmax
 from streamer.whisper.decode.search import (
@@ -228,13 +228,13 @@ def max_tokens_for(n_samples: int) -> int:
 
 def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions, n_vocab: int) -> list[LogitFilter]:
     special = tokenizer.special
-    # Padding of the vocabulary, and what a fine-tune has added behind the times, is no text.
-    suppressed = {*config.suppress_tokens, *range(special.timestamp_begin + N_TIMESTAMPS, n_vocab)}
+    # Behind the times is padding of the vocabulary, or what a fine-tune has added, of which some is text.
+    suppressed = {*config.suppress_tokens, *range(special.timestamp_end, n_vocab)} - tokenizer.added_text
     if options.text_only:
         # No special token belongs into a text.
         suppressed.update(range(special.end_of_text + 1, special.timestamp_begin))
         if not options.timestamps:
-            suppressed.update(range(special.timestamp_begin, n_vocab))
+            suppressed.update(range(special.timestamp_begin, special.timestamp_end))
     written_in = "en" if options.task == "translate" else options.language
     filters: list[LogitFilter] = [
         SuppressTokens(sorted(suppressed), n_vocab),
@@ -242,9 +242,5 @@ def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOpti
         *(rule.in_language(written_in) if isinstance(rule, HotWords) else rule for rule in options.filters),
     ]
     if options.timestamps:
-        filters.append(
-            TimestampRules(
-                special.end_of_text, special.no_timestamps, special.timestamp_begin, config.max_initial_timestamp_index
-            )
-        )
+        filters.append(TimestampRules(special, config.max_initial_timestamp_index))
     return filters

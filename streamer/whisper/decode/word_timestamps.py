@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.whisper.decode.probabilities import log_softmax
+from streamer.whisper.decode.probabilities import log_prob
 from streamer.whisper.decode.search import TokenDecoder
 from streamer.whisper.decode.timing import Spelling, join_times, word_spans
 from streamer.whisper.result import TimedWord
@@ -71,9 +71,8 @@ def add_word_timestamps(
     last_speech_samples : where the last word before the window ended in the recording
     prepend_punctuations, append_punctuations : marks that belong to the word behind them, and to that before them
     """
-    end_of_text = tokenizer.special.end_of_text
-    lengths = [sum(token < end_of_text for token in segment.tokens) for segment in segments]
-    text = [token for segment in segments for token in segment.tokens if token < end_of_text]
+    lengths = [sum(map(tokenizer.is_text, segment.tokens)) for segment in segments]
+    text = [token for segment in segments for token in segment.tokens if tokenizer.is_text(token)]
     words = find_alignment(decoder, tokenizer, text, language=language, task=task, n_samples=n_samples)
     median = median_duration(words)
     words = shorten_at_sentence_ends(words, 2 * median)
@@ -96,17 +95,16 @@ def find_alignment(
 
     A word's probability is the arithmetic mean of its tokens', each among text tokens alone.
     """
-    end_of_text = tokenizer.special.end_of_text
+    special = tokenizer.special
     words = split_to_words(tokenizer, text, language)
     if not words:
         return []
-    start = [*tokenizer.start_sequence(language, task), tokenizer.special.no_timestamps]
+    start = [*tokenizer.start_sequence(language, task), special.no_timestamps]
     fed = list(text[: decoder.capacity - len(start) - 1])
     decoder.begin()
-    logits, attention = decoder.feed([*start, *fed, end_of_text])
-    log_probs = [
-        float(log_softmax(row[:end_of_text])[token]) for row, token in zip(logits[len(start) - 1 :], fed, strict=False)
-    ]
+    logits, attention = decoder.feed([*start, *fed, special.end_of_text])
+    logits[:, special.end_of_text : special.timestamp_end] = -np.inf
+    log_probs = [log_prob(row, token) for row, token in zip(logits[len(start) - 1 :], fed, strict=False)]
     log_probs += [-math.inf] * (len(text) - len(fed))
     spans = word_spans(attention, len(start), [len(tokens) for _, tokens in words], n_samples)
     return join_times(words, spans, [end for _, end in spans], log_probs)

@@ -19,8 +19,11 @@ from streamer.errors import ModelError
 from streamer.whisper.hub.files import choose
 from streamer.whisper.hub.published import ALIASES, PUBLISHED
 
-# Without these a snapshot that another program left may be half of one.
-_SURE_SIGNS = {"config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json"}
+# Without one of these sets a snapshot that another program left may be half of one; the second is faster-whisper's.
+_SURE_SIGNS = (
+    {"config.json", "generation_config.json", "preprocessor_config.json", "tokenizer.json"},
+    {"config.json", "model.bin", "tokenizer.json"},
+)
 
 _WORD = r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,94}[A-Za-z0-9_])?"
 _NAME = re.compile(rf"(?P<repository>{_WORD}/{_WORD})(?:/(?P<file>(?:{_WORD}/){{0,8}}{_WORD}\.(?:bin|pt)))?")
@@ -143,7 +146,7 @@ def adopt(wanted: Wanted) -> Path | None:
             return None
         snapshot = wanted.folder / "snapshots" / commit
         names = choose([path.name for path in snapshot.iterdir()], wanted.repository)
-        if not _SURE_SIGNS.issubset(names):
+        if not any(signs.issubset(names) for signs in _SURE_SIGNS):
             return None
         for name in names:
             digest = (snapshot / name).readlink().name

@@ -5,6 +5,9 @@ from collections.abc import Iterable, Sequence
 
 from streamer.errors import ModelError
 
+# Beside CTranslate2's model.bin of a Whisper; its translation models have two, or a shared one.
+_VOCABULARIES = ("vocabulary.json", "vocabulary.txt")
+
 # What lies beside the weights; of these, what there is.
 _COMPANIONS = (
     "config.json",
@@ -14,6 +17,7 @@ _COMPANIONS = (
     "vocab.json",
     "merges.txt",
     "added_tokens.json",
+    *_VOCABULARIES,
 )
 
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
@@ -33,6 +37,7 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
         ["weights.safetensors"],
         ["weights.npz"],
         _set_of(there, "pytorch_model", "bin"),
+        ["model.bin"] if set(_VOCABULARIES) & set(there) else [],
     ):
         if weights and set(weights) <= set(there):
             return [*companions, *weights]
@@ -51,8 +56,8 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
         )
     raise ModelError(
         f"{repository} has no weights that are read here: expected model.safetensors, weights.safetensors, weights.npz,"
-        f" pytorch_model.bin, openvino_encoder_model.xml, one .pt or one ggml-*.bin, it has {some_of(there)}; choose"
-        " another repository"
+        " pytorch_model.bin, faster-whisper's model.bin, openvino_encoder_model.xml, one .pt or one ggml-*.bin, it has"
+        f" {some_of(there)}; choose another repository"
     )
 
 

@@ -1,89 +1,161 @@
-"""Whisper's special tokens, in the order in which the published models number them.
+"""Numbers of Whisper's special tokens. All models number them in one order, so that their position decides.
 
-Source: openai-whisper's `tokenizer.py`. The order serves only where a file says nothing of them: what a file names is
-taken by its name.
+Names that a file gives them are only checked: they have changed over the years, and early files name few.
+Source: openai-whisper's `tokenizer.py`.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from streamer.errors import ModelError
 from streamer.languages import LANGUAGE_NAMES
 
-# Large-v3 added the last.
+# In the order of their tokens. Large-v3 added the last.
 LANGUAGES = tuple(LANGUAGE_NAMES)
 
-_BEFORE_LANGUAGES = ("<|endoftext|>", "<|startoftranscript|>")
-_AFTER_LANGUAGES = (
-    "<|translate|>",
+N_TIMESTAMPS = 1501  # <|0.00|> to <|30.00|> in steps of 20 ms
+
+LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
+
+# Other names that files have for some tokens, and openai-whisper's.
+RENAMED = {"<|iw|>": "<|he|>", "<|jv|>": "<|jw|>", "<|nocaptions|>": "<|nospeech|>"}
+
+_END, _TRANSLATE = "<|endoftext|>", "<|translate|>"
+_BEFORE_LANGUAGES = (_END, "<|startoftranscript|>")
+_BEHIND_LANGUAGES = (
+    _TRANSLATE,
     "<|transcribe|>",
     "<|startoflm|>",
     "<|startofprev|>",
     "<|nospeech|>",
     "<|notimestamps|>",
-    *(f"<|{i // 50}.{i % 50 * 2:02}|>" for i in range(1501)),  # 0 to 30 s in steps of 20 ms
+    *(f"<|{i // 50}.{i % 50 * 2:02}|>" for i in range(N_TIMESTAMPS)),
 )
-
-# Every model has these.
-_COMMON = frozenset({*_BEFORE_LANGUAGES, *_AFTER_LANGUAGES})
-
-_NO_SPEECH = "<|nospeech|>"
-_NO_SPEECH_OF_OLD = "<|nocaptions|>"
 
 
 @dataclass(frozen=True, slots=True)
-class Published:
-    """What the models of one vocabulary size have in common."""
+class SpecialTokens:
+    """Numbers of Whisper's special tokens in one vocabulary; tokens of text come before them."""
 
-    repository: str  # where Hugging Face has their tokenizer
-    n_text: int  # tokens that spell text: all that come before the special ones
+    end_of_text: int
+    n_languages: int
+
+    @property
+    def start_of_transcript(self) -> int:
+        return self.end_of_text + 1
+
+    @property
+    def languages(self) -> range:
+        return range(self.end_of_text + 2, self.translate)
+
+    @property
+    def translate(self) -> int:
+        return self.end_of_text + 2 + self.n_languages
+
+    @property
+    def transcribe(self) -> int:
+        return self.translate + 1
+
+    @property
+    def start_of_language_model(self) -> int:
+        """Begins text without audio, and has no other use."""
+        return self.translate + 2
+
+    @property
+    def start_of_previous(self) -> int:
+        return self.translate + 3
+
+    @property
+    def no_speech(self) -> int:
+        return self.translate + 4
+
+    @property
+    def no_timestamps(self) -> int:
+        return self.translate + 5
+
+    @property
+    def timestamp_begin(self) -> int:
+        """`<|0.00|>`; the other timestamps follow, 20 ms apart."""
+        return self.translate + 6
+
+    @property
+    def timestamp_end(self) -> int:
+        """The number behind `<|30.00|>`: what a fine-tune has added to the vocabulary begins here."""
+        return self.timestamp_begin + N_TIMESTAMPS
+
+    def is_time(self, token: int) -> bool:
+        return self.timestamp_begin <= token < self.timestamp_end
+
+    @property
+    def controls(self) -> tuple[int, ...]:
+        """Tokens that steer a transcript and are never part of its text; those of languages apart."""
+        return (
+            self.start_of_transcript,
+            self.translate,
+            self.transcribe,
+            self.start_of_previous,
+            self.no_speech,
+            self.start_of_language_model,
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """openai-whisper's names of all of them, from the end of text on."""
+        languages = (f"<|{code}|>" for code in LANGUAGES[: self.n_languages])
+        return (*_BEFORE_LANGUAGES, *languages, *_BEHIND_LANGUAGES)
 
 
-# By vocabulary size. English-only models have room for 99 languages too.
-PUBLISHED: Mapping[int, Published] = {
-    51864: Published("openai/whisper-tiny.en", 50256),
-    51865: Published("openai/whisper-tiny", 50257),
-    51866: Published("openai/whisper-large-v3", 50257),
+# By vocabulary size: their special tokens, and the repository that has their tokenizer. English-only models have tokens
+# of languages, too.
+ENGLISH_ONLY = SpecialTokens(50256, 99)
+PUBLISHED: Mapping[int, tuple[SpecialTokens, str]] = {
+    51864: (ENGLISH_ONLY, "openai/whisper-tiny.en"),
+    51865: (SpecialTokens(50257, 99), "openai/whisper-tiny"),
+    51866: (SpecialTokens(50257, 100), "openai/whisper-large-v3"),
 }
 
 
-def special_names(n_languages: int) -> tuple[str, ...]:
-    """Return the names of the special tokens of a model that knows the first `n_languages`, in their order."""
-    return (*_BEFORE_LANGUAGES, *(f"<|{code}|>" for code in LANGUAGES[:n_languages]), *_AFTER_LANGUAGES)
+def find_special(vocabulary: Mapping[str, int], n_vocab: int, where: str) -> SpecialTokens:
+    """Return the special tokens of a model with `n_vocab` tokens.
 
+    vocabulary : token to number; without the name of the first special token, all of it is text. Without the name of
+        the first behind the languages, the room that the model has for them gives their number.
 
-_KNOWN = frozenset({*special_names(len(LANGUAGES)), _NO_SPEECH_OF_OLD})
-
-
-def named_in(vocabulary: Mapping[str, int]) -> set[str]:
-    """Return the names of Whisper's special tokens in a vocabulary."""
-    return {name for name in _KNOWN if name in vocabulary}
-
-
-def complete(vocabulary: Mapping[str, int], n_vocab: int, where: str) -> dict[str, int]:
-    """Return the vocabulary with those special tokens behind it that it does not name.
-
-    The room that the model has for them tells how many languages it knows. Early fine-tunes name all but the times.
-
-    Raises ModelError where they do not fill the model's vocabulary exactly.
+    Raises ModelError if they do not fit into the model.
     """
-    named = named_in(vocabulary)
-    present = {_NO_SPEECH if name == _NO_SPEECH_OF_OLD else name for name in named}
-    if present >= _COMMON:
-        return dict(vocabulary)
-    first = 1 + max(vocabulary.values())
-    n_text = min((vocabulary[name] for name in named), default=first)
-    n_languages = len(present - _COMMON) or n_vocab - first - len(_COMMON - present)
-    missing = [name for name in special_names(max(0, n_languages)) if name not in present]
-    published = PUBLISHED.get(n_vocab)
+    end_of_text = vocabulary.get(_END, 1 + max(vocabulary.values()))
+    translate = vocabulary.get(_TRANSLATE, n_vocab - len(_BEHIND_LANGUAGES))
+    special = SpecialTokens(end_of_text, translate - end_of_text - len(_BEFORE_LANGUAGES))
+    published, _ = PUBLISHED.get(n_vocab, (special, ""))
     if (
-        not 1 <= n_languages <= len(LANGUAGES)
-        or first + len(missing) != n_vocab
-        or (published and published.n_text != n_text)
+        not 1 <= special.n_languages <= len(LANGUAGES)
+        or special.timestamp_end > n_vocab
+        or (_TRANSLATE not in vocabulary and special != published)
     ):
+        n_common = len(_BEFORE_LANGUAGES) + len(_BEHIND_LANGUAGES)
         raise ModelError(
-            f"{where} has {n_text} tokens of text, the model {n_vocab} tokens in all: expected room for"
-            f" {len(_COMMON)} special tokens and 1 to {len(LANGUAGES)} languages; name the tokenizer.json of the model"
+            f"{where} has {end_of_text} tokens of text, the model {n_vocab} tokens in all: expected room for"
+            f" {n_common} special tokens and 1 to {len(LANGUAGES)} languages; name the tokenizer.json of the model"
             " with --tokenizer FILE"
         )
-    return {**vocabulary, **{name: first + i for i, name in enumerate(missing)}}
+    return special
+
+
+def complete(vocabulary: Mapping[str, int], special: SpecialTokens, where: str) -> dict[str, int]:
+    """Return the vocabulary with the special tokens that it does not name.
+
+    Raises ModelError if it gives one of their numbers to another token, or one of their names to another number.
+    """
+    texts = {number: text for text, number in vocabulary.items()}
+    whole = dict(vocabulary)
+    for number, name in enumerate(special.names, special.end_of_text):
+        text = texts.get(number, name)
+        named_rightly = text == name or (number in special.languages and LANGUAGE.fullmatch(text))
+        if not named_rightly or whole.setdefault(text, number) != number:
+            raise ModelError(
+                f"{where} has {text!r:.60} as token {whole.get(text, number)}, Whisper has {name} as token {number}:"
+                " expected text, then <|endoftext|>, then the other special tokens in Whisper's order; name the model's"
+                " own tokenizer.json with --tokenizer FILE"
+            )
+    return whole

@@ -1,122 +1,81 @@
-"""Text to Whisper's tokens and back; special tokens are found by name, never by number.
+"""Text to Whisper's tokens and back.
 
 Source: openai-whisper's `tokenizer.py` (the order of the start-of-transcript sequence, the languages written without
-spaces); where a vocabulary comes from is `vocabulary`'s concern.
+spaces); `vocabulary` reads a tokenizer's files.
 """
 
+import copy
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import tokenizers
 
-from streamer.errors import ConfigError, ModelError
+from streamer.errors import ConfigError
 from streamer.whisper.tokens import vocabulary
+from streamer.whisper.tokens.special import ENGLISH_ONLY, LANGUAGE, find_special
 
 REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what an unfinished UTF-8 sequence decodes to
 
 # Languages that are written without spaces: their words are split by characters.
 LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
-_LANGUAGE = re.compile(r"<\|([a-z]{2,3})\|>")
-
-# Vocabulary size of the published models that hear English only, though they have tokens of languages.
-_ENGLISH_ONLY_N_VOCAB = 51864
-
-
-@dataclass(frozen=True, slots=True)
-class SpecialTokens:
-    """Numbers of Whisper's special tokens in one vocabulary."""
-
-    end_of_text: int
-    start_of_transcript: int
-    translate: int
-    transcribe: int
-    start_of_previous: int
-    no_speech: int
-    no_timestamps: int
-
-    # `<|0.00|>`; the other timestamps follow, 20 ms apart.
-    timestamp_begin: int
-
-    # Begins text without audio, and has no other use; None where the vocabulary lacks it.
-    start_of_language_model: int | None
-
-    @property
-    def controls(self) -> tuple[int, ...]:
-        """Tokens that steer a transcript and are never part of its text; those of languages apart."""
-        controls = (
-            self.start_of_transcript,
-            self.translate,
-            self.transcribe,
-            self.start_of_previous,
-            self.no_speech,
-            self.start_of_language_model,
-        )
-        return tuple(token for token in controls if token is not None)
+_CONTROL = re.compile(r"<\|.*\|>", re.DOTALL)  # how a token is spelled that is no text
 
 
 class Tokenizer:
     """Byte-level BPE with Whisper's special tokens."""
 
     def __init__(self, backend: tokenizers.Tokenizer, *, multilingual: bool | None = None, where: str) -> None:
-        """Take over a backend; `where` names it in messages.
+        """Take over a backend, as `vocabulary` builds it; `where` names it in messages.
 
-        multilingual : whether the start of a transcript names language and task; None: if there are tokens of
-            languages, unless the vocabulary is that of the published English-only models
-
-        Raises ModelError where a special token is not in the vocabulary, or not in Whisper's order.
+        multilingual : whether the start of a transcript names language and task; None: unless the vocabulary is that of
+            the published English-only models
         """
         self._backend = backend
         self.where = where
-        vocabulary: dict[str, int] = backend.get_vocab(with_added_tokens=True)
+        texts: dict[int, str] = {number: text for text, number in backend.get_vocab(with_added_tokens=True).items()}
         # Highest token, special ones included, and one: numbers below may be free.
-        self.n_vocab: int = max(vocabulary.values(), default=-1) + 1
-        self.special = SpecialTokens(
-            end_of_text=self._find("<|endoftext|>"),
-            start_of_transcript=self._find("<|startoftranscript|>"),
-            translate=self._find("<|translate|>"),
-            transcribe=self._find("<|transcribe|>"),
-            start_of_previous=self._find("<|startofprev|>"),
-            no_speech=self._find("<|nospeech|>", "<|nocaptions|>"),
-            no_timestamps=self._find("<|notimestamps|>"),
-            timestamp_begin=self._find("<|0.00|>"),
-            start_of_language_model=backend.token_to_id("<|startoflm|>"),
-        )
-        # Language code to token.
+        self.n_vocab: int = 1 + max(texts)
+        self.special = find_special(backend.get_vocab(), self.n_vocab, where)
+        special = self.special
+        behind = sorted(number for number in texts if number >= special.timestamp_end)
+        # Language code to token. A fine-tune may have added some.
         self.languages: dict[str, int] = {
-            match[1]: index
-            for text, index in sorted(vocabulary.items(), key=lambda item: item[1])
-            if (match := _LANGUAGE.fullmatch(text))
+            match[1]: number for number in (*special.languages, *behind) if (match := LANGUAGE.fullmatch(texts[number]))
         }
-        self._check_order()
-        if multilingual is None:
-            multilingual = bool(self.languages) and self.n_vocab != _ENGLISH_ONLY_N_VOCAB
+        # What a fine-tune has added to the vocabulary as text, such as [UM].
+        self.added_text = frozenset(number for number in behind if not _CONTROL.fullmatch(texts[number]))
+        apart = backend.get_added_tokens_decoder()
+        # The bytes that each token spells; none for special tokens and free numbers. A character may be spread over
+        # several tokens.
+        self.spelled: tuple[bytes, ...] = tuple(
+            (texts[number].encode("utf-8") if number in apart else vocabulary.spell(texts[number]))
+            if number in texts and self.is_text(number)
+            else b""
+            for number in range(self.n_vocab)
+        )
         # Whether the start of a transcript names language and task.
-        self.multilingual = multilingual
-        if multilingual and not self.languages:
-            raise ModelError(
-                f"{where} has no language token such as <|en|>, generation_config.json says is_multilingual: expected"
-                " files of one model; fetch both again from one place"
-            )
+        self.multilingual = special != ENGLISH_ONLY if multilingual is None else multilingual
 
     @classmethod
     def load(cls, path: Path, *, n_vocab: int, multilingual: bool | None = None) -> "Tokenizer":
-        """Load a model's tokenizer from its directory, or from a file. Raises ModelError where it is unfit."""
+        """Load a model's tokenizer from its directory, or from a file. Raises ModelError if it is unfit."""
         path = vocabulary.find(path)
         return cls(vocabulary.load(path, n_vocab), multilingual=multilingual, where=str(path))
 
     def as_multilingual(self, multilingual: bool) -> "Tokenizer":
-        """Return it for a model that says if it is multilingual. Raises ModelError without languages."""
-        return Tokenizer(self._backend, multilingual=multilingual, where=self.where)
+        """Return it for a model that says whether it is multilingual."""
+        other = copy.copy(self)
+        other.multilingual = multilingual
+        return other
 
     def to_json(self) -> bytes:
         return str(self._backend.to_str()).encode("utf-8")
 
     @property
     def known_languages(self) -> list[str]:
-        """The languages that the model hears."""
+        """The languages that the model transcribes."""
         return list(self.languages) if self.multilingual else ["en"]
 
     def choose_language(self, wanted: str, task: str) -> str:
@@ -131,10 +90,10 @@ class Tokenizer:
         if not self.multilingual:
             if task == "translate":
                 raise ConfigError(
-                    "this model hears English only: expected task transcribe; choose a multilingual model"
+                    "this model knows English only: expected task transcribe; choose a multilingual model"
                 )
             if language != "en":
-                raise ConfigError(f"this model hears English only, not {language!r}: choose a multilingual model")
+                raise ConfigError(f"this model knows English only, not {language!r}: choose a multilingual model")
             return [self.special.start_of_transcript]
         if language not in self.languages:
             raise ConfigError(
@@ -144,14 +103,18 @@ class Tokenizer:
         task_token = self.special.translate if task == "translate" else self.special.transcribe
         return [self.special.start_of_transcript, self.languages[language], task_token]
 
+    def is_text(self, token: int) -> bool:
+        return token < self.special.end_of_text or token in self.added_text
+
     def encode(self, text: str) -> list[int]:
         """Return the tokens of ordinary text; what reads like a special token is left out."""
         tokens: list[int] = self._backend.encode(text, add_special_tokens=False).ids
-        return [token for token in tokens if token < self.special.end_of_text]
+        return [token for token in tokens if self.is_text(token)]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Return the text of tokens; special tokens are left out."""
-        return str(self._backend.decode([t for t in tokens if t < self.special.end_of_text], skip_special_tokens=False))
+        n_vocab, spelled = self.n_vocab, self.spelled
+        return b"".join(spelled[token] for token in tokens if token < n_vocab).decode("utf-8", errors="replace")
 
     def split_to_words(self, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
         """Split text tokens into words, each with its leading space and the tokens that spell it.
@@ -182,22 +145,3 @@ class Tokenizer:
                 pieces.append((text, tuple(pending)))
                 pending = []
         return pieces  # an unfinished character at the end is not shown
-
-    def _check_order(self) -> None:
-        """Raise ModelError unless text, special tokens and times follow each other, which decoding relies on."""
-        special = self.special
-        controls = (*special.controls, special.no_timestamps)
-        in_order = all(special.end_of_text < token < special.timestamp_begin for token in controls)
-        if not in_order or self._find("<|30.00|>") != special.timestamp_begin + 1500:
-            raise ModelError(
-                f"{self.where} numbers its special tokens in another order than Whisper does: expected text, then"
-                " <|endoftext|>, then the others, then <|0.00|> to <|30.00|>; name the model's own tokenizer.json with"
-                " --tokenizer FILE"
-            )
-
-    def _find(self, *names: str) -> int:
-        for name in names:
-            index = self._backend.token_to_id(name)
-            if index is not None:
-                return int(index)
-        raise ModelError(f"{self.where} has no token {names[0]}: expected a Whisper tokenizer; fetch the file again")

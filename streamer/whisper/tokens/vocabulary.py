@@ -8,6 +8,8 @@ Source: GPT-2's `encoder.py` (vocab.json, merges.txt, bytes as characters), tikt
 
 import base64
 import binascii
+import itertools
+import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from streamer.errors import ModelError
 from streamer.whisper.files import parse_json, read_json, read_text, readable
-from streamer.whisper.tokens.special import PUBLISHED, complete, named_in
+from streamer.whisper.tokens.special import PUBLISHED, RENAMED, complete, find_special
 
 # Largest file that is read: those of Whisper have up to 4 MB, and as values in memory take up to thirty times as much.
 MAX_BYTES = 8 << 20
@@ -28,16 +30,30 @@ _MAX_ADDED = 16_384
 # Bytes of all tokens of a table together, of which Whisper's have 320 thousand: there may be as many merges.
 _MAX_TABLE_BYTES = 1 << 19
 
+# All tokens in the order of their numbers, from CTranslate2.
+_LISTS = ("vocabulary.json", "vocabulary.txt")
+
+_END = "<|endoftext|>"  # the first token in such a list that is no text
+
 _MERGES_HEADER = "#version"  # how the first line of merges.txt begins
 _EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
 
-# How a vocabulary writes each byte: as its Latin-1 character, or where that cannot be printed, as one from 256 on.
+# How a vocabulary writes each byte: as its Latin-1 character, or if that cannot be printed, as one from 256 on.
 _ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 _UNPRINTABLE = [byte for byte in range(256) if chr(byte) not in _ALPHABET]
 _CHARACTERS = dict(enumerate(map(chr, range(256)))) | dict(
     zip(_UNPRINTABLE, _ALPHABET[-len(_UNPRINTABLE) :], strict=True)
 )
 BYTE_CHARACTERS = list(_CHARACTERS.values())
+_BYTES = {character: byte for byte, character in enumerate(BYTE_CHARACTERS)}
+
+
+def spell(token: str) -> bytes:
+    """Return the bytes that a token of a vocabulary spells; one that is not written byte by byte spells itself."""
+    try:
+        return bytes([_BYTES[character] for character in token])
+    except KeyError:
+        return token.encode("utf-8")
 
 
 def find(path: Path) -> Path:
@@ -45,7 +61,7 @@ def find(path: Path) -> Path:
     with readable(path, "a tokenizer that you may read"):
         if not path.is_dir():
             return path
-        for name in ("tokenizer.json", "vocab.json"):
+        for name in ("tokenizer.json", "vocab.json", *_LISTS):
             if (path / name).is_file():
                 return path / name
         rank_files = sorted(path.glob("*.tiktoken"))
@@ -65,7 +81,8 @@ def find(path: Path) -> Path:
 def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
     """Load the tokenizer of a model with `n_vocab` tokens from its directory, or from a file.
 
-    A directory holds tokenizer.json, else vocab.json and merges.txt, else one tiktoken file. A file is any of these.
+    A directory holds tokenizer.json, else vocab.json and merges.txt, else vocabulary.json or vocabulary.txt, else one
+    tiktoken file. A file is any of these.
 
     Raises ModelError where there is none, or it is broken or of another model.
     """
@@ -73,6 +90,8 @@ def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
     if path.name in ("vocab.json", "merges.txt"):
         return _from_gpt2_files(path.with_name("vocab.json"), path.with_name("merges.txt"), n_vocab)
     text = read_text(path, MAX_BYTES, _EXPECTED)
+    if path.name in _LISTS:
+        return _from_list(text, n_vocab, path)
     # Under a name of the user's own, the content tells.
     if path.name != "tokenizer.json":
         if text.startswith(_MERGES_HEADER):
@@ -95,18 +114,39 @@ def from_table(table: Sequence[bytes], n_vocab: int, where: str) -> tokenizers.T
     Raises ModelError where a token comes twice, a byte cannot be spelled, or the table is of another model; `where`
     names it in the message.
     """
-    n_bytes = sum(len(token) for token in table)
-    if len(table) > n_vocab or n_bytes > _MAX_TABLE_BYTES:
-        raise ModelError(
-            f"{where} has {len(table)} tokens of {n_bytes} bytes in all: expected up to {n_vocab} tokens and"
-            f" {_MAX_TABLE_BYTES} bytes; fetch it again, or name the tokenizer.json of the model with --tokenizer FILE"
-        )
     # Latin-1 has a character for each byte.
     texts = [token.decode("latin-1").translate(_CHARACTERS) for token in table]
+    return _from_texts(texts, (), n_vocab, where)
+
+
+def _from_list(text: str, n_vocab: int, path: Path) -> tokenizers.Tokenizer:
+    """Take the tokenizer from all of its tokens, ordinary ones written as in vocab.json."""
+    tokens = text.removesuffix("\n").split("\n")
+    if path.suffix == ".json":
+        try:
+            tokens = json.loads(text)
+        except (ValueError, RecursionError):
+            tokens = []
+    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or _END not in tokens:
+        raise _no_tokenizer(str(path), f"it is no list of tokens with {_END} among them")
+    n_text = tokens.index(_END)
+    return _from_texts(tokens[:n_text], list(zip(tokens, itertools.count()))[n_text:], n_vocab, str(path))
+
+
+def _from_texts(
+    texts: Sequence[str], added: Collection[tuple[object, object]], n_vocab: int, where: str
+) -> tokenizers.Tokenizer:
+    """Build the tokenizer of tokens without merges: these follow from the tokens' order, as `from_table` says."""
+    n_bytes = sum(len(text) for text in texts)
+    if len(texts) > n_vocab or n_bytes > _MAX_TABLE_BYTES:
+        raise ModelError(
+            f"{where} has {len(texts)} tokens of {n_bytes} bytes in all: expected up to {n_vocab} tokens and"
+            f" {_MAX_TABLE_BYTES} bytes; fetch it again, or name the tokenizer.json of the model with --tokenizer FILE"
+        )
     vocabulary: dict[str, int] = {}
     for number, text in enumerate(texts):
         if vocabulary.setdefault(text, number) != number:
-            raise _no_tokenizer(where, f"the tokens {vocabulary[text]} and {number} both are {table[number]!r:.40}")
+            raise _no_tokenizer(where, f"the tokens {vocabulary[text]} and {number} both are {text!r:.40}")
     if not vocabulary.keys() >= set(_ALPHABET):
         raise _no_tokenizer(where, "it has no token for some of the 256 bytes")
     merges = [
@@ -115,7 +155,7 @@ def from_table(table: Sequence[bytes], n_vocab: int, where: str) -> tokenizers.T
         for i in range(1, len(text))
         if (left := vocabulary.get(text[:i])) is not None and (right := vocabulary.get(text[i:])) is not None
     ]
-    return _build(vocabulary, merges, (), n_vocab, where)
+    return _build(vocabulary, merges, added, n_vocab, where)
 
 
 def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
@@ -196,11 +236,11 @@ def _build(
 ) -> tokenizers.Tokenizer:
     """Build the tokenizer of a model with `n_vocab` tokens.
 
-    vocabulary : token to number; special tokens that neither this nor `added` names are put behind it
+    vocabulary : token to number; of Whisper's special tokens, those that neither this nor `added` names are completed
     merges : pairs of tokens, the first to be merged first
     added : tokens and numbers that are found in text before it is cut and merged, as Whisper's special tokens are
 
-    Raises ModelError where numbers are used twice or beyond the model's, merges lead nowhere, or sizes do not fit.
+    Raises ModelError if numbers are used twice or beyond the model's, merges lead nowhere, or sizes do not fit.
     """
     if len(added) > _MAX_ADDED:
         raise _no_tokenizer(where, f"it adds {len(added)} tokens, more than {_MAX_ADDED}")
@@ -209,6 +249,7 @@ def _build(
     for text, number in (*vocabulary.items(), *added):
         if not isinstance(text, str):
             raise _no_tokenizer(where, f"it adds the token {text!r:.40}")
+        text = RENAMED.get(text, text)
         if type(number) is not int or number < 0:
             raise _no_tokenizer(where, f"the token {text!r:.40} has the number {number!r:.40}")
         if whole.setdefault(text, number) != number:
@@ -219,25 +260,31 @@ def _build(
             )
     if not whole:
         raise _no_tokenizer(where, "it has no tokens")
-    if max(texts) < n_vocab:
-        whole = complete(whole, n_vocab, where)
-    n_tokens = 1 + max(whole.values())
-    if n_tokens > n_vocab or (n_vocab in PUBLISHED and n_tokens != n_vocab):
-        raise ModelError(
-            f"{where} has {n_tokens!s:.40} tokens, the model {n_vocab}: the files are from different models;"
-            " fetch both again from one place"
-        )
+    _check_size(1 + max(texts), n_vocab, where)
+    special = find_special(whole, n_vocab, where)
+    whole = complete(whole, special, where)
+    _check_size(1 + max(whole.values()), n_vocab, where, whole=n_vocab in PUBLISHED)
+    found_in_text = {*range(special.end_of_text, special.timestamp_end), *(number for _, number in added)}
     try:
         backend = tokenizers.Tokenizer(models.BPE(vocab=whole, merges=list(merges)))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         backend.decoder = decoders.ByteLevel()
-        backend.add_special_tokens([*named_in(whole), *(str(text) for text, _ in added)])
+        backend.add_special_tokens([text for text, number in whole.items() if number in found_in_text])
     except BaseException as error:
         # The library raises bare Exception, and where it panics, what is not even one.
         if isinstance(error, Exception) or type(error).__name__ == "PanicException":
             raise _no_tokenizer(where, str(error)) from None
         raise
     return backend
+
+
+def _check_size(n_tokens: int, n_vocab: int, where: str, *, whole: bool = False) -> None:
+    """Raise ModelError if a tokenizer has more tokens than the model, or fewer if it has to be whole."""
+    if n_tokens > n_vocab or (whole and n_tokens < n_vocab):
+        raise ModelError(
+            f"{where} has {n_tokens!s:.40} tokens, the model {n_vocab}: the files are from different models;"
+            " fetch both again from one place"
+        )
 
 
 def _no_tokenizer(where: str, reason: str) -> ModelError:

@@ -48,7 +48,7 @@ class Checkpoint:
     # float16 or float32, contiguous; each look-up may read the file. `proj_out.weight` is there unless it is tied.
     tensors: Mapping[str, FloatArray]
 
-    # Hugging Face's config.json; other formats have none.
+    # `config.json` of Hugging Face and CTranslate2; empty for other formats.
     config: Mapping[str, Any] = field(default_factory=dict)
 
     # What the tokens spell, in the order of their numbers, where the file says that; special tokens follow.

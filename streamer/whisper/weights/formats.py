@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Protocol
 
 from streamer.errors import ModelError
-from streamer.whisper.weights import ggml, huggingface, mlx, openai, optimum
-from streamer.whisper.weights.checkpoint import Checkpoint, first_bytes
+from streamer.whisper.weights import ctranslate2, ggml, huggingface, mlx, openai, optimum
+from streamer.whisper.weights.checkpoint import Checkpoint
 
 
 class Format(Protocol):
@@ -23,15 +23,15 @@ class Format(Protocol):
 
 
 # In the order in which a path is held against them.
-FORMATS: tuple[Format, ...] = (optimum, mlx, huggingface, ggml, openai)
+FORMATS: tuple[Format, ...] = (optimum, mlx, ctranslate2, huggingface, ggml, openai)
 
 
 def find(path: Path) -> tuple[Format, Path]:
-    """Return the format of a checkpoint, and what to load. Raises ModelError where it is none, and OSError."""
-    if other := _unread_format(path):
+    """Return the format of a checkpoint and the path to load. Raises ModelError if a path holds none, and OSError."""
+    if _is_onnx(path):
         raise ModelError(
-            f"{path} is a model for {other}, whose files are not read: name the checkpoint that it was made from, such"
-            " as --model small.en or OWNER/REPOSITORY on the Hub"
+            f"{path} is a model for ONNX Runtime, whose files are not read: name the checkpoint that it was made from,"
+            " such as --model small.en or OWNER/REPOSITORY on the Hub"
         )
     for format_ in FORMATS:
         if format_.matches(path):
@@ -39,7 +39,7 @@ def find(path: Path) -> tuple[Format, Path]:
     if not path.is_dir():
         raise ModelError(
             f"{path} is no Whisper checkpoint: expected openai-whisper's .pt, whisper.cpp's ggml-*.bin, or a directory"
-            " in the layout of Hugging Face, MLX or OpenVINO; see `streamer docs models`"
+            " in the layout of Hugging Face, CTranslate2 (faster-whisper), MLX or OpenVINO; see `streamer docs models`"
         )
     files = [
         (format_, file)
@@ -56,16 +56,7 @@ def find(path: Path) -> tuple[Format, Path]:
     return files[0] if files else (huggingface, path)  # whose loader says what is missing
 
 
-def _unread_format(path: Path) -> str:
-    """Return who reads the weights at a path, where we do not and there are no others; empty where nobody is known."""
-    files = [file for file in (path, *path.glob("*"), *path.glob("onnx/*")) if file.is_file()]
-    if any(
-        file.suffix in (".safetensors", ".npz", ".pt", ".xml", ".bin") and file.name != "model.bin" for file in files
-    ):
-        return ""
-    if any(file.suffix == ".onnx" for file in files):
-        return "ONNX Runtime"
-    # Behind the number of a version and a length stands what kind of model it is.
-    if any(file.name == "model.bin" and b"WhisperSpec" in first_bytes(file, 32) for file in files):
-        return "faster-whisper (CTranslate2)"
-    return ""
+def _is_onnx(path: Path) -> bool:
+    """Return whether a path holds graphs of ONNX and no weights that are read."""
+    suffixes = {file.suffix for file in (path, *path.glob("*"), *path.glob("onnx/*")) if file.is_file()}
+    return ".onnx" in suffixes and not suffixes & {".safetensors", ".npz", ".pt", ".xml", ".bin"}

@@ -4,13 +4,11 @@ Source: what whisper.cpp writes, from openai-whisper's and Hugging Face's files 
 `models/convert-h5-to-ggml.py`) and when it quantizes (`examples/quantize`).
 """
 
-import os
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +16,7 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.weights.binary import BinaryFile
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.ggml_blocks import BLOCKS, block_size, dequantize
 from streamer.whisper.weights.openai import openai_name
@@ -77,7 +76,7 @@ def matches(path: Path) -> bool:
 def load(path: Path) -> Checkpoint:
     """Load a checkpoint, quantized or not. Raises ModelError where it is truncated or no such file, and OSError."""
     with path.open("rb") as opened:
-        file = _File(path, opened)
+        file = BinaryFile(path, opened)
         dims, version = _read_header(file)
         vocabulary = tuple(_read_words(file, dims))
         tensors = _read_tensors(file, dims, version)
@@ -101,48 +100,15 @@ class _Tensor:
         return values.reshape(self.shape)
 
 
-class _File:
-    """A file that is never asked for more than it holds."""
-
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path = path
-        self._file = file
-        self._size_bytes = os.fstat(file.fileno()).st_size
-
-    def left_bytes(self) -> int:
-        return self._size_bytes - self._file.tell()
-
-    def read(self, n_bytes: int, what: str) -> bytes:
-        data = self._file.read(n_bytes)
-        if len(data) < n_bytes:
-            raise _truncated(self.path, what)
-        return data
-
-    def read_numbers(self, n: int, what: str) -> tuple[int, ...]:
-        return struct.unpack(f"<{n}i", self.read(4 * n, what))
-
-    def skip(self, n_bytes: int, what: str) -> int:
-        """Return where the skipped bytes begin."""
-        if n_bytes > self.left_bytes():
-            raise _truncated(self.path, what)
-        begin = self._file.tell()
-        self._file.seek(n_bytes, os.SEEK_CUR)
-        return begin
-
-
-def _truncated(path: Path, what: str) -> ModelError:
-    return ModelError(f"{path} ends within {what}: expected more bytes, it is truncated or broken; fetch it again")
-
-
-def _read_header(file: _File) -> tuple[ModelDimensions, int]:
+def _read_header(file: BinaryFile) -> tuple[ModelDimensions, int]:
     """Read up to the vocabulary; return the dimensions and the version of quantized blocks."""
     magic = file.read(4, "its header")
     if magic != MAGIC:
         raise ModelError(f"{file.path} begins with {magic!r}: expected {MAGIC!r}; use a ggml-*.bin of whisper.cpp")
-    *sizes, tensor_type = file.read_numbers(len(DIMENSIONS) + 1, "its header")
+    *sizes, tensor_type = file.read_numbers(f"{len(DIMENSIONS) + 1}i", "its header")
     dims = ModelDimensions.from_openai(dict(zip(DIMENSIONS, sizes, strict=True)), file.path)
 
-    n_mels, n_bins = file.read_numbers(2, "its mel filters")
+    n_mels, n_bins = file.read_numbers("2i", "its mel filters")
     if (n_mels, n_bins) != (dims.n_mels, N_FFT // 2 + 1):
         raise ModelError(
             f"{file.path} has mel filters of shape [{n_mels}, {n_bins}]: expected [{dims.n_mels}, {N_FFT // 2 + 1}];"
@@ -152,14 +118,14 @@ def _read_header(file: _File) -> tuple[ModelDimensions, int]:
     return dims, tensor_type // _VERSION_FACTOR
 
 
-def _read_words(file: _File, dims: ModelDimensions) -> Iterator[bytes]:
-    (n_words,) = file.read_numbers(1, "its vocabulary")
+def _read_words(file: BinaryFile, dims: ModelDimensions) -> Iterator[bytes]:
+    (n_words,) = file.read_numbers("i", "its vocabulary")
     if not 1 <= n_words <= dims.n_vocab:
         raise ModelError(
             f"{file.path} announces a table of {n_words} tokens: expected 1 to {dims.n_vocab}; fetch it again"
         )
     for i in range(n_words):
-        (n_bytes,) = file.read_numbers(1, "its vocabulary")
+        (n_bytes,) = file.read_numbers("i", "its vocabulary")
         if not 0 <= n_bytes <= _MAX_TOKEN_BYTES:  # one of Whisper's tokens is empty
             raise ModelError(
                 f"{file.path} announces {n_bytes} bytes for token {i}: expected 0 to {_MAX_TOKEN_BYTES}; fetch it again"
@@ -167,7 +133,7 @@ def _read_words(file: _File, dims: ModelDimensions) -> Iterator[bytes]:
         yield file.read(n_bytes, "its vocabulary")
 
 
-def _read_tensors(file: _File, dims: ModelDimensions, version: int) -> dict[str, _Tensor]:
+def _read_tensors(file: BinaryFile, dims: ModelDimensions, version: int) -> dict[str, _Tensor]:
     """Read what precedes each tensor; return them under Hugging Face's names."""
     names = {openai_name(name): name for name in expected_shapes(dims)}
     tensors: dict[str, _Tensor] = {}
@@ -185,14 +151,14 @@ def _read_tensors(file: _File, dims: ModelDimensions, version: int) -> dict[str,
     return tensors
 
 
-def _read_tensor_header(file: _File, version: int) -> _Tensor:
-    n_dims, n_name_bytes, type_number = file.read_numbers(3, "the header of a tensor")
+def _read_tensor_header(file: BinaryFile, version: int) -> _Tensor:
+    n_dims, n_name_bytes, type_number = file.read_numbers("3i", "the header of a tensor")
     if not 1 <= n_dims <= 3 or not 1 <= n_name_bytes <= _MAX_NAME_BYTES:
         raise ModelError(
             f"{file.path} announces a tensor of {n_dims} dimensions and a name of {n_name_bytes} bytes: expected 1 to 3"
             f" and up to {_MAX_NAME_BYTES}; it is broken, fetch it again"
         )
-    shape = file.read_numbers(n_dims, "the header of a tensor")[::-1]
+    shape = file.read_numbers(f"{n_dims}i", "the header of a tensor")[::-1]
     name = file.read(n_name_bytes, "the header of a tensor").decode("utf-8", "replace")
     layout = _find_layout(file.path, name, type_number, version)
     size = block_size(layout) if layout.names else 1

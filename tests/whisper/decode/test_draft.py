@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
-from streamer.whisper.decode.filters import N_TIMESTAMPS
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
 from streamer.whisper.model import WhisperModel
 from tests.whisper.decode.test_window import BEGIN, CONFIG, EOT, SPECIAL, TOKENIZER
@@ -20,7 +19,7 @@ from tests.whisper.support import SAMPLE, read
 
 # So few that a text has loops, and that a guess is sometimes right by chance.
 TEXT_TOKENS = (300, 301, 302)
-CONTROLS = (EOT, *SPECIAL.controls, SPECIAL.no_timestamps, BEGIN, BEGIN + 7, BEGIN + N_TIMESTAMPS - 1)
+CONTROLS = (EOT, *SPECIAL.controls, SPECIAL.no_timestamps, BEGIN, BEGIN + 7, SPECIAL.timestamp_end - 1)
 
 
 class MarkovDecoder:

@@ -18,7 +18,6 @@ from streamer.audio.mel import log_mel
 from streamer.errors import ConfigError
 from streamer.whisper.decode import grammar
 from streamer.whisper.decode.grammar import MAX_BYTES, Grammar, GrammarFilter
-from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
@@ -28,7 +27,7 @@ from tests.whisper.tokens.published import MULTILINGUAL, load
 DATA = ROOT / "tests" / "data"
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 EOT = TOKENIZER.special.end_of_text
-SPELLED = token_bytes(TOKENIZER)
+SPELLED = TOKENIZER.spelled[:EOT]
 
 BYTES = llguidance.LLTokenizer("byte")
 

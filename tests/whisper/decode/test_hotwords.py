@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from streamer.errors import ConfigError
 from streamer.whisper.decode.hotwords import HotWords, check_hotwords, hotwords_prompt
-from streamer.whisper.decode.spelling import token_bytes
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO
 from tests.whisper.tokens.published import MULTILINGUAL, load
@@ -18,7 +17,7 @@ from tests.whisper.tokens.published import MULTILINGUAL, load
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 EOT = TOKENIZER.special.end_of_text
 BEGIN = TOKENIZER.special.timestamp_begin
-SPELLED = token_bytes(TOKENIZER)
+SPELLED = TOKENIZER.spelled[:EOT]
 
 BOOST = 6.0
 

@@ -3,6 +3,7 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
@@ -34,6 +35,7 @@ from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, SAMPLE, SPEECH, Samples, Untyped, noise, read, tensor
+from tests.whisper.tokens.published import with_added
 
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 SPECIAL = TOKENIZER.special
@@ -129,7 +131,7 @@ def random_prefixes(n: int) -> list[list[int]]:
 @pytest.mark.parametrize("max_initial", [None, 0, 50])
 def test_timestamp_rules_equal_both_references(max_initial: int | None) -> None:
     start = [SPECIAL.start_of_transcript, TOKENIZER.languages["en"], SPECIAL.transcribe]
-    ours = TimestampRules(EOT, SPECIAL.no_timestamps, BEGIN, max_initial)
+    ours = TimestampRules(SPECIAL, max_initial)
     settings: Untyped = SimpleNamespace(
         no_timestamps_token_id=SPECIAL.no_timestamps,
         eos_token_id=EOT,
@@ -154,6 +156,26 @@ def test_timestamp_rules_equal_both_references(max_initial: int | None) -> None:
         np.testing.assert_array_equal(actual, transformers_rules(ids, tensor(logits)[None])[0].numpy())
         n_forced += bool(np.isneginf(actual[:BEGIN]).all())
     assert 20 < n_forced < 150
+
+
+def test_text_behind_the_times_is_text_to_the_rules() -> None:
+    """As if it came before them: the rules know tokens before the end of text, controls, times and no others."""
+    n_added = 7
+    ours = TimestampRules(SPECIAL, 50)
+    random = np.random.default_rng(7)
+    for prefix, boost in itertools.product(random_prefixes(40), (-4.0, 0.0, 4.0)):
+        logits = random.standard_normal(N_VOCAB + n_added).astype(np.float32)
+        logits[BEGIN:N_VOCAB] += boost
+        # Tokens of text, and where they are in a vocabulary that has all text before the times.
+        moved = SimpleNamespace(no_timestamps=SPECIAL.no_timestamps + n_added, timestamp_begin=BEGIN + n_added)
+        names = SimpleNamespace(**vars(moved), eot=EOT + n_added)
+        order = [*range(N_VOCAB, N_VOCAB + n_added), *range(N_VOCAB)]
+        added = [N_VOCAB + token % n_added if token % 5 == 0 and token < EOT else token for token in prefix]
+        openai = tensor(logits[order])[None]
+        rules = whisper.decoding.ApplyTimestampRules(names, 0, 50)
+        rules.apply(openai, torch.tensor([[order.index(token) for token in added]], dtype=torch.long))
+        ours.apply(logits, added)
+        np.testing.assert_array_equal(logits[order], openai[0].numpy())
 
 
 def test_suppression_at_the_begin_only() -> None:
@@ -248,6 +270,16 @@ def test_no_special_token_comes_inside_a_text() -> None:
             assert token not in window.tokens
     window, _ = say([BEGIN + 3], WindowOptions(language="en"))
     assert BEGIN + 3 not in window.tokens
+
+
+@pytest.mark.parametrize("timestamps", [False, True])
+def test_only_text_comes_from_behind_the_times(tmp_path: Path, timestamps: bool) -> None:
+    tokenizer = with_added(tmp_path, {"[UM]": N_VOCAB, "<|music|>": N_VOCAB + 1}, N_VOCAB + 4)
+    suppress, *_ = _filters(tokenizer, CONFIG, WindowOptions(language="en", timestamps=timestamps), N_VOCAB + 4)
+    logits = np.zeros(N_VOCAB + 4, dtype=np.float32)
+    suppress.apply(logits, [])
+    assert np.isfinite(logits[N_VOCAB:]).tolist() == [True, False, False, False]
+    assert np.isfinite(logits[:EOT]).all()
 
 
 def test_the_prompt_is_its_newest_part_and_takes_half_of_the_context() -> None:

@@ -282,7 +282,7 @@ def test_words_are_fitted_to_segments_as_openai_whisper_does(
         for start, (_, length), inside in zip(starts, places, tokens, strict=True)
     ]
     last = max(0, begin + last_speech)
-    tokenizer: Untyped = SimpleNamespace(eot=1000, special=SimpleNamespace(end_of_text=1000))
+    tokenizer: Untyped = SimpleNamespace(eot=1000, is_text=lambda token: token < 1000)
     mine = segments_of(segments)
     nothing: Untyped = None
     with pytest.MonkeyPatch.context() as patch:
@@ -349,3 +349,22 @@ def test_the_probability_is_the_mean_of_the_tokens_among_text() -> None:
     first = len(tokenizer.start_sequence("en", "transcribe"))
     expected = [0.9 if (first + i) % 2 else 0.4 for i in range(len(text))]
     assert word.probability == pytest.approx(np.mean(expected), abs=1e-5)
+
+
+def test_a_word_that_a_fine_tune_has_added_has_a_probability_among_all_text(tmp_path: Path) -> None:
+    tokenizer = published.with_added(tmp_path, {"[UM]": 2022}, 2023)
+
+    class Undecided:
+        capacity = 448
+
+        def begin(self) -> None:
+            pass
+
+        def feed(self, tokens: list[int]) -> tuple[Samples, Samples]:
+            return np.zeros((len(tokens), 2023), dtype=np.float32), np.ones((1, len(tokens), 1500), dtype=np.float32)
+
+    decoder: Untyped = Undecided()
+    text = tokenizer.encode(" so [UM] yes")
+    words = find_alignment(decoder, tokenizer, text, language="en", task="transcribe", n_samples=16000)
+    assert [word.text for word in words] == [" so", " [UM]", " yes"]
+    assert [word.probability for word in words] == pytest.approx([1 / 513] * 3)

@@ -1,6 +1,7 @@
 """The published vocabularies as openai-whisper has them, and the same in Hugging Face's files."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -13,7 +14,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.vocabulary import BYTE_CHARACTERS
-from tests.whisper.support import Untyped
+from tests.whisper.support import NANO, Untyped
 
 ASSETS = Path(whisper.__file__).parent / "assets"
 
@@ -126,6 +127,14 @@ def write_gpt2_files(directory: Path, case: Case) -> None:
     (directory / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
     lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges), ""]
     (directory / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
+
+
+def with_added(directory: Path, added: Mapping[str, int], n_vocab: int) -> Tokenizer:
+    """Return nano.en's tokenizer with more tokens, as fine-tunes have them."""
+    data = json.loads((NANO / "tokenizer.json").read_text(encoding="utf-8"))
+    data["added_tokens"] += [{"content": name, "id": number} for name, number in added.items()]
+    (directory / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+    return Tokenizer.load(directory, n_vocab=n_vocab)
 
 
 def huggingface_backend(case: Case) -> tokenizers.Tokenizer:

@@ -1,16 +1,18 @@
 """The tokenizer against transformers' on the same files."""
 
+import copy
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
-import tokenizers
 from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.errors import ConfigError, ModelError
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.support import NANO, Untyped
+from tests.whisper.tokens.published import with_added
 
 TOKENIZER = Tokenizer.load(NANO, n_vocab=2022)
 
@@ -39,12 +41,13 @@ def tables() -> dict[str, Any]:
     return data
 
 
-def renamed(tables: dict[str, Any], **names: str) -> Tokenizer:
-    """Return the tokenizer with special tokens under other names, multilingual."""
+def renamed(tmp_path: Path, tables: dict[str, Any], **names: str) -> Tokenizer:
+    """Return the tokenizer with special tokens under other names."""
     text = json.dumps(tables)
     for old, new in names.items():
         text = text.replace(f"<|{old}|>", f"<|{new}|>")
-    return Tokenizer(tokenizers.Tokenizer.from_str(text), multilingual=True, where="tokenizer.json")
+    (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
+    return Tokenizer.load(tmp_path, n_vocab=2022)
 
 
 def test_special_tokens_are_found_by_name(processor: Untyped) -> None:
@@ -66,16 +69,18 @@ def test_special_tokens_are_found_by_name(processor: Untyped) -> None:
     assert TOKENIZER.n_vocab == len(processor.tokenizer)
 
 
-def test_the_older_name_of_the_no_speech_token(tables: dict[str, Any]) -> None:
-    assert renamed(tables, nospeech="nocaptions").special.no_speech == TOKENIZER.special.no_speech
+def test_old_names_of_special_tokens(tmp_path: Path, tables: dict[str, Any]) -> None:
+    assert renamed(tmp_path, tables, nospeech="nocaptions").special == TOKENIZER.special
+    assert renamed(tmp_path, tables, en="iw").languages == {"he": 514}
+    assert renamed(tmp_path, tables, en="jv").languages == {"jw": 514}
 
 
 @pytest.mark.parametrize(
-    "name", ["endoftext", "startoftranscript", "translate", "startofprev", "nospeech", "notimestamps", "0.00"]
+    "name", ["endoftext", "startoftranscript", "translate", "startofprev", "nospeech", "notimestamps", "0.00", "30.00"]
 )
-def test_a_missing_special_token_is_named(tables: dict[str, Any], name: str) -> None:
-    with pytest.raises(ModelError, match=r"^tokenizer\.json has no token <\|" + name + r"\|>: expected a Whisper"):
-        renamed(tables, **{name: "something else"})
+def test_a_special_token_under_another_name_is_refused(tmp_path: Path, tables: dict[str, Any], name: str) -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.json has .*--tokenizer FILE"):
+        renamed(tmp_path, tables, **{name: "something else"})
 
 
 @pytest.mark.parametrize(
@@ -89,36 +94,49 @@ def test_a_missing_special_token_is_named(tables: dict[str, Any], name: str) -> 
         ("startoftranscript", "endoftext"),
     ],
 )
-def test_special_tokens_in_another_order(tables: dict[str, Any], one: str, other: str) -> None:
-    """Decoding tells text, control and time by what comes before and behind what."""
-    text = json.dumps(tables).replace(f"<|{one}|>", "<|x|>").replace(f"<|{other}|>", f"<|{one}|>")
-    backend = tokenizers.Tokenizer.from_str(text.replace("<|x|>", f"<|{other}|>"))
-    with pytest.raises(ModelError, match=r"^here numbers its special tokens in another order .*--tokenizer FILE"):
-        Tokenizer(backend, where="here")
+def test_special_tokens_in_another_order(tmp_path: Path, tables: dict[str, Any], one: str, other: str) -> None:
+    with pytest.raises(ModelError, match=r"tokenizer\.json has .*--tokenizer FILE"):
+        renamed(tmp_path, tables, **{one: "x", other: one, "x": other})
 
 
-def test_a_token_that_is_not_needed_may_be_missing(tables: dict[str, Any]) -> None:
-    assert renamed(tables, startoflm="other").special.start_of_language_model is None
-
-
-def test_who_is_multilingual(tables: dict[str, Any]) -> None:
-    """Whoever has languages; what a model says of itself goes first."""
+def test_a_model_may_say_whether_it_is_multilingual() -> None:
     assert TOKENIZER.multilingual
-    without = Tokenizer(
-        tokenizers.Tokenizer.from_str(json.dumps(tables).replace("<|en|>", "<|English|>")), where="here"
-    )
-    assert not without.multilingual
     english_only = TOKENIZER.as_multilingual(False)
     assert not english_only.multilingual
     assert english_only.as_multilingual(True).multilingual
     assert TOKENIZER.multilingual
-    with pytest.raises(ModelError, match=r"has no language token such as <\|en\|>"):
-        without.as_multilingual(True)
 
 
-def test_a_multilingual_tokenizer_without_languages(tables: dict[str, Any]) -> None:
-    with pytest.raises(ModelError, match=r"has no language token such as <\|en\|>"):
-        renamed(tables, en="English")
+def test_added_tokens_are_text_as_they_spell(tmp_path: Path) -> None:
+    """Such as of models that write down every hesitation. Names like those of special tokens are no text."""
+    added = {"[UM]": 2022, "<äh>": 2023, "नमस्ते": 2024, "<|gsw|>": 2025, "<|music|>": 2026}
+    tokenizer = with_added(tmp_path, added, 2030)
+    assert tokenizer.added_text == {2022, 2023, 2024}
+    for name in ("[UM]", "<äh>", "नमस्ते"):
+        text = f" so {name}, yes{name}"
+        tokens = tokenizer.encode(text)
+        assert tokens.count(added[name]) == 2
+        assert tokenizer.decode(tokens) == text
+        assert tokenizer.is_text(added[name])
+        words = tokenizer.split_to_words(tokens, "en")
+        assert "".join(word for word, _ in words) == text
+        assert [token for _, spelling in words for token in spelling] == tokens
+    assert tokenizer.languages == {"en": 514, "gsw": 2025}
+    assert not tokenizer.is_text(2026)
+    assert tokenizer.decode([2022, 2025, 2026, 2029]) == "[UM]"
+    assert tokenizer.encode("<|music|>") == []
+    path = tmp_path / "again.json"
+    path.write_bytes(tokenizer.to_json())
+    again = Tokenizer.load(path, n_vocab=2030)
+    assert (again.spelled, again.added_text) == (tokenizer.spelled, tokenizer.added_text)
+
+
+def test_a_token_that_is_not_written_byte_by_byte_spells_itself(tmp_path: Path, tables: dict[str, Any]) -> None:
+    tables = copy.deepcopy(tables)
+    merge = tables["model"]["merges"].pop()
+    number = tables["model"]["vocab"].pop("".join(merge))
+    tables["model"]["vocab"]["日 x"] = number
+    assert renamed(tmp_path, tables).decode([number]) == "日 x"
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -222,7 +240,7 @@ def test_an_english_only_model_names_neither() -> None:
         tokenizer.start_sequence("en", "translate")
 
 
-def test_the_only_language_need_not_be_found_out(tables: dict[str, Any]) -> None:
+def test_the_only_language_need_not_be_found_out() -> None:
     assert TOKENIZER.choose_language("auto", "transcribe") == "en"
     english_only = Tokenizer.load(NANO, n_vocab=2022, multilingual=False)
     assert english_only.choose_language("auto", "transcribe") == "en"
@@ -230,8 +248,8 @@ def test_the_only_language_need_not_be_found_out(tables: dict[str, Any]) -> None
         english_only.choose_language("auto", "translate")
 
 
-def test_one_of_several_languages_is_found_out(tables: dict[str, Any]) -> None:
-    tokenizer = renamed(tables, startoflm="de")
+def test_one_of_several_languages_is_found_out(tmp_path: Path) -> None:
+    tokenizer = with_added(tmp_path, {"<|de|>": 2022}, 2023)
     assert tokenizer.choose_language("auto", "transcribe") == "auto"
     assert tokenizer.choose_language("de", "translate") == "de"
     with pytest.raises(ConfigError, match="'fr'"):

@@ -1,0 +1,202 @@
+"""CTranslate2's `model.bin`, the format of faster-whisper, with `config.json` beside it.
+
+The file holds a version, the kind of network, variables (name, shape, type, values) and aliases of variables. Matrices
+that multiply the same input are one matrix. A quantized matrix is divided by the scale of each row (int8) or by its one
+scale (int16).
+
+Source: `_serialize` and `_quantize` in `python/ctranslate2/specs/model_spec.py` and `src/ops/dequantize_cpu.cc` of
+CTranslate2, which has Whisper since version 6 of the format.
+"""
+
+import math
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from streamer.arrays import FloatArray
+from streamer.errors import ModelError
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.files import read_json
+from streamer.whisper.weights.binary import BinaryFile
+from streamer.whisper.weights.checkpoint import Checkpoint, Tensor, as_checkpoint, expected_shapes, first_bytes
+from streamer.whisper.weights.tensors import ITEM_BYTES, READ_AS, StoredTensor, read_elements
+
+NAME = "CTranslate2"
+
+_FILE = "model.bin"
+_VERSION = 6
+_KIND = "WhisperSpec"
+
+# Version of the format, length and name of the kind of network.
+_HEADER = re.compile(rb".\0\0\0.\0\w+\0", re.DOTALL)
+
+# By CTranslate2's numbers, under the names that safetensors gives them.
+_TYPES = ("F32", "I8", "I16", "I32", "F16", "BF16")
+_QUANTIZED = {"I8": "<i1", "I16": "<i2"}
+
+_MAX_VARIABLES = 1 << 14  # large-v3, quantized, has 1900
+
+_EMBEDDING, _OUTPUT = "decoder/embeddings/weight", "decoder/projection/weight"
+
+_LAYER = re.compile(r"layers\.(\d+)\.")
+
+# Module of Hugging Face's: matrix of CTranslate2's, which part of it, and the number of parts.
+_MODULES = {
+    "conv1": ("conv1", 0, 1),
+    "conv2": ("conv2", 0, 1),
+    "embed_tokens": ("embeddings", 0, 1),
+    "embed_positions": ("position_encodings", 0, 1),
+    "layer_norm": ("layer_norm", 0, 1),
+    "self_attn.q_proj": ("self_attention/linear_0", 0, 3),
+    "self_attn.k_proj": ("self_attention/linear_0", 1, 3),
+    "self_attn.v_proj": ("self_attention/linear_0", 2, 3),
+    "self_attn.out_proj": ("self_attention/linear_1", 0, 1),
+    "self_attn_layer_norm": ("self_attention/layer_norm", 0, 1),
+    "encoder_attn.q_proj": ("attention/linear_0", 0, 1),
+    "encoder_attn.k_proj": ("attention/linear_1", 0, 2),
+    "encoder_attn.v_proj": ("attention/linear_1", 1, 2),
+    "encoder_attn.out_proj": ("attention/linear_2", 0, 1),
+    "encoder_attn_layer_norm": ("attention/layer_norm", 0, 1),
+    "fc1": ("ffn/linear_0", 0, 1),
+    "fc2": ("ffn/linear_1", 0, 1),
+    "final_layer_norm": ("ffn/layer_norm", 0, 1),
+}
+
+
+def matches(path: Path) -> bool:
+    """Tell whether a path is such a file, of any network, or a directory with one. Raises OSError."""
+    if path.is_dir():
+        # Beside Hugging Face's config.json are Hugging Face's weights, too.
+        config = path / "config.json"
+        return matches(path / _FILE) and not (config.is_file() and "model_type" in read_json(config))
+    return _HEADER.match(first_bytes(path, 64)) is not None
+
+
+def load(path: Path) -> Checkpoint:
+    """Load a checkpoint, quantized or not. Raises ModelError if it is damaged or of another network, and OSError."""
+    path = path / _FILE if path.is_dir() else path
+    with path.open("rb") as opened:
+        variables = _read_variables(BinaryFile(path, opened))
+    dims = _read_dimensions(path, variables)
+    tied = variables.get(_OUTPUT) in (None, variables[_EMBEDDING])
+    tensors = {name: _find_tensor(variables, name) for name in expected_shapes(dims, tied=tied)}
+    checkpoint = as_checkpoint(dims, tensors, str(path), "its other tensors", tied=tied)
+    return replace(checkpoint, config=read_json(path.with_name("config.json")))
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantized:
+    """Whole numbers in a file, and what they are divided by."""
+
+    stored: StoredTensor
+    scales: StoredTensor  # of shape (n_rows,) or (), for all of them
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.stored.shape
+
+    def read(self) -> FloatArray:
+        count = math.prod(self.shape)
+        numbers = read_elements(self.stored.path, _QUANTIZED[self.stored.dtype], count, self.stored.start)
+        with np.errstate(divide="ignore", invalid="ignore"):  # the reader looks for what is not finite
+            rows = numbers.reshape(self.shape[0], -1) * (np.float32(1) / self.scales.read().reshape(-1, 1))
+        return rows.reshape(self.shape)
+
+
+def _read_variables(file: BinaryFile) -> dict[str, StoredTensor]:
+    """Return where the variables lie, under all of their names."""
+    (version,) = file.read_numbers("I", "its header")
+    kind = _read_text(file)
+    if version != _VERSION or kind != _KIND:
+        raise ModelError(
+            f"{file.path} is a {kind!r:.40} in version {version} of CTranslate2's format: expected {_KIND!r} in version"
+            f" {_VERSION}; choose a Whisper model, or convert it again with CTranslate2 4"
+        )
+    _, n_variables = file.read_numbers("2I", "its header")
+    if n_variables > _MAX_VARIABLES:
+        raise ModelError(
+            f"{file.path} announces {n_variables} variables: expected up to {_MAX_VARIABLES}; fetch it again"
+        )
+    variables = dict(_read_variable(file) for _ in range(n_variables))
+    (n_aliases,) = file.read_numbers("I", "its aliases")
+    for _ in range(min(n_aliases, _MAX_VARIABLES)):
+        alias, name = _read_text(file), _read_text(file)
+        for suffix in ("", "_scale"):
+            if name + suffix in variables:
+                variables.setdefault(alias + suffix, variables[name + suffix])
+    return variables
+
+
+def _read_variable(file: BinaryFile) -> tuple[str, StoredTensor]:
+    name = _read_text(file)
+    (rank,) = file.read_numbers("B", "the header of a variable")
+    *shape, number, n_bytes = file.read_numbers(f"{rank}IBI", "the header of a variable")
+    dtype = _TYPES[number] if number < len(_TYPES) else ""
+    if not dtype or ITEM_BYTES[dtype] * math.prod(shape) != n_bytes:
+        raise ModelError(
+            f"{file.path} has {name!r:.60} of shape {shape!s:.60} and type {number} in {n_bytes} bytes: expected a type"
+            f" from 0 to {len(_TYPES) - 1} and the bytes of that shape; fetch it again"
+        )
+    return name, StoredTensor(file.path, dtype, tuple(shape), file.skip(n_bytes, f"the variable {name!r:.60}"))
+
+
+def _read_text(file: BinaryFile) -> str:
+    (n_bytes,) = file.read_numbers("H", "a name")
+    return file.read(n_bytes, "a name").rstrip(b"\0").decode("utf-8", "replace")
+
+
+def _read_dimensions(path: Path, variables: dict[str, StoredTensor]) -> ModelDimensions:
+    """Return what the shapes say, checked as the dimensions of other formats are."""
+
+    def shape(name: str, rank: int) -> tuple[int, ...]:
+        found = variables[name].shape if name in variables else ()
+        if len(found) != rank:
+            raise ModelError(
+                f"{path} has {name} of {len(found)} dimensions: expected {rank}, as in Whisper models; fetch it again"
+            )
+        return found
+
+    width, n_mels, _ = shape("encoder/conv1/weight", 3)
+    n_vocab, text_width = shape(_EMBEDDING, 2)
+    sizes = {"n_mels": n_mels, "n_vocab": n_vocab, "n_audio_state": width, "n_text_state": text_width}
+    for side, part in (("encoder", "audio"), ("decoder", "text")):
+        sizes[f"n_{part}_ctx"] = shape(f"{side}/position_encodings/encodings", 2)[0]
+        layers = {name.split("/")[1] for name in variables if name.startswith(f"{side}/layer_")}
+        sizes[f"n_{part}_layer"] = len(layers - {"layer_norm"})
+        heads = variables.get(f"{side}/num_heads")
+        sizes[f"n_{part}_head"] = int(read_elements(path, "<i2", 1, heads.start)[0]) if heads else width // 64
+    return ModelDimensions.from_openai(sizes, path)
+
+
+def _find_tensor(variables: dict[str, StoredTensor], name: str) -> Tensor | None:
+    """Return the tensor that has this name in Hugging Face's models; None if it is missing."""
+    if name == "proj_out.weight":
+        return _find_part(variables, _OUTPUT, 0, 1)
+    side, _, rest = name.partition(".")
+    module, _, kind = _LAYER.sub("", rest).rpartition(".")
+    matrix, part, n_parts = _MODULES[module]
+    if module == "embed_positions":
+        kind = "encodings"
+    elif module.endswith("layer_norm"):
+        kind = {"weight": "gamma", "bias": "beta"}[kind]
+    layer = _LAYER.match(rest)
+    prefix = f"{side}/layer_{layer[1]}" if layer else side
+    return _find_part(variables, f"{prefix}/{matrix}/{kind}", part, n_parts)
+
+
+def _find_part(variables: dict[str, StoredTensor], name: str, part: int, n_parts: int) -> Tensor | None:
+    """Return one of the equal parts of a variable, each a number of its rows."""
+    stored, scales = variables.get(name), variables.get(f"{name}_scale")
+    if stored is None or not stored.shape:
+        return stored
+    rows = _part_of(stored, part, n_parts)
+    if stored.dtype in _QUANTIZED and scales and scales.dtype in READ_AS and scales.shape in ((), stored.shape[:1]):
+        return _Quantized(rows, _part_of(scales, part, n_parts) if scales.shape else scales)
+    return rows  # numbers without their scales are refused for their type
+
+
+def _part_of(stored: StoredTensor, part: int, n_parts: int) -> StoredTensor:
+    shape = (stored.shape[0] // n_parts, *stored.shape[1:])
+    return replace(stored, shape=shape, start=stored.start + part * ITEM_BYTES[stored.dtype] * math.prod(shape))
