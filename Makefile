@@ -33,7 +33,7 @@ system_packages = \
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test style types tests bench documents hooks lock clean
+.PHONY: help run quick test style types tests real bench documents hooks lock clean
 
 help: ## Say what there is
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
@@ -58,6 +58,10 @@ types: $(VENV)/.test ## Static types
 
 tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='tests/audio -k mel'
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
+
+# REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base.
+real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Hold published weights against other programs; they are fetched once
+	$(BIN)/pytest -m real tests/real $(ARGS)
 
 bench: $(VENV)/.test ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
@@ -108,6 +112,11 @@ $(VENV)/.test: $(VENV)/.created pyproject.toml requirements/test.txt requirement
 	$(BIN)/python -m pip install --no-compile --editable '.[test]'
 	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/apart --requirement requirements/apart.txt
 	@touch $(VENV)/.run $@
+
+$(VENV)/.real: $(VENV)/.test
+	$(BIN)/streamer models pull tiny.en
+	$(BIN)/streamer models pull base
+	@touch $@
 
 # Without PortAudio there is no microphone, but everything else: a failure here is told and stops nothing.
 $(VENV)/.portaudio: $(VENV)/.run

@@ -131,7 +131,12 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Without slow tests, do not import their files either: with torch and transformers that takes seconds."""
+    """Leave out tests with published weights unless they are asked for; slow ones are not even imported without them.
+
+    With torch and transformers the imports take seconds.
+    """
+    if collection_path == Path(__file__).parent / "real":
+        return config.option.markexpr != "real"
     return True if config.option.markexpr == "not slow" and collection_path in _SLOW_PATHS else None
 
 

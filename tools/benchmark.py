@@ -11,7 +11,7 @@
     python tools/benchmark.py soak [--hours H]   memory and delay of a long session
     python tools/benchmark.py raw                speed of the offline decoder
     python tools/benchmark.py memory             what each graph, its tensors and the daemon take in memory
-    python tools/benchmark.py files              time, words and memory of a long recording, beside other programs
+    python tools/benchmark.py files --corpus DIR word errors on recordings of people, beside other programs
     python tools/benchmark.py weights --model DIR --corpus DIR
                                                  what f16, int8 and int4 weights cost on recordings of people
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
@@ -25,13 +25,13 @@ spoken. Without a corpus the sample that comes with nano.en is played.
 """
 
 import argparse
+import dataclasses
 import json
 import math
 import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -184,14 +184,19 @@ def _parser() -> argparse.ArgumentParser:
     memory.add_argument("--windows", default="", metavar="S,S", help="of live captions (default: the model's)")
     memory.add_argument("--peers-folder", type=Path, metavar="DIR", help="where the models are kept")
 
-    files = add("files", "time, words and memory of a long recording that is transcribed as a whole", _files)
-    _recordings_arguments(files)
-    files.add_argument("--size", default="nano.en", help="default: %(default)s")
-    files.add_argument("--minutes", type=_positive, default=10.0, help="of speech (default: %(default)s)")
-    files.add_argument("--rounds", type=_count, default=1, help="in which all take turns (default: %(default)s)")
-    files.add_argument("--threads", type=_count, default=2, help="of each system (default: %(default)s)")
-    files.add_argument("--beams", type=_count, default=1, help="where a system has them (default: %(default)s)")
-    files.add_argument("--peers-folder", type=Path, metavar="DIR", help="where the others are installed")
+    files = add("files", "word errors on recordings of people, and words written where no one speaks", _files)
+    files.add_argument("--corpus", type=Path, required=True, metavar="DIR", help="folders of NAME.flac with NAME.txt")
+    files.add_argument("--only", default="*", metavar="GLOB", help="names of recordings, such as 'fleurs-*'")
+    files.add_argument(
+        "--model", nargs="+", default=["tiny.en", "base"], metavar="NAME", help="models on this machine, or paths"
+    )
+    files.add_argument(
+        "--language", default="en", help="of recordings whose names do not end with one, as NAME-de does"
+    )
+    files.add_argument("--peers", default="", metavar="P,P", help="others: faster-whisper,openai-whisper")
+    files.add_argument("--peers-folder", type=Path, metavar="DIR", help="where they are installed")
+    files.add_argument("--flags", default="", help="more flags of `streamer transcribe`: --flags='--beam-size 1'")
+    files.add_argument("--output", type=Path, metavar="DIR", help="keep the texts; those in it are not made again")
 
     weights = add("weights", "what f16, int8 and int4 weights cost on recordings of people, as Markdown", _weights)
     weights.add_argument("--model", nargs="+", required=True, metavar="DIR", help="checkpoints, or names of them")
@@ -464,21 +469,17 @@ def _memory(args: argparse.Namespace, console: Console) -> list[dict[str, object
 
 
 def _files(args: argparse.Namespace, console: Console) -> list[dict[str, object]]:
-    from whisper.normalizers import EnglishTextNormalizer
+    from tools.benchmarks import files
 
-    from tools.benchmarks.files import measure_files
-
-    return measure_files(
-        _sizes(args, ("nano.en",)),
-        _recordings(args, spoken=True),
-        args.minutes,
-        args.peers_folder or default_folder(),
-        EnglishTextNormalizer(),
-        console,
-        n_rounds=args.rounds,
-        n_threads=args.threads,
-        n_beams=args.beams,
-    )
+    peers = [name for name in args.peers.split(",") if name]
+    if unknown := [name for name in peers if name not in files.PEERS]:
+        raise UsageError(f"no peer is called {unknown[0]!r:.40}: expected some of {', '.join(files.PEERS)}")
+    recordings = files.find(args.corpus, args.only, args.language)
+    folder = args.peers_folder or default_folder()
+    with tempfile.TemporaryDirectory() as temporary:
+        output = args.output or Path(temporary)
+        rows = files.measure_files(args.model, recordings, peers, folder, output, _flags(args), print)
+    return [dataclasses.asdict(row) for row in rows]
 
 
 def _weights(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]:
@@ -490,14 +491,14 @@ def _weights(args: argparse.Namespace, console: Console) -> list[dict[str, Any]]
     rows = measure_weights(
         args.model, args.corpus, args.weights.split(","), args.beams, args.language, args.device, normalise
     )
-    return [asdict(row) for row in rows]
+    return [dataclasses.asdict(row) for row in rows]
 
 
-def _sizes(args: argparse.Namespace, known: Sequence[str] = model_files.NAMES) -> list[str]:
+def _sizes(args: argparse.Namespace) -> list[str]:
     """Return the sizes that were asked for. Raises UsageError where one of them is not known."""
     sizes: list[str] = args.size.split(",")
-    if unknown := [name for name in sizes if name not in known]:
-        raise UsageError(f"--size has {unknown[0]!r:.40}: expected some of {','.join(known)}")
+    if unknown := [name for name in sizes if name not in model_files.NAMES]:
+        raise UsageError(f"--size has {unknown[0]!r:.40}: expected some of {','.join(model_files.NAMES)}")
     return sizes
 
 

@@ -1,173 +1,246 @@
-"""Time, words and memory of a long recording that is transcribed as a whole, beside other programs, in turns.
+"""Word errors on recordings of people, and words written without any speech, beside other programs.
 
-Each is a process from start to end: what somebody waits for who calls it once. All have the same weights in 8 bits, as
-many threads, English as the language, and no timestamps.
+A corpus is a folder of folders; a recording is NAME.flac with NAME.txt beside it, which holds what is said and is empty
+for sounds without speech. Each system transcribes all recordings of a language in one process, and writes the text of
+each to OUTPUT/MODEL/SYSTEM/NAME.txt as soon as it is complete: texts that are already there are not made again.
 """
 
 import json
-import subprocess
+import re
+import sys
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, reduce
+from itertools import groupby
+from operator import add
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import soundfile
-from numpy.typing import NDArray
-from rich.console import Console
-from rich.table import Table
+from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.text import Normaliser, errors
-from tools.benchmarks.corpus import Recording
-from tools.benchmarks.model_files import ModelFiles
+from streamer.audio.sources.file import read_audio
+from streamer.bench.text import Errors, Normaliser, errors
+from streamer.errors import UsageError
+from streamer.languages import LANGUAGE_NAMES
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
-from tools.benchmarks.processes import Meter, Server, ServerFailure, our_python
-from tools.benchmarks.raw import OURS, SYSTEMS
+from tools.benchmarks.processes import Meter, Server, ServerFailure
+from tools.benchmarks.published import PublishedModel
 from tools.benchmarks.systems import without_settings
 
-TIMEOUT_S = 6 * 3600.0  # for one recording
-PAUSE_S = 0.5  # between two recordings that are joined
+TIMEOUT_S = 6 * 3600.0  # for one system and language
+OURS = "streamer"
+LIVE = "streamer --stream"
+PEERS = ("faster-whisper", "openai-whisper")
+WORKER = Path(__file__).parent / "peers" / "whole_file.py"
 
-PEERS = Path(__file__).parent / "peers" / "whole_file.py"
-
-# Ours, by the flags that it has: as it is, and as fast as it can be.
-OUR_FLAGS: Mapping[str, tuple[str, ...]] = {OURS: (), f"{OURS} in batches": ("--vad-filter", "--batch-size", "8")}
+# Languages written without spaces, of which characters are compared, as in the Whisper paper.
+_BY_CHARACTERS = ("zh", "ja", "th", "lo", "my", "yue")
 
 
 @dataclass(frozen=True, slots=True)
-class FileResult:
-    """What a system gave, in its fastest round."""
+class Spoken:
+    """A recording and what is said in it; the text is empty for sounds without speech."""
 
-    system: str
-    size: str
+    path: Path
+    language: str
+    text: str
     audio_s: float
 
-    # From start to end of the process, loading included; of a wall clock, and of the processors.
-    seconds: float
-    cpu_s: float
-    peak_rss_mb: float
-
-    # Word error rate, over all recordings together.
-    wer: float | None
+    @property
+    def group(self) -> str:
+        """The row of the table: the folder, with the language unless it is English."""
+        return self.path.parent.name + ("" if self.language == "en" else f" ({self.language})")
 
 
-def join(recordings: Sequence[Recording], minutes: float) -> tuple[NDArray[np.float32], str]:
-    """Return recordings after one another, and again, until they last so long; and what is said in them."""
-    pause = np.zeros(round(PAUSE_S * SAMPLE_RATE), dtype=np.float32)
-    samples: list[NDArray[np.float32]] = []
-    texts: list[str] = []
-    while sum(map(len, samples)) < minutes * 60 * SAMPLE_RATE:
-        recording = recordings[len(texts) % len(recordings)]
-        samples += [recording.samples, pause]
-        texts.append(recording.text)
-    return np.concatenate(samples), " ".join(texts)
+def find(corpus: Path, only: str = "*", language: str = "en") -> list[Spoken]:
+    """Return the recordings of a corpus whose names match a pattern, by language and folder.
+
+    language : of recordings whose names do not end with one, as `fleurs-de-01` does
+
+    Raises UsageError when no recording matches, or two have the same name.
+    """
+    found: dict[str, Spoken] = {}
+    for path in sorted(corpus.rglob(f"{only}.flac")):
+        text = path.with_suffix(".txt")
+        if not text.is_file():
+            continue
+        code = re.search(r"-([a-z]{2})(-\d+)?$", path.stem)
+        known = code[1] if code and code[1] in LANGUAGE_NAMES else language
+        if other := found.get(path.stem):
+            raise UsageError(f"{other.path} and {path} have the same name: rename one of them")
+        found[path.stem] = Spoken(path, known, text.read_text(encoding="utf-8"), soundfile.info(path).duration)
+    if not found:
+        raise UsageError(f"{corpus} has no recording {only}.flac with {only}.txt beside it: check --corpus and --only")
+    return sorted(found.values(), key=lambda recording: (recording.language, recording.path))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a system wrote of the recordings of a group; rows can be added."""
+
+    model: str
+    system: str
+    group: str
+    language: str = ""
+    wrong: Errors = field(default_factory=Errors)
+    n_written: int = 0  # words
+    audio_s: float = 0.0
+
+    def __add__(self, other: Self) -> Self:
+        return replace(
+            other,
+            wrong=self.wrong + other.wrong,
+            n_written=self.n_written + other.n_written,
+            audio_s=self.audio_s + other.audio_s,
+        )
+
+    def as_errors(self) -> str:
+        """Return the word error rate in percent, and the errors by their kinds."""
+        wrong = self.wrong
+        rate = "-" if wrong.rate is None else f"{100 * wrong.rate:.1f}"
+        return f"{rate} ({wrong.substitutions}, {wrong.deletions}, {wrong.insertions})"
+
+
+@cache
+def normaliser(language: str) -> Normaliser:
+    """Return Whisper's normaliser of a language, behind one that splits words at dashes."""
+    by_characters = language in _BY_CHARACTERS
+    whisper = EnglishTextNormalizer() if language == "en" else BasicTextNormalizer(split_letters=by_characters)
+    return lambda text: whisper(re.sub("[-–—]", " ", text))
 
 
 def measure_files(
-    sizes: Sequence[str],
-    recordings: Sequence[Recording],
-    minutes: float,
-    folder: Path,
-    normalise: Normaliser,
-    console: Console,
-    *,
-    n_rounds: int = 1,
-    n_threads: int = 2,
-    n_beams: int = 1,
-) -> list[dict[str, object]]:
-    """Transcribe recordings that are joined with every system; print a table for each size, and return the figures.
+    models: Sequence[str],
+    recordings: Sequence[Spoken],
+    peers: Sequence[str],
+    peers_folder: Path,
+    output: Path,
+    flags: Sequence[str],
+    tell: Callable[[str], None],
+) -> list[Row]:
+    """Transcribe recordings with each model and system; pass each line of the Markdown tables to `tell`.
 
-    folder : where the peers' environments are
+    models : names or paths; of English-only ones (`.en`), other languages are left out
+    flags : further flags of `streamer transcribe`
+
+    Returns a row for each model, system and folder. What a system cannot transcribe is told and missing.
     """
-    samples, text = join(recordings, minutes)
-    reference = normalise(text).split()
-    audio_s = len(samples) / SAMPLE_RATE
-    figures: list[dict[str, object]] = []
+    figures: list[Row] = []
     with tempfile.TemporaryDirectory() as temporary:
-        audio = Path(temporary) / "speech.wav"
-        soundfile.write(audio, samples, SAMPLE_RATE, subtype="PCM_16")
-        for size in sizes:
-            commands = _commands(ModelFiles(size, folder), audio, n_threads, n_beams, console)
-            results: dict[str, FileResult] = {}
-            for _ in range(n_rounds):
-                for system, (command, variables) in list(commands.items()):
-                    try:
-                        seconds, cpu_s, peak_mb = _run(system, command, variables)
-                    except ServerFailure as failure:
-                        console.print(str(failure), markup=False, highlight=False)
-                        del commands[system]
-                        continue
-                    said = audio.with_suffix(".txt").read_text(encoding="utf-8")
-                    wer = errors(reference, normalise(said).split()).rate
-                    result = FileResult(system, size, audio_s, seconds, cpu_s, peak_mb, wer)
-                    results[system] = min(result, results.get(system, result), key=lambda result: result.seconds)
-            _show(size, list(results.values()), n_beams, console)
-            figures += map(asdict, results.values())
+        for name in models:
+            model = PublishedModel(name, Path(temporary), peers_folder)
+            known = [recording for recording in recordings if model.multilingual or recording.language == "en"]
+            rows: list[Row] = []
+            cpu: dict[str, float | None] = {}
+            for system in (OURS, LIVE, *peers):
+                folder = output / model.name / system.replace(" ", "")
+                chosen = [recording for recording in known if system != LIVE or not recording.text.strip()]
+                cpu[system] = _transcribe(system, model, chosen, folder, flags, tell)
+                rows += _rows(model.name, system, chosen, folder)
+            _show(model.name, rows, cpu, tell)
+            figures += rows
     return figures
 
 
-def _commands(
-    files: ModelFiles, audio: Path, n_threads: int, n_beams: int, console: Console
-) -> dict[str, tuple[list[str], dict[str, str]]]:
-    """Return what can be run, with its environment variables; of what cannot, the reason is printed."""
-    output = audio.with_suffix(".txt")
-    ours = [our_python(), "-m", "streamer", "transcribe"]
-    known = subprocess.run([*ours, "--help"], capture_output=True, encoding="utf-8", check=False).stdout
-    ours += [str(audio), "--model", str(files.streamer()), "--output", str(output), "--language", "en"]
-    ours += ["--without-timestamps", "--device", "CPU", "--beam-size", str(n_beams), "--best-of", str(n_beams)]
-    variables = {**without_settings(), "STREAMER_MODEL_PROPERTIES": f"INFERENCE_NUM_THREADS={n_threads}"}
-    commands = {
-        system: ([*ours, *flags], variables)
-        for system, flags in OUR_FLAGS.items()
-        if all(flag in known for flag in flags if flag.startswith("--"))
-    }
-    task = {"audio": str(audio), "output": str(output), "n_threads": n_threads, "n_beams": n_beams}
-    for system in ("faster-whisper", "openvino-genai"):
-        about = SYSTEMS[system]
+def _transcribe(
+    system: str,
+    model: PublishedModel,
+    recordings: Sequence[Spoken],
+    folder: Path,
+    flags: Sequence[str],
+    tell: Callable[[str], None],
+) -> float | None:
+    """Write the texts that a folder lacks; return the processor time for each second of audio, None without any."""
+    folder.mkdir(parents=True, exist_ok=True)
+    missing = [recording for recording in recordings if not (folder / f"{recording.path.stem}.txt").is_file()]
+    cpu_s = audio_s = 0.0
+    for language, group in groupby(missing, key=lambda recording: recording.language):
+        chosen = list(group)
+        tell(f"{model.name}, {system}: {len(chosen)} recordings ({language})")
         try:
-            python = about.python(files.folder)
-            asked = json.dumps({**task, "model": str(about.model(files))})
-        except PeerUnavailable as error:
-            console.print(f"{system}: {error}", markup=False, highlight=False)
+            with tempfile.TemporaryDirectory() as temporary:
+                command, variables = _command(system, model, chosen, language, folder, flags, Path(temporary))
+                process = Server(system, command, variables)
+                try:
+                    with Meter(process) as meter:
+                        process.wait_ended(TIMEOUT_S)
+                finally:
+                    process.stop()
+        except (PeerUnavailable, ServerFailure) as error:
+            tell(str(error))
             continue
-        # -P: beside the script lie modules of the libraries' names.
-        commands[system] = (
-            [python, "-P", str(PEERS), system, asked],
-            variables_of_peer({"OMP_NUM_THREADS": str(n_threads)}),
-        )
-    return commands
+        cpu_s += meter.cpu_s()
+        audio_s += sum(recording.audio_s for recording in chosen)
+    return cpu_s / audio_s if audio_s else None
 
 
-def _run(system: str, command: Sequence[str], variables: Mapping[str, str]) -> tuple[float, float, float]:
-    """Run a process to its end; return seconds, seconds of processor time, and its peak memory in MB.
+def _command(
+    system: str,
+    model: PublishedModel,
+    recordings: Sequence[Spoken],
+    language: str,
+    folder: Path,
+    flags: Sequence[str],
+    temporary: Path,
+) -> tuple[list[str], Mapping[str, str]]:
+    """Return what transcribes recordings, and its environment variables. Raises PeerUnavailable."""
+    if system in (OURS, LIVE):
+        command = [sys.executable, "-m", "streamer", "transcribe", *(str(recording.path) for recording in recordings)]
+        command += ["--model", str(model.path), "--language", language, "--format", "txt", "--output-dir", str(folder)]
+        return [*command, *(["--stream"] if system == LIVE else []), *flags], without_settings()
+    python, weights = model.of_peer(system)
+    for recording in recordings:
+        samples = np.concatenate(list(read_audio(recording.path)))
+        soundfile.write(temporary / f"{recording.path.stem}.wav", samples, SAMPLE_RATE, subtype="PCM_16")
+    task = {"model": str(weights), "language": language, "audio": str(temporary), "output": str(folder)}
+    # -P: beside the script lie modules of the libraries' names.
+    return [str(python), "-P", str(WORKER), system, json.dumps(task)], variables_of_peer()
 
-    Raises ServerFailure where it fails.
-    """
-    begin_s = time.perf_counter()
-    process = Server(system, command, variables)
-    try:
-        with Meter(process) as meter:
-            process.wait_ended(TIMEOUT_S)
-            seconds = time.perf_counter() - begin_s
-    finally:
-        process.stop()
-    return seconds, meter.cpu_s(), meter.peak_rss_mb
+
+def _rows(model: str, system: str, recordings: Sequence[Spoken], folder: Path) -> Iterator[Row]:
+    """Yield a row for each group of recordings that a system transcribed completely."""
+    for group, members in groupby(recordings, key=lambda recording: recording.group):
+        row = Row(model, system, group)
+        try:
+            for recording in members:
+                normalise = normaliser(recording.language)
+                said = normalise((folder / f"{recording.path.stem}.txt").read_text(encoding="utf-8")).split()
+                wrong = errors(normalise(recording.text).split(), said)
+                row += Row(model, system, group, recording.language, wrong, len(said), recording.audio_s)
+        except FileNotFoundError:
+            continue
+        yield row
 
 
-def _show(size: str, results: Sequence[FileResult], n_beams: int, console: Console) -> None:
-    minutes = results[0].audio_s / 60 if results else 0
-    searched = "greedily" if n_beams == 1 else f"along {n_beams} beams"
-    columns = ("system", "s", "times real time", "CPU s", "WER, %", "peak MB")
-    table = Table(*columns, title=f"{size}: {minutes:.0f} minutes of speech, {searched}, weights of 8 bits")
-    for result in results:
-        table.add_row(
-            result.system,
-            f"{result.seconds:.1f}",
-            f"{result.audio_s / result.seconds:.1f}",
-            f"{result.cpu_s:.0f}",
-            "-" if result.wer is None else f"{100 * result.wer:.1f}",
-            f"{result.peak_rss_mb:.0f}",
-        )
-    console.print(table)
+def _show(model: str, rows: Sequence[Row], cpu: Mapping[str, float | None], tell: Callable[[str], None]) -> None:
+    """Tell the rows of a model as two tables in Markdown: word errors, and words written without any speech."""
+    silent = [row for row in rows if not row.wrong.n_reference]
+    spoken = [row for row in rows if row.wrong.n_reference]
+    _table(f"{model}: word errors, % (substituted, deleted, inserted)", spoken, Row.as_errors, tell)
+    _table(f"{model}: words a minute", silent, lambda row: f"{60 * row.n_written / row.audio_s:.1f}", tell)
+    used = (f"{system} {'-' if cpu_s is None else f'{cpu_s:.2f}'}" for system, cpu_s in cpu.items())
+    tell(f"{model}: processor seconds for each second of audio, loading included: {', '.join(used)}")
+
+
+def _table(title: str, rows: Sequence[Row], cell: Callable[[Row], str], tell: Callable[[str], None]) -> None:
+    """Tell rows with a line for each group, and one for all that is English; `-` for what a system lacks."""
+    systems = list(dict.fromkeys(row.system for row in rows))
+    groups = {row.group: row for row in rows}
+    english = [group for group, row in groups.items() if row.language == "en"]
+    found = {(row.group, row.system): row for row in rows}
+    for system in systems:
+        parts = [found[group, system] for group in english if (group, system) in found]
+        if parts and len(parts) == len(english):
+            found["all English", system] = groups["all English"] = reduce(add, parts)
+    if rows:
+        tell("")
+        for line in ([title, "minutes", *systems], ["---"] * (2 + len(systems))):
+            tell(f"| {' | '.join(line)} |")
+    for group, row in groups.items():
+        cells = [cell(found[group, system]) if (group, system) in found else "-" for system in systems]
+        tell(f"| {' | '.join([group, f'{row.audio_s / 60:.1f}', *cells])} |")
+    tell("")

@@ -85,11 +85,7 @@ class ModelFiles:
 
     def ctranslate2(self) -> Path:
         """Return what CTranslate2's converter makes of it with `--quantization int8`."""
-        python = CONVERTER.python(self.folder)
-        convert = python.with_name(f"ct2-transformers-converter{python.suffix}")
-        command = [str(convert), "--model", str(self.huggingface()), "--quantization", "int8"]
-        files = ["--copy_files", "tokenizer.json", "preprocessor_config.json", "--output_dir"]
-        return self._converted("ctranslate2", CONVERTER.name, [*command, *files])
+        return self._made("ctranslate2", lambda place: to_ctranslate2(self.huggingface(), place, "int8", self.folder))
 
     def openvino_genai(self) -> Path:
         """Return what `optimum-cli export openvino --weight-format int8` makes of it."""
@@ -137,9 +133,23 @@ class ModelFiles:
     def _write_huggingface(self, directory: Path) -> None:
         checkpoint = self.checkpoint()
         write_huggingface(directory, checkpoint)
-        _edit(directory / "config.json", lambda config: {**config, **_sizes(checkpoint.dims)})
+        _edit(directory / "config.json", lambda config: {**config, **sizes(checkpoint.dims)})
         if self.name != "nano.en":
             _edit(directory / "generation_config.json", _as_published)
+
+
+def to_ctranslate2(source: Path, target: Path, quantization: str, folder: Path) -> None:
+    """Convert a model in transformers' layout with CTranslate2's own converter, which is installed in `folder`.
+
+    quantization : such as float16 or int8
+
+    Raises PeerUnavailable where the converter cannot be installed, or fails.
+    """
+    python = CONVERTER.python(folder)
+    command = [str(python.with_name(f"ct2-transformers-converter{python.suffix}")), "--model", str(source)]
+    names = [name for name in ("tokenizer.json", "preprocessor_config.json") if (source / name).is_file()]
+    flags = ["--quantization", quantization, "--copy_files", *names, "--output_dir", str(target)]
+    run(CONVERTER.name, [*command, *flags], timeout_s=INSTALL_TIMEOUT_S)
 
 
 def _our_version() -> str:
@@ -176,7 +186,7 @@ def random_checkpoint(dims: ModelDimensions) -> Checkpoint:
     return Checkpoint(dims, tensors)
 
 
-def _sizes(dims: ModelDimensions) -> dict[str, int]:
+def sizes(dims: ModelDimensions) -> dict[str, int]:
     """Return the entries of transformers' config.json that are dimensions."""
     return {
         "vocab_size": dims.n_vocab,

@@ -1,85 +1,128 @@
-"""A long recording through several programs, which are scripted here."""
+"""Word errors and words without speech, of systems that are scripted here."""
 
-import io
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
-from rich.console import Console
+import soundfile
 
-from tests.tools.benchmarks.played import write_corpus
-from tools.benchmarks import corpus, files
-from tools.benchmarks.corpus import Recording
-from tools.benchmarks.files import join, measure_files
-from tools.benchmarks.model_files import ModelFiles
-from tools.benchmarks.peers.environment import Environment, PeerUnavailable
-from tools.benchmarks.raw import SYSTEMS, RawSystem
+from streamer.errors import UsageError
+from tests.whisper.support import NANO
+from tools.benchmarks import files
+from tools.benchmarks.files import find, measure_files, normaliser
+from tools.benchmarks.peers.environment import PeerUnavailable
 
-# Hears "good mourning", and how long the recording is.
-HEARS = """
-import sys, soundfile
-open(sys.argv[2], "w").write(f"good mourning all. {soundfile.info(sys.argv[1]).duration:.0f}")
-"""
+# Writes to each text of a folder what a system is said to write.
+WRITES = "import sys, pathlib; [pathlib.Path(p).write_text(sys.argv[1], encoding='utf-8') for p in sys.argv[2:]]"
 
 
 @pytest.fixture
-def recording(tmp_path: Path) -> Recording:
-    write_corpus(tmp_path / "corpus")
-    return corpus.read(tmp_path / "corpus" / "held-clean-1.flac")
+def corpus(tmp_path: Path) -> Path:
+    """Write a recording in English, one in German, one of noise and one without a text."""
+    for name, text in (
+        ("speeches/lincoln", "Four score—and seven years ago"),
+        ("fleurs/fleurs-de-01", "Guten Tag"),
+        ("nonspeech-noise/rain", ""),
+        ("rttm/dev", None),
+    ):
+        path = tmp_path / "corpus" / f"{name}.flac"
+        path.parent.mkdir(parents=True)
+        soundfile.write(path, np.zeros(16_000 * 30, dtype=np.float32), 16_000)
+        if text is not None:
+            path.with_suffix(".txt").write_text(text, encoding="utf-8")
+    return tmp_path / "corpus"
 
 
-def test_recordings_are_joined_until_they_are_long_enough(recording: Recording) -> None:
-    samples, text = join([recording], 0.1)
-    assert len(samples) / 16_000 == pytest.approx(7.5)
-    assert text == "Good morning, all. Good morning, all. Good morning, all."
+def script(monkeypatch: pytest.MonkeyPatch, texts: dict[str, str | None]) -> list[tuple[str, str]]:
+    """Have each system write its text of every recording, or be missing; return which ran, and for what."""
+    ran: list[tuple[str, str]] = []
+
+    def command(
+        system: str, model: object, recordings: list[files.Spoken], language: str, folder: Path, *_: object
+    ) -> tuple[list[str], dict[str, str]]:
+        ran.extend((system, recording.path.stem) for recording in recordings)
+        text = texts[system]
+        if text is None:
+            raise PeerUnavailable(f"{system}: pip could not install it")
+        outputs = [str(folder / f"{recording.path.stem}.txt") for recording in recordings]
+        return [sys.executable, "-c", WRITES, text, *outputs], {}
+
+    monkeypatch.setattr(files, "_command", command)
+    return ran
 
 
-def test_systems_take_turns_and_one_that_fails_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recording: Recording
-) -> None:
-    def commands(model: object, audio: Path, *rest: object) -> dict[str, tuple[list[str], dict[str, str]]]:
-        output = audio.with_suffix(".txt")
-        well = [sys.executable, "-c", HEARS, str(audio), str(output)]
-        broken = [sys.executable, "-c", "raise MemoryError(1)"]
-        return {"well": (well, {}), "broken": (broken, {})}
-
-    monkeypatch.setattr(files, "_commands", commands)
-    told = io.StringIO()
-    console = Console(file=told, width=120)
-    figures = measure_files(["tiny"], [recording], 0.01, tmp_path, str.lower, console, n_rounds=2)
-    assert [(f["system"], f["audio_s"]) for f in figures] == [("well", 2.5)]
-    # Of "good morning, all." one word is wrong, and "2" was never said.
-    assert figures[0]["wer"] == pytest.approx(2 / 3)
-    assert float(str(figures[0]["seconds"])) > 0
-    assert told.getvalue().count("broken ended with 1: MemoryError: 1") == 1
-    assert "tiny: 0 minutes of speech, greedily, weights of 8 bits" in told.getvalue()
-
-
-def test_all_are_asked_for_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Absent(Environment):
-        def python(self, folder: Path) -> Path:
-            raise PeerUnavailable("openvino-genai: pip could not install it")
-
-    class Here(Environment):
-        def python(self, folder: Path) -> Path:
-            return folder / "python"
-
-    systems = {
-        "faster-whisper": RawSystem("", lambda model: tmp_path / "ct2", Here("here", ())),
-        "openvino-genai": RawSystem("", lambda model: tmp_path / "ov", Absent("absent", ())),
+def test_recordings_are_found_with_their_language_and_text(corpus: Path) -> None:
+    found = {recording.path.stem: (recording.language, recording.group) for recording in find(corpus)}
+    assert found == {
+        "fleurs-de-01": ("de", "fleurs (de)"),
+        "lincoln": ("en", "speeches"),
+        "rain": ("en", "nonspeech-noise"),
     }
-    assert set(systems) <= set(SYSTEMS)
-    monkeypatch.setattr(files, "SYSTEMS", systems)
-    monkeypatch.setattr(ModelFiles, "streamer", lambda model: tmp_path / model.name)
-    told = io.StringIO()
-    model = ModelFiles("tiny", tmp_path)
-    commands = files._commands(model, tmp_path / "speech.wav", 2, 5, Console(file=told, width=120))
-    assert "openvino-genai: pip could not install it" in told.getvalue()
-    ours, variables = commands["streamer"]
-    assert ours[ours.index("--model") + 1] == str(tmp_path / "tiny")
-    assert ours[ours.index("--beam-size") + 1] == "5"
-    assert variables["STREAMER_MODEL_PROPERTIES"] == "INFERENCE_NUM_THREADS=2"
-    theirs, variables = commands["faster-whisper"]
-    assert variables["OMP_NUM_THREADS"] == "2"
-    assert '"n_beams": 5' in theirs[-1]
-    assert str(tmp_path / "speech.txt") in theirs[-1]
+    assert [recording.path.stem for recording in find(corpus, "r*")] == ["rain"]
+    with pytest.raises(UsageError, match="has no recording x"):
+        find(corpus, "x")
+    (corpus / "other").mkdir()
+    for path in corpus.glob("speeches/*"):
+        (corpus / "other" / path.name).write_bytes(path.read_bytes())
+    with pytest.raises(UsageError, match="have the same name"):
+        find(corpus)
+
+
+def test_characters_are_compared_in_languages_without_spaces() -> None:
+    assert normaliser("ja")("幽霊、だ。").split() == list("幽霊だ")
+    assert normaliser("en")("different—a colour").split() == ["different", "a", "color"]
+
+
+def test_systems_stand_beside_each_other_in_tables(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts = {"streamer": "four score and eleven years", "streamer --stream": "", "openai-whisper": "hello you"}
+    ran = script(monkeypatch, {**texts, "faster-whisper": None})
+    told: list[str] = []
+
+    def measure() -> list[files.Row]:
+        peers = ["faster-whisper", "openai-whisper"]
+        return measure_files([str(NANO)], find(corpus), peers, tmp_path, tmp_path / "texts", (), told.append)
+
+    rows = measure()
+    # nano.en knows English only, and what is spoken is no matter of live captions here.
+    assert ran == [
+        ("streamer", "rain"),
+        ("streamer", "lincoln"),
+        ("streamer --stream", "rain"),
+        ("faster-whisper", "rain"),
+        ("faster-whisper", "lincoln"),
+        ("openai-whisper", "rain"),
+        ("openai-whisper", "lincoln"),
+    ]
+    printed = "\n".join(told)
+    assert "faster-whisper: pip could not install it" in printed
+    assert "| speeches | 0.5 | 33.3 (1, 1, 0) | 100.0 (2, 4, 0) |" in printed
+    assert "| all English | 0.5 | 33.3 (1, 1, 0) | 100.0 (2, 4, 0) |" in printed
+    assert "| nano.en: words a minute | minutes | streamer | streamer --stream | openai-whisper |" in printed
+    assert "| nonspeech-noise | 0.5 | 10.0 | 0.0 | 4.0 |" in printed
+    # Texts that are there are not made again.
+    assert (tmp_path / "texts" / "nano.en" / "streamer" / "lincoln.txt").is_file()
+    ran.clear()
+    assert measure() == rows
+    assert set(ran) == {("faster-whisper", "rain"), ("faster-whisper", "lincoln")}
+
+
+def test_our_command_and_the_peers_get_the_same_recordings(corpus: Path, tmp_path: Path) -> None:
+    class Model:
+        path = tmp_path / "model"
+
+        def of_peer(self, system: str) -> tuple[Path, Path]:
+            return Path("python"), tmp_path / system
+
+    recordings = find(corpus, "lincoln")
+    arguments = (Model(), recordings, "en", tmp_path / "texts", ["--beam-size", "1"], tmp_path)
+    ours, _ = files._command("streamer --stream", *arguments)  # type: ignore[arg-type]
+    assert ours[3:5] == ["transcribe", str(recordings[0].path)]
+    assert ours[-3:] == ["--stream", "--beam-size", "1"]
+    theirs, variables = files._command("faster-whisper", *arguments)  # type: ignore[arg-type]
+    assert theirs[3] == "faster-whisper"
+    assert f'"model": "{tmp_path / "faster-whisper"}"' in theirs[4]
+    assert variables["HF_HUB_OFFLINE"] == "1"
+    assert soundfile.info(tmp_path / "lincoln.wav").duration == pytest.approx(30)

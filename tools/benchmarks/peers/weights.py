@@ -115,17 +115,21 @@ def write_huggingface(directory: Path, checkpoint: Checkpoint) -> None:
 
 
 def write_openai(directory: Path, checkpoint: Checkpoint) -> None:
-    """Write a checkpoint of the standard layout as openai-whisper does, in float32, and its tokenizer beside it."""
-    import torch
-
+    """Write a checkpoint of the standard layout as openai-whisper does, and its tokenizer beside it."""
     directory.mkdir(parents=True)
-    state = {
-        openai_name(name): torch.from_numpy(np.ascontiguousarray(value)) for name, value in checkpoint.tensors.items()
-    }
-    torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, directory / "nano.pt")
+    write_pt(directory / "nano.pt", checkpoint)
     shutil.copy(RANKS, directory)
     generation = _renumbered(_read_json(NANO / "generation_config.json"))
     _write_json(directory / "generation_config.json", generation)
+
+
+def write_pt(path: Path, checkpoint: Checkpoint) -> None:
+    """Write a checkpoint as openai-whisper does, with tensors of the types that they have."""
+    import torch
+
+    tensors = {openai_name(name): np.ascontiguousarray(value) for name, value in checkpoint.tensors.items()}
+    state = {name: torch.from_numpy(value) for name, value in tensors.items()}
+    torch.save({"dims": asdict(checkpoint.dims), "model_state_dict": state}, path)
 
 
 def alignment_heads() -> list[tuple[int, int]]:

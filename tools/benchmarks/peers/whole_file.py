@@ -1,58 +1,85 @@
-"""A long recording through faster-whisper's batched pipeline, or through openvino-genai's `WhisperPipeline`.
+"""Recordings through another program, as its own command transcribes them: five beams, and fallback.
 
-    python -P whole_file.py SYSTEM '{"model": ..., "audio": ..., "output": ..., "n_threads": ..., "n_beams": ...}'
+    python -P whole_file.py SYSTEM '{"model": PATH, "language": "en", "audio": FOLDER, "output": FOLDER}'
 
-Run by the interpreter of the system's own environment, so it imports nothing of ours. Writes the text to a file, and
-prints how long it loaded.
+Run by the interpreter of the system's own environment, so it imports nothing of ours. Reads each NAME.wav (16 kHz mono,
+16 bits), and writes its text to NAME.txt, which appears when it is complete.
 """
 
 import json
 import sys
-import time
 import wave
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-BATCH_SIZE = 8
+Transcribe = Callable[[NDArray[np.float32], str], list[str]]
 
 
-def faster_whisper(task: dict[str, Any], samples: NDArray[np.float32]) -> tuple[str, float]:
-    """Transcribe with silence cut away first, in windows of up to 30 s, eight at once, in 8-bit arithmetic."""
+def faster_whisper(model: str) -> Transcribe:
+    """Transcribe with the filter of its speech detector."""
     import faster_whisper
 
-    begin_s = time.perf_counter()
-    model = faster_whisper.WhisperModel(
-        task["model"], device="cpu", compute_type="int8", cpu_threads=task["n_threads"], local_files_only=True
-    )
-    pipeline = faster_whisper.BatchedInferencePipeline(model)
-    loaded_s = time.perf_counter() - begin_s
-    segments, _ = pipeline.transcribe(
-        samples, batch_size=BATCH_SIZE, vad_filter=True, language="en", beam_size=task["n_beams"]
-    )
-    return " ".join(segment.text for segment in segments), loaded_s
+    loaded = faster_whisper.WhisperModel(model, device="cpu", local_files_only=True)
+
+    def transcribe(samples: NDArray[np.float32], language: str) -> list[str]:
+        segments, _ = loaded.transcribe(samples, language=language, beam_size=5, vad_filter=True)
+        return [segment.text for segment in segments]
+
+    return transcribe
 
 
-def openvino_genai(task: dict[str, Any], samples: NDArray[np.float32]) -> tuple[str, float]:
-    """Transcribe window after window of 30 s; it has neither beams nor batches for Whisper."""
-    import openvino_genai
+def openai_whisper(model: str) -> Transcribe:
+    """Transcribe with the defaults of the command `whisper`."""
+    import whisper
 
-    begin_s = time.perf_counter()
-    pipeline = openvino_genai.WhisperPipeline(task["model"], "CPU", INFERENCE_NUM_THREADS=task["n_threads"])
-    loaded_s = time.perf_counter() - begin_s
-    config = pipeline.get_generation_config()
-    config.language = "<|en|>"
-    config.task = "transcribe"
-    return str(pipeline.generate(samples, config)), loaded_s
+    loaded = whisper.load_model(model, device="cpu")
 
+    def transcribe(samples: NDArray[np.float32], language: str) -> list[str]:
+        found = whisper.transcribe(loaded, samples, language=language, beam_size=5, best_of=5, fp16=False)
+        return [segment["text"] for segment in found["segments"]]
+
+    return transcribe
+
+
+def mlx_whisper(model: str) -> Transcribe:
+    """Transcribe greedily, which is all that it can."""
+    import mlx_whisper
+
+    def transcribe(samples: NDArray[np.float32], language: str) -> list[str]:
+        found = mlx_whisper.transcribe(samples, path_or_hf_repo=model, language=language, fp16=False, temperature=0.0)
+        return [segment["text"] for segment in found["segments"]]
+
+    return transcribe
+
+
+def pywhispercpp(model: str) -> Transcribe:
+    """Transcribe greedily."""
+    import pywhispercpp.model
+
+    def transcribe(samples: NDArray[np.float32], language: str) -> list[str]:
+        loaded = pywhispercpp.model.Model(model, language=language, temperature_inc=0.0, print_progress=False)
+        return [segment.text for segment in loaded.transcribe(samples)]
+
+    return transcribe
+
+
+SYSTEMS = {
+    "faster-whisper": faster_whisper,
+    "openai-whisper": openai_whisper,
+    "mlx-whisper": mlx_whisper,
+    "pywhispercpp": pywhispercpp,
+}
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[2])
-    with wave.open(asked["audio"]) as file:
-        heard = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float32) / np.float32(32768)
-    transcribe = {"faster-whisper": faster_whisper, "openvino-genai": openvino_genai}[sys.argv[1]]
-    text, load_s = transcribe(asked, heard)
-    Path(asked["output"]).write_text(text, encoding="utf-8")
-    print(f"loaded in {load_s:.2f} s")
+    task = json.loads(sys.argv[2])
+    transcribe = SYSTEMS[sys.argv[1]](task["model"])
+    for path in sorted(Path(task["audio"]).glob("*.wav")):
+        with wave.open(str(path)) as file:
+            samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float32) / 32768
+        lines = [text.strip() for text in transcribe(samples, task["language"])]
+        partial = Path(task["output"]) / f"{path.stem}.partial"
+        partial.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        partial.replace(partial.with_suffix(".txt"))

@@ -1,0 +1,166 @@
+"""The same tokens whatever format holds the published weights; other programs write or read each of them."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+import transformers
+import whisper
+from whisper.normalizers import EnglishTextNormalizer
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.bench.text import errors
+from streamer.transcribe import transcribe_segments
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.real.parity import Pair
+from tests.transcribe.as_whisper import as_whisper
+from tests.whisper.support import SAMPLE, Untyped, read
+from tests.whisper.weights.mlx_writer import write_mlx
+from tools.benchmarks.files import WORKER
+from tools.benchmarks.model_files import sizes, to_ctranslate2
+from tools.benchmarks.peers import ggml
+from tools.benchmarks.peers.environment import Environment, PeerUnavailable, run
+from tools.benchmarks.peers.weights import write_pt
+from tools.benchmarks.published import PublishedModel
+from tools.benchmarks.raw import SYSTEMS
+
+pytestmark = pytest.mark.real
+
+# Of 8-bit weights, or of another program's arithmetic in float16.
+MOST_WRONG = 0.05
+
+MLX = Environment(
+    "mlx-whisper",
+    (
+        ("mlx[cpu]==0.32.4", "numba", "scipy", "tqdm", "more-itertools", "tiktoken", "huggingface_hub"),
+        ("--no-deps", "mlx-whisper==0.4.3"),  # without torch, which only its converter takes
+    ),
+)
+
+
+class Written:
+    """A published model, written once in each format."""
+
+    def __init__(self, published: PublishedModel) -> None:
+        self.published = published
+        self.checkpoint: Checkpoint = published.checkpoint()
+
+    def path(self, format_: str) -> Path:
+        """Return the folder of a format; its tokenizer is the published one."""
+        folder = self.published.temporary / format_
+        if not folder.exists():
+            WRITERS[format_](self, folder)
+            if not (folder / "tokenizer.json").is_file():
+                shutil.copy(self.published.path / "tokenizer.json", folder)
+        return folder
+
+    def huggingface(self, folder: Path) -> None:
+        """Write with transformers."""
+        untyped: Untyped = transformers
+        config = untyped.WhisperConfig(**sizes(self.checkpoint.dims))
+        model = untyped.WhisperForConditionalGeneration(config)
+        tensors = {f"model.{name}": torch.from_numpy(np.array(v)) for name, v in self.checkpoint.tensors.items()}
+        model.load_state_dict(tensors, strict=False)
+        model.tie_weights()
+        model.half().save_pretrained(folder)
+
+    def openai(self, folder: Path) -> None:
+        """Write as openai-whisper's `torch.save` does, and have it read."""
+        folder.mkdir()
+        write_pt(folder / "model.pt", self.checkpoint)
+        untyped: Untyped = whisper
+        assert untyped.load_model(str(folder / "model.pt"), device="cpu").dims.n_vocab == self.checkpoint.dims.n_vocab
+
+    def whisper_cpp(self, folder: Path) -> None:
+        """Write as whisper.cpp's converter does, with the ranks of openai-whisper's vocabulary."""
+        untyped: Untyped = whisper.tokenizer
+        encoding = untyped.get_tokenizer(self.published.multilingual).encoding
+        ranks = [encoding.decode_single_token_bytes(number) for number in range(encoding.eot_token)]
+        folder.mkdir()
+        ggml.write(folder / "ggml-model.bin", self.checkpoint, ranks)
+
+    def mlx(self, folder: Path) -> None:
+        """Write as the converter of mlx-examples does, which no package carries."""
+        write_mlx(folder, self.checkpoint)
+
+    def ctranslate2(self, quantization: str) -> Callable[[Path], None]:
+        """Return what writes with CTranslate2's own converter."""
+
+        def write(folder: Path) -> None:
+            to_ctranslate2(self.path("Hugging Face"), folder, quantization, self.published.peers_folder)
+
+        return write
+
+
+WRITERS: dict[str, Callable[[Written, Path], None]] = {
+    "Hugging Face": Written.huggingface,
+    "openai-whisper": Written.openai,
+    "whisper.cpp": Written.whisper_cpp,
+    "MLX": Written.mlx,
+    "CTranslate2 float16": lambda written, folder: written.ctranslate2("float16")(folder),
+    "CTranslate2 int8": lambda written, folder: written.ctranslate2("int8")(folder),
+}
+
+
+@pytest.fixture(scope="module")
+def written(published: PublishedModel) -> Written:
+    return Written(published)
+
+
+@pytest.mark.parametrize("format_", WRITERS)
+def test_a_format_has_the_same_tokens(pair: Pair, written: Written, format_: str) -> None:
+    try:
+        folder = written.path(format_)
+    except PeerUnavailable as error:
+        pytest.skip(str(error))
+    model = load_model(str(folder), DeviceSettings("CPU"), cache_dir=str(folder / "compiled"))
+    if format_ == "CTranslate2 int8":
+        assert words_wrong(text_of(pair.ours), text_of(model)) <= MOST_WRONG
+    else:
+        assert tokens(model) == tokens(pair.ours)
+
+
+@pytest.mark.parametrize(
+    ("system", "format_", "environment"),
+    [
+        ("pywhispercpp", "whisper.cpp", SYSTEMS["pywhispercpp"].environment),
+        ("mlx-whisper", "MLX", MLX),
+        ("faster-whisper", "CTranslate2 float16", SYSTEMS["faster-whisper"].environment),
+    ],
+)
+def test_another_program_reads_it(
+    pair: Pair, written: Written, tmp_path: Path, system: str, format_: str, environment: Environment
+) -> None:
+    soundfile.write(tmp_path / "sample.wav", read(SAMPLE), SAMPLE_RATE, subtype="PCM_16")
+    try:
+        python = environment.python(written.published.peers_folder)
+        folder = written.path(format_)
+        path = next(folder.glob("ggml-*.bin"), folder)
+        task = {"model": str(path), "language": "en", "audio": str(tmp_path), "output": str(tmp_path)}
+        run(system, [str(python), "-P", str(WORKER), system, json.dumps(task)])
+    except PeerUnavailable as error:
+        pytest.skip(str(error))
+    assert words_wrong(text_of(pair.ours), (tmp_path / "sample.txt").read_text(encoding="utf-8")) <= MOST_WRONG
+
+
+def tokens(model: WhisperModel) -> list[int]:
+    """Return the tokens of the sample, greedily."""
+    decoding = as_whisper(model, language="en", temperature=(0.0,))
+    return [token for segment in transcribe_segments(model, read(SAMPLE), decoding) for token in segment.tokens]
+
+
+def text_of(model: WhisperModel) -> str:
+    return model.tokenizer.decode([token for token in tokens(model) if token < model.tokenizer.special.end_of_text])
+
+
+def words_wrong(expected: str, actual: str) -> float:
+    """Return the word error rate of a text beside another, behind Whisper's normaliser."""
+    normalise = EnglishTextNormalizer()
+    return errors(normalise(expected).split(), normalise(actual).split()).rate or 0.0

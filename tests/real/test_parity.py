@@ -1,0 +1,52 @@
+"""The same tokens as openai-whisper's with its published weights, on people's recordings."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.parity import WORD_TIME_S, Pair, recordings
+from tests.whisper.support import read
+
+pytestmark = pytest.mark.real
+
+ENGLISH = recordings("en")
+OTHERS = [(language, path) for language in ("de", "es", "fr", "ja", "pt") for path in recordings(language)]
+SOME = ENGLISH[:4]
+
+# By name; `condition_on_previous_text` is openai-whisper's default, so that all windows but the first have a prompt.
+OPTIONS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "five beams": {"beam_size": 5},
+    "a prompt before each window": {
+        "initial_prompt": "Mr. Speaker, the Earhart letters.",
+        "carry_initial_prompt": True,
+    },
+    "word times": {"word_timestamps": True, "beam_size": 5},
+}
+CASES = [
+    *(("greedy", "en", path) for path in ENGLISH),
+    *(("greedy", *case) for case in OTHERS),
+    *(("five beams", "en", path) for path in ENGLISH),
+    *(("five beams", *case) for case in OTHERS[:2]),
+    *((name, "en", path) for name in ("a prompt before each window", "word times") for path in SOME),
+]
+
+
+@pytest.mark.parametrize(("name", "language", "path"), CASES, ids=lambda value: getattr(value, "stem", value))
+def test_tokens_are_openai_whispers(
+    pair: Pair, name: str, language: str, path: Path, record_property: Callable[[str, object], None]
+) -> None:
+    if language != "en" and not pair.ours.generation.multilingual:
+        pytest.skip("knows English only")
+    found = pair.compare(read(path), language=language, **OPTIONS[name])
+    about = f"{pair.name}, {name}"
+    record_property(f"{about}: tokens", (found.n_equal, found.n_tokens))
+    if found.difference:
+        record_property("note", f"{about}, {path.stem}, token {found.n_equal}: {found.difference}")
+    assert found.is_tie or not found.difference, found.difference
+    late = [(word, seconds) for word, seconds in found.words if seconds > WORD_TIME_S]
+    if found.words:
+        record_property(f"{about}: within 20 ms, words", (len(found.words) - len(late), len(found.words)))
+    assert not late
