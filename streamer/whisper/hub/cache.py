@@ -86,7 +86,7 @@ def cached(name: str) -> Path | None:
 
 
 def adopted(name: str, on_file: Callable[[str], None] = lambda name: None) -> Path | None:
-    """Return the directory of a model that another program fetched, once its files were checked; `on_file` as `adopt`."""
+    """Return the directory of a model that another program fetched, once its files were checked; see `adopt`."""
     return next(filter(None, (adopt(wanted, on_file) for wanted in _meanings(name))), None)
 
 
