@@ -1,10 +1,10 @@
-# `make run` and `make test` set up what they need themselves, given Python 3.11 to 3.13 and make.
+# `make run` and `make test` install what they need. They need Python 3.11 to 3.13 and make.
 
 VENV := .venv
 BIN := $(VENV)/bin
 
-# The Python to build the environment with: the first that can make one, else the first of a version that will do.
-# Another can be named: make run PYTHON=/opt/python3.12/bin/python3
+# The Python that creates the environment: the first with ensurepip and venv, else the first of a supported version.
+# To choose another: make run PYTHON=/opt/python3.12/bin/python3
 CANDIDATES := python3 python3.13 python3.12 python3.11
 VERSION_WILL_DO := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell \
@@ -19,7 +19,7 @@ PYTHON ?= $(shell \
 LOCKED := yes
 locked = $(if $(LOCKED),$(BIN)/python -m pip install --no-deps $(2) --requirement requirements/$(1).txt)
 
-# Installs system packages where this user may, and says what to do where not: $(call system_packages,NAMES,REASON)
+# Installs system packages as root; otherwise prints how to install them: $(call system_packages,NAMES,REASON)
 system_packages = \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		export DEBIAN_FRONTEND=noninteractive; \
@@ -29,23 +29,23 @@ system_packages = \
 		false; \
 	fi
 
-# Some environments forbid it; here many processes start, and each would compile all of the modules again.
+# Write bytecode even if the environment forbids it: tests start many processes, which would each compile every module.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .PHONY: help run quick test style types tests real bench documents hooks lock clean
 
-help: ## Say what there is
+help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo
-	@echo "Another Python: make run PYTHON=/opt/python3.12/bin/python3. How a change is made: CONTRIBUTING.md."
+	@echo "Another Python: make run PYTHON=/opt/python3.12/bin/python3. More: CONTRIBUTING.md."
 
 run: $(VENV)/.portaudio ## Start the daemon on the microphone; more flags in ARGS='--port 9000'
 	@echo "The program is $(BIN)/streamer; source $(BIN)/activate puts it on the PATH of a terminal."
 	@$(BIN)/streamer run --config config.yaml --fallback models/nano.en/sample.flac $(ARGS)
 
 quick: WHICH := -m 'not slow'
-quick: style types tests ## A first answer: all but the tests marked slow
+quick: style types tests ## All except the tests marked slow
 
 test: style types tests ## Everything that must pass
 
@@ -70,20 +70,20 @@ hooks: $(VENV)/.test ## Let git check style and types before each commit
 	$(BIN)/python -m pip install 'pre-commit>=4.0'
 	$(BIN)/pre-commit install
 
-documents: $(VENV)/.run ## Write config.yaml, its schema and the options of docs/decoding.md from the table of settings
+documents: $(VENV)/.run ## Generate config.yaml, its schema and the options of docs/decoding.md
 	$(BIN)/python -m tools.documents
 
-lock: $(VENV)/.created ## Write requirements/ anew: the newest versions that pyproject.toml allows, with their digests
+lock: $(VENV)/.created ## Renew requirements/: the newest versions that pyproject.toml allows, with digests
 	$(BIN)/python -m pip install --upgrade uv
 	$(BIN)/uv pip compile --quiet --upgrade --extra test --output-file requirements/test.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --constraint requirements/test.txt --output-file requirements/run.txt pyproject.toml
 	$(BIN)/uv pip compile --quiet --upgrade --no-deps --group apart --output-file requirements/apart.txt
 
-clean: ## Remove the environment and everything that was generated
+clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find streamer tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Each stamp says that a step is done, so that the next run starts at once.
+# Stamp files: a step is repeated only when what it depends on changes.
 
 $(VENV)/.created:
 	@set -e; \
@@ -108,7 +108,7 @@ $(VENV)/.run: $(VENV)/.created pyproject.toml requirements/run.txt
 $(VENV)/.test: $(VENV)/.created pyproject.toml requirements/test.txt requirements/apart.txt
 	@# Not compiled: of torch and transformers most modules are never imported.
 	$(call locked,test,--no-compile)
-	@# All that is missing now is torch.
+	@# Only torch is not locked. Its builds for CPUs and for CUDA have the same version and different digests.
 	$(BIN)/python -m pip install --no-compile --editable '.[test]'
 	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/apart --requirement requirements/apart.txt
 	@touch $(VENV)/.run $@
@@ -118,7 +118,7 @@ $(VENV)/.real: $(VENV)/.test
 	$(BIN)/streamer models pull base
 	@touch $@
 
-# Without PortAudio there is no microphone, but everything else: a failure here is told and stops nothing.
+# Only the microphone needs PortAudio: a failure is printed and stops nothing.
 $(VENV)/.portaudio: $(VENV)/.run
 	@if $(BIN)/python -c 'import sounddevice' 2>/dev/null \
 		|| { $(call system_packages,libportaudio2,The PortAudio library is missing and no microphone can be used); }; \
