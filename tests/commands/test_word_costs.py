@@ -12,7 +12,7 @@ from streamer.bench.text import plain
 from streamer.commands import word_costs as module
 from streamer.commands.verify import verify
 from streamer.commands.word_costs import PAD_S, Word, passages, sample_words, word_costs
-from streamer.settings.table import ModelSettings
+from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper import cache
 from streamer.whisper.check import Check
 from streamer.whisper.device.devices import DeviceSettings
@@ -144,7 +144,7 @@ def test_the_costs_stand_below_the_checks_and_are_kept(tmp_path: Path, monkeypat
     monkeypatch.setattr("streamer.commands.verify.word_costs", told)
     console = Console(file=io.StringIO(), width=200)
     settings = ModelSettings(name=str(NANO), device="CPU", windows_s=(8,), cache_dir=str(tmp_path))
-    assert verify(settings, console) == 0
+    assert verify(Settings(model=settings), console) == 0
     assert isinstance(console.file, io.StringIO)
     lines = console.file.getvalue().splitlines()
     assert "window of 8 s" in lines[-2]
