@@ -4,12 +4,14 @@ import logging
 from dataclasses import asdict, replace
 from pathlib import Path
 
+import psutil
 import pytest
 
 from streamer.commands import auto
 from streamer.commands.fit import Speed
 from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.settings.table import DecodingSettings, ModelSettings, Settings, StreamSettings
+from streamer.whisper import cache as measurements
 from streamer.whisper.hub import cache
 
 FAST = Speed(short_flops=5e12, whole_flops=5e12, step_bytes=1e11, block_bytes=1e11)
@@ -50,7 +52,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr(cache, "cached", lambda name: Path(name) if name in world.here else None)
     monkeypatch.setattr(cache, "adopted", lambda name: None)
     monkeypatch.setattr(Speed, "measured", world.measured)
-    monkeypatch.setattr(auto.psutil, "cpu_percent", lambda: world.busy_percent)
+    monkeypatch.setattr(psutil, "cpu_percent", lambda: world.busy_percent)
     return world
 
 
@@ -176,7 +178,7 @@ def test_nano_en_does_not_stand_in_for_another_language(world: World, tmp_path: 
 def test_a_cache_that_cannot_be_made_measures_each_time(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto.measurements, "open_cache", lambda setting: None)
+    monkeypatch.setattr(measurements, "open_cache", lambda setting: None)
     world.there = {"small.en"}
     assert chosen(tmp_path) == chosen(tmp_path) == "small.en"
     assert world.n_measured == 2

