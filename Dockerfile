@@ -13,11 +13,14 @@ FROM python:3.13-slim AS build
 ARG EXTRAS=""
 WORKDIR /source
 COPY pyproject.toml README.md LICENSE ./
+COPY requirements requirements
 COPY streamer streamer
 COPY docs docs
 COPY contrib contrib
 COPY models/nano.en models/nano.en
-RUN python -m venv /opt/streamer && /opt/streamer/bin/pip install --no-cache-dir ".$EXTRAS"
+RUN python -m venv /opt/streamer \
+    && /opt/streamer/bin/pip install --no-cache-dir --no-deps --requirement requirements/run.txt \
+    && /opt/streamer/bin/pip install --no-cache-dir ".$EXTRAS"
 
 FROM python:3.13-slim
 COPY --from=build /opt/streamer /opt/streamer

@@ -1,10 +1,10 @@
-# `make run` and `make test` set up what they need themselves, given Python 3.11 to 3.13 and make.
+# `make run` and `make test` install what they need. They need Python 3.11 to 3.13 and make.
 
 VENV := .venv
 BIN := $(VENV)/bin
 
-# The Python to build the environment with: the first that can make one, else the first of a version that will do.
-# Another can be named: make run PYTHON=/opt/python3.12/bin/python3
+# The Python that creates the environment: the first with ensurepip and venv, else the first of a supported version.
+# To choose another: make run PYTHON=/opt/python3.12/bin/python3
 CANDIDATES := python3 python3.13 python3.12 python3.11
 VERSION_WILL_DO := import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))
 PYTHON ?= $(shell \
@@ -14,7 +14,12 @@ PYTHON ?= $(shell \
 		done; \
 	done)
 
-# Installs system packages where this user may, and says what to do where not: $(call system_packages,NAMES,REASON)
+# Installs the versions that requirements/NAME.txt lists: $(call locked,NAME,FLAGS). With `make LOCKED= VENV=.venv/newest test`
+# the newest that pyproject.toml allows are installed instead.
+LOCKED := yes
+locked = $(if $(LOCKED),$(BIN)/python -m pip install --no-deps $(2) --requirement requirements/$(1).txt)
+
+# Installs system packages as root; otherwise prints how to install them: $(call system_packages,NAMES,REASON)
 system_packages = \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 		export DEBIAN_FRONTEND=noninteractive; \
@@ -24,23 +29,23 @@ system_packages = \
 		false; \
 	fi
 
-# Some environments forbid it; here many processes start, and each would compile all of the modules again.
+# Write bytecode even if the environment forbids it: tests start many processes, which would each compile every module.
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help run quick test style types tests real bench documents hooks clean
+.PHONY: help run quick test style types tests real bench documents hooks lock clean
 
-help: ## Say what there is
+help: ## List the commands
 	@sed -n 's/^\([a-z]*\):.*## /make \1\t/p' $(MAKEFILE_LIST) | expand -t 16
 	@echo
-	@echo "Another Python: make run PYTHON=/opt/python3.12/bin/python3. How a change is made: CONTRIBUTING.md."
+	@echo "Another Python: make run PYTHON=/opt/python3.12/bin/python3. More: CONTRIBUTING.md."
 
 run: $(VENV)/.portaudio ## Start the daemon on the microphone; more flags in ARGS='--port 9000'
 	@echo "The program is $(BIN)/streamer; source $(BIN)/activate puts it on the PATH of a terminal."
 	@$(BIN)/streamer run --config config.yaml --fallback models/nano.en/sample.flac $(ARGS)
 
 quick: WHICH := -m 'not slow'
-quick: style types tests ## A first answer: all but the tests marked slow
+quick: style types tests ## All except the tests marked slow
 
 test: style types tests ## Everything that must pass
 
@@ -55,24 +60,30 @@ tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='te
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
 
 # REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base.
-real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Hold published weights against other programs; they are fetched once
+real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Compare published weights with other programs; fetches them once
 	$(BIN)/pytest -m real tests/real $(ARGS)
 
-bench: $(VENV)/.bench ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
+bench: $(VENV)/.test ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'
 	$(BIN)/python tools/benchmark.py $(or $(ARGS),stream)
 
 hooks: $(VENV)/.test ## Let git check style and types before each commit
 	$(BIN)/python -m pip install 'pre-commit>=4.0'
 	$(BIN)/pre-commit install
 
-documents: $(VENV)/.run ## Write config.yaml, its schema and the options of docs/decoding.md from the table of settings
+documents: $(VENV)/.run ## Generate config.yaml, its schema and the options of docs/decoding.md
 	$(BIN)/python -m tools.documents
 
-clean: ## Remove the environment and everything that was generated
+lock: $(VENV)/.created ## Renew requirements/: the newest versions that pyproject.toml allows, with digests
+	$(BIN)/python -m pip install --upgrade uv
+	$(BIN)/uv pip compile --quiet --upgrade --extra test --output-file requirements/test.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --constraint requirements/test.txt --output-file requirements/run.txt pyproject.toml
+	$(BIN)/uv pip compile --quiet --upgrade --no-deps --group apart --output-file requirements/apart.txt
+
+clean: ## Remove the environment and everything generated
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find streamer tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# Each stamp says that a step is done, so that the next run starts at once.
+# Stamp files: a step is repeated only when what it depends on changes.
 
 $(VENV)/.created:
 	@set -e; \
@@ -89,25 +100,17 @@ $(VENV)/.created:
 	$$python -m venv $(VENV)
 	@touch $@
 
-$(VENV)/.run: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --editable .
+$(VENV)/.run: $(VENV)/.created pyproject.toml requirements/run.txt
+	$(call locked,run)
+	$(BIN)/python -m pip install $(if $(LOCKED),--no-deps) --editable .
 	@touch $@
 
-$(VENV)/.train: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --editable '.[train]'
-	@touch $(VENV)/.run $@
-
-$(VENV)/.bench: $(VENV)/.created pyproject.toml
-	$(BIN)/python -m pip install --editable '.[bench]'
-	@touch $(VENV)/.run $@
-
-$(VENV)/.test: $(VENV)/.created pyproject.toml
+$(VENV)/.test: $(VENV)/.created pyproject.toml requirements/test.txt requirements/apart.txt
 	@# Not compiled: of torch and transformers most modules are never imported.
+	$(call locked,test,--no-compile)
+	@# Only torch is not locked. Its builds for CPUs and for CUDA have the same version and different digests.
 	$(BIN)/python -m pip install --no-compile --editable '.[test]'
-	@# Its client alone is wanted: what it depends on is large, and it brings a package named tests.
-	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/whisper-live 'whisper-live==0.10.*'
-	@# For the axe-core in it; its driver of browsers is not used.
-	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/axe 'axe-playwright-python==0.1.*'
+	$(BIN)/python -m pip install --no-deps --upgrade --target $(VENV)/apart --requirement requirements/apart.txt
 	@touch $(VENV)/.run $@
 
 $(VENV)/.real: $(VENV)/.test
@@ -115,7 +118,7 @@ $(VENV)/.real: $(VENV)/.test
 	$(BIN)/streamer models pull base
 	@touch $@
 
-# Without PortAudio there is no microphone, but everything else: a failure here is told and stops nothing.
+# Only the microphone needs PortAudio: a failure is printed and stops nothing.
 $(VENV)/.portaudio: $(VENV)/.run
 	@if $(BIN)/python -c 'import sounddevice' 2>/dev/null \
 		|| { $(call system_packages,libportaudio2,The PortAudio library is missing and no microphone can be used); }; \

@@ -33,7 +33,7 @@ START_TIMEOUT_S = 90.0  # for the browser to be there, on a busy machine
 WAIT_TIMEOUT_S = 90.0  # for something on a page to come true
 POLL_S = 0.05
 
-AXE = Path(sys.prefix) / "axe" / "axe_playwright_python" / "axe.min.js"
+AXE = Path(sys.prefix) / "apart" / "axe_playwright_python" / "axe.min.js"
 
 FLAGS = (
     "--headless",

@@ -198,7 +198,7 @@ def test_the_formats_are_the_writers() -> None:
         (["run", "extra"], "unrecognized argument: extra"),
         (["transcribe"], "FILE"),
         (["transcribe", "a.wav", "--format", "srtt"], "did you mean srt?"),
-        (["listen", "--format", "tsv"], "invalid choice: 'tsv'"),
+        (["listen", "--format", "tsv"], "'tsv'"),
         (["--debug"], "COMMAND"),
     ],
 )

@@ -182,6 +182,12 @@ def test_what_is_shipped_for_operators_names_settings_that_there_are(name: str) 
     assert settings.server.token_file if "user" not in name else not environ
 
 
+def test_docker_is_given_what_the_image_is_built_from() -> None:
+    image, ignored = ((REPOSITORY / name).read_text(encoding="utf-8") for name in ("Dockerfile", ".dockerignore"))
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", image, re.MULTILINE)
+    assert sorted(" ".join(copied).split()) == sorted(re.findall("^!(.*)", ignored, re.MULTILINE))
+
+
 def test_the_compose_file_gives_what_the_image_asks_for() -> None:
     composed = yaml.safe_load((REPOSITORY / "contrib/compose.yaml").read_text(encoding="utf-8"))
     service = composed["services"]["streamer"]

@@ -30,7 +30,6 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -59,10 +58,10 @@ if TYPE_CHECKING:
     from tools.benchmarks.simulate import Simulator
 
 # By the name that --peers takes.
-PEERS: dict[str, Callable[[Path, str], StreamingSystem]] = {
+PEERS: dict[str, Callable[[Path], StreamingSystem]] = {
     "whisper-live": WhisperLive,
-    "whisperlivekit-agreement": lambda folder, size: WhisperLiveKit(folder, "localagreement", size),
-    "whisperlivekit-alignatt": lambda folder, size: WhisperLiveKit(folder, "simulstreaming", size),
+    "whisperlivekit-agreement": lambda folder: WhisperLiveKit(folder, "localagreement"),
+    "whisperlivekit-alignatt": lambda folder: WhisperLiveKit(folder, "simulstreaming"),
 }
 
 SAMPLE = ROOT / "models" / "nano.en" / "sample.flac"
@@ -268,12 +267,6 @@ def _recordings_arguments(parser: argparse.ArgumentParser) -> None:
 def _systems_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--flags", default="", help="more flags of `streamer run`: --flags='--model base.en'")
     parser.add_argument(
-        "--size",
-        choices=model_files.SPEAKING,
-        help="nano.en's words at the cost of this size, with weights of 8 bits, in ours and in the others; one beam"
-        " except at nano.en's own, as of published models (default: nano.en as it comes with the program)",
-    )
-    parser.add_argument(
         "--windows",
         action="append",
         metavar="S,S",
@@ -444,7 +437,7 @@ def _memory(args: argparse.Namespace, console: Console) -> list[dict[str, object
     figures = []
     for size in _sizes(args):
         # What random weights say is never good enough.
-        flags = [] if size in model_files.SPEAKING else ["--temperature-increment-on-fallback", "none"]
+        flags = [] if size == "nano.en" else ["--temperature-increment-on-fallback", "none"]
         for weights in args.weights.split(","):
             model = model_files.ModelFiles(size, folder).streamer(weights)
             name = f"{size}, {weights}"
@@ -514,7 +507,7 @@ def _speakers(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from streamer.live.speakers import load_vectors
     from tools.benchmarks.conversations import KINDS
     from tools.benchmarks.speakers import measure_speakers
-    from tools.train_nano.speech import SynthesisError
+    from tools.benchmarks.synthetic.speech import SynthesisError
 
     kinds = [kind for kind in args.kinds.split(",") if kind] or list(KINDS)
     if unknown := [kind for kind in kinds if kind not in KINDS]:
@@ -552,25 +545,16 @@ def _systems(args: argparse.Namespace) -> list[StreamingSystem]:
     for windows in args.windows or [""]:
         flags = [*_flags(args), *(["--windows", windows] if windows else [])]
         ours.append(Streamer(flags, f"{OURS} {windows}" if ours else OURS))
-    peers = [PEERS[name](folder, args.size or "nano.en") for name in names]
+    peers = [PEERS[name](folder) for name in names]
     return [*([] if args.without_ours else ours), *peers]
 
 
 def _flags(args: argparse.Namespace) -> list[str]:
-    """Return the flags of our daemon, with the model of the size that was asked for."""
+    """Return the flags of our daemon."""
     try:
-        flags = shlex.split(args.flags)
+        return shlex.split(args.flags)
     except ValueError as error:
         raise UsageError(f"--flags {args.flags!r:.80} is not written as in a shell ({error}): mend it") from None
-    if size := getattr(args, "size", None):
-        flags += ["--model", str(_converted(size, args.peers_folder or default_folder()))]
-    return flags
-
-
-@cache
-def _converted(size: str, folder: Path) -> Path:
-    """Convert a model for our daemon, once a run."""
-    return model_files.ModelFiles(size, folder).streamer()
 
 
 def _model_flags(flags: Sequence[str]) -> list[str]:

@@ -279,8 +279,8 @@ async def test_strangers_do_not_come_in(secure: SecureCluster) -> None:
     for settings, reason in (
         (settings_for(*secure.urls, ca=ca), "Authorization Violation"),
         (settings_for(*secure.urls, ca=ca, nkey_file=str(secure.folder / "nobody.nk")), "Authorization Violation"),
-        (settings_for(*secure.urls, nkey_file=key), "certificate verify failed"),
-        (settings_for(*(server.url for server in secure.servers), nkey_file=key), "certificate verify failed"),
+        (settings_for(*secure.urls, nkey_file=key), "certificate"),
+        (settings_for(*(server.url for server in secure.servers), nkey_file=key), "certificate"),
     ):
         with pytest.raises(ClusterError, match=reason):
             await Bus.connect(settings, "stranger")

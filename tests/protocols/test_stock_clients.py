@@ -30,7 +30,7 @@ from tests.daemon import SAMPLE, WAIT_S, Daemon, pause_after, pcm16, recording, 
 from tests.wer import wer, words_of
 
 # Where `make test` puts WhisperLive: without what it depends on, and without its `tests` before ours.
-WHISPER_LIVE = Path(sys.prefix) / "whisper-live"
+WHISPER_LIVE = Path(sys.prefix) / "apart"
 
 # The third sentence of the sample, which is short, and the first.
 THIRD_S, FIRST_S = (13.0, 15.1), (0.0, pause_after(1))

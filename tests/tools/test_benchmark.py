@@ -11,7 +11,6 @@ import pytest
 from tests.tools.benchmarks.played import Shows, write_corpus
 from tools import benchmark
 from tools.benchmarks import corpus, raw, stream
-from tools.benchmarks.model_files import ModelFiles
 
 ROOT = Path(benchmark.__file__).parent.parent
 
@@ -72,14 +71,14 @@ def test_peers_are_measured_beside_ours(
 ) -> None:
     asked = []
 
-    def peer(folder: Path, size: str) -> Shows:
-        asked.append((folder, size))
+    def peer(folder: Path) -> Shows:
+        asked.append(folder)
         return Shows("whisper-live", 2.0)
 
     monkeypatch.setitem(benchmark.PEERS, "whisper-live", peer)
     command = ["stream", "--corpus", str(tmp_path / "corpus"), "--no-offline", "--peers", "whisper-live"]
     assert benchmark.main([*command, "--peers-folder", str(tmp_path / "peers")]) == 0
-    assert asked == [(tmp_path / "peers", "nano.en")]
+    assert asked == [tmp_path / "peers"]
     assert "streamer / best other" in capsys.readouterr().out
 
 
@@ -141,9 +140,7 @@ def test_the_offline_decoder_has_the_model_of_the_stream(tmp_path: Path, monkeyp
 def test_a_system_that_fails_does_not_keep_others_from_being_soaked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(
-        benchmark.PEERS, "whisper-live", lambda folder, size: Shows("whisper-live", fails_to_start=True)
-    )
+    monkeypatch.setitem(benchmark.PEERS, "whisper-live", lambda folder: Shows("whisper-live", fails_to_start=True))
     figures = tmp_path / "figures.json"
     command = ["soak", "--corpus", str(tmp_path / "corpus"), "--hours", "0.001", "--peers", "whisper-live"]
     assert benchmark.main([*command, "--json", str(figures)]) == 0
@@ -173,7 +170,7 @@ def test_raw_speed_is_measured_as_asked_for(
     assert "--size has 'huge': expected some of nano.en,tiny,base,small" in capsys.readouterr().err
 
 
-def test_all_systems_have_the_size_that_was_asked_for(
+def test_systems_are_compared_and_then_models(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked: list[object] = []
@@ -182,22 +179,20 @@ def test_all_systems_have_the_size_that_was_asked_for(
         asked.append((name, *flags))
         return Shows(name)
 
-    def peer(folder: Path, size: str) -> Shows:
-        asked.append((folder, size))
+    def peer(folder: Path) -> Shows:
+        asked.append(folder)
         return Shows("whisper-live", 2.0)
 
     monkeypatch.setattr(benchmark, "Streamer", ours)
     monkeypatch.setitem(benchmark.PEERS, "whisper-live", peer)
-    monkeypatch.setattr(ModelFiles, "streamer", lambda files: files.folder / files.name)
     figures = tmp_path / "figures.json"
     command = ["stream", "--corpus", str(tmp_path / "corpus"), "--no-offline", "--json", str(figures)]
-    command += ["--size", "small", "--windows", "5,10", "--windows", "30"]
+    command += ["--flags", "--model base", "--windows", "5,10", "--windows", "30"]
     assert benchmark.main([*command, "--peers", "whisper-live", "--peers-folder", str(tmp_path)]) == 0
-    model = str(tmp_path / "small")
     assert asked == [
-        ("streamer", "--model", model, "--windows", "5,10"),
-        ("streamer 30", "--model", model, "--windows", "30"),
-        (tmp_path, "small"),
+        ("streamer", "--model", "base", "--windows", "5,10"),
+        ("streamer 30", "--model", "base", "--windows", "30"),
+        tmp_path,
     ]
     told = json.loads(figures.read_text(encoding="utf-8"))["figures"]
     assert list(told) == ["streamer", "streamer 30", "whisper-live"]

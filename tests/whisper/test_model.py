@@ -61,7 +61,7 @@ def test_the_embedded_model_is_whole(model: WhisperModel) -> None:
     assert model.name == "nano.en"
     assert model.origin == "streamer/nano.en"
     assert model.dims.n_vocab == model.tokenizer.n_vocab
-    # Those that tools/train_nano found to place words best, not all there are.
+    # Those that were found to place words best, not all there are.
     assert 0 < len(model.generation.alignment_heads) < model.dims.n_text_layer * model.dims.n_text_head
     assert model.generation.multilingual
     assert model.generation.max_initial_timestamp_index == 50

@@ -14,11 +14,11 @@ import numpy as np
 from streamer.audio.constants import SAMPLE_RATE
 from tools.benchmarks.passages import Passage, Word, say_next
 from tools.benchmarks.sounds_of_rooms import crowd
-from tools.train_nano import sentences
-from tools.train_nano.degrade import add_noise, reverberate, stretch_formants
-from tools.train_nano.sounds import Samples
-from tools.train_nano.speech import Voice
-from tools.train_nano.voices import open_voice
+from tools.benchmarks.synthetic import sentences
+from tools.benchmarks.synthetic.acoustics import add_noise, reverberate, stretch_formants
+from tools.benchmarks.synthetic.sounds import Samples
+from tools.benchmarks.synthetic.speech import Voice
+from tools.benchmarks.synthetic.voices import open_voice
 
 # Voices, and by how much their frequencies are moved.
 PEOPLE: Mapping[str, Sequence[tuple[str, float]]] = {

@@ -24,11 +24,11 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, UsageError
 from tools.benchmarks.passages import Passage, Word, cut_within_words, join, say_next, shorten_pauses
 from tools.benchmarks.sounds_of_rooms import SOUNDS, crowd
-from tools.train_nano import sentences, sounds
-from tools.train_nano.degrade import add_noise
-from tools.train_nano.sounds import Samples
-from tools.train_nano.speech import SynthesisError, Voice
-from tools.train_nano.voices import open_voice
+from tools.benchmarks.synthetic import sentences, sounds
+from tools.benchmarks.synthetic.acoustics import add_noise
+from tools.benchmarks.synthetic.sounds import Samples
+from tools.benchmarks.synthetic.speech import SynthesisError, Voice
+from tools.benchmarks.synthetic.voices import open_voice
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 TEXT = SHARED / "text" / "heldout.txt"  # sentences of LJ Speech that nano.en never saw, one a line

@@ -1,8 +1,7 @@
 """The models that are measured, in every system's own format.
 
-nano.en, and nano.en widened to tiny's and small's dimensions, which says the same words at their cost. base and turbo
-have random weights, since their widths are no multiples of nano.en's: of these only speed and memory are measured. All
-are in the standard vocabulary of 51865 tokens, since that is what logits cost.
+nano.en, and random weights of larger dimensions, of which only speed and memory are measured. All have the standard
+vocabulary of 51865 tokens, since the cost of logits depends on it.
 """
 
 import hashlib
@@ -30,17 +29,14 @@ from tools.benchmarks.peers.weights import (
     write_huggingface,
     write_openai,
 )
-from tools.benchmarks.widen import widen, widened_settings
 
 # Width, and layers of encoder and decoder, as in OpenAI's checkpoints; every head is 64 wide.
 _SIZES = {"tiny": (384, 4, 4), "base": (512, 6, 6), "small": (768, 12, 12), "turbo": (1280, 32, 4)}
 
-# Those that say nano.en's words, and all.
-SPEAKING = ("nano.en", "tiny", "small")
 NAMES = ("nano.en", *_SIZES)
 
 # Changes with the layout of the files below, which are made again then.
-_VERSION = "5"
+_VERSION = "6"
 
 # optimum-intel asks for torchvision, whose build for CPUs is not to be had, and which no Whisper needs.
 EXPORTER = Environment(
@@ -106,8 +102,7 @@ class ModelFiles:
         """Return the weights."""
         if self.name == "nano.en":
             return standard_nano()
-        dims = dimensions(self.name)
-        return widen(standard_nano(), dims) if self.name in SPEAKING else random_checkpoint(dims)
+        return random_checkpoint(dimensions(self.name))
 
     def _root(self) -> Path:
         """Return the folder of all formats, empty where it was filled from other weights or in another way."""
@@ -140,7 +135,7 @@ class ModelFiles:
         write_huggingface(directory, checkpoint)
         _edit(directory / "config.json", lambda config: {**config, **sizes(checkpoint.dims)})
         if self.name != "nano.en":
-            _edit(directory / "generation_config.json", widened_settings)
+            _edit(directory / "generation_config.json", _as_published)
 
 
 def to_ctranslate2(source: Path, target: Path, quantization: str, folder: Path) -> None:
@@ -161,6 +156,11 @@ def _our_version() -> str:
     """Return a short name of our own sources, which say what a converted model is."""
     paths = sorted(Path(streamer.whisper.__file__).parent.rglob("*.py"))
     return hashlib.sha256(b"".join(path.read_bytes() for path in paths)).hexdigest()[:8]
+
+
+def _as_published(generation: dict[str, object]) -> dict[str, object]:
+    """Return what generation_config.json says, without the beams that nano.en asks for."""
+    return {key: value for key, value in generation.items() if key != "stream_beams"}
 
 
 def _edit(path: Path, change: Callable[[dict[str, object]], dict[str, object]]) -> None:

@@ -21,8 +21,8 @@ from streamer.library import transcribe
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tools.benchmarks.corpus import HALVES, TEXT, Recording
-from tools.train_nano.speech import Voice
-from tools.train_nano.voices import open_voice
+from tools.benchmarks.synthetic.speech import Voice
+from tools.benchmarks.synthetic.voices import open_voice
 
 VOICES = ("flite:slt", "flite:rms", "espeak:en-us")
 

@@ -11,9 +11,9 @@ from itertools import islice, pairwise
 import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
-from tools.train_nano.degrade import active_level
-from tools.train_nano.sounds import Samples
-from tools.train_nano.speech import SynthesisError, Voice
+from tools.benchmarks.synthetic.acoustics import active_level
+from tools.benchmarks.synthetic.sounds import Samples
+from tools.benchmarks.synthetic.speech import SynthesisError, Voice
 
 LEVEL_DBFS = -23.0  # rms of what is not a pause
 MARGIN_S = 0.05  # what is kept before the first word of a sentence and after its last

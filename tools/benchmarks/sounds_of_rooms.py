@@ -10,10 +10,10 @@ import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
 from tools.benchmarks.passages import fade, join, say_next
-from tools.train_nano import sentences, sounds
-from tools.train_nano.degrade import active_level, add_noise
-from tools.train_nano.sounds import Samples
-from tools.train_nano.speech import Voice
+from tools.benchmarks.synthetic import sentences, sounds
+from tools.benchmarks.synthetic.acoustics import active_level, add_noise
+from tools.benchmarks.synthetic.sounds import Samples
+from tools.benchmarks.synthetic.speech import Voice
 
 ROOM_TONE_DBFS = -60.0
 FADE_S = 0.02  # at both ends of a stretch of sound

@@ -16,7 +16,7 @@ from tools.benchmarks import corpus
 from tools.benchmarks.corpus import HALVES, RECORDINGS, SPEECH, VOICES, Recording, find, make, read
 from tools.benchmarks.passages import Passage
 from tools.benchmarks.sounds_of_rooms import SOUNDS
-from tools.train_nano.speech import Speech, SynthesisError, Voice
+from tools.benchmarks.synthetic.speech import Speech, SynthesisError, Voice
 
 MINUTES = 2.0
 
@@ -185,7 +185,7 @@ def test_voices_that_refuse_everything_are_an_error_in_one_line(
 
 
 class _Mute(ToneVoice):
-    def say(self, text: str, rate: float = 1.0, pitch: float = 1.0) -> Speech:
+    def say(self, text: str, rate: float = 1.0) -> Speech:
         raise SynthesisError("no")
 
 

@@ -18,8 +18,8 @@ from tools.benchmarks.passages import (
     say_next,
     shorten_pauses,
 )
-from tools.train_nano.speech import SynthesisError
-from tools.train_nano.voices import open_voice
+from tools.benchmarks.synthetic.speech import SynthesisError
+from tools.benchmarks.synthetic.voices import open_voice
 
 SENTENCES = ("When it rains, we stay at home, and read.", "Who else came?", "Nobody, as far as I know.")
 

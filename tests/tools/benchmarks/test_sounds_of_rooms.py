@@ -8,8 +8,8 @@ import pytest
 from streamer.audio.constants import SAMPLE_RATE
 from tests.tools.benchmarks.voices import ToneVoice
 from tools.benchmarks.sounds_of_rooms import ROOM_TONE_DBFS, SOUNDS, crowd
-from tools.train_nano.degrade import active_level
-from tools.train_nano.sounds import Samples
+from tools.benchmarks.synthetic.acoustics import active_level
+from tools.benchmarks.synthetic.sounds import Samples
 
 N = 25 * SAMPLE_RATE
 

@@ -5,7 +5,7 @@ import zlib
 import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
-from tools.train_nano.speech import Speech, SynthesisError
+from tools.benchmarks.synthetic.speech import Speech, SynthesisError
 
 WORD_S, GAP_S, COMMA_S = 0.25, 0.02, 0.4  # a word, what follows it, and what follows a comma
 
@@ -17,7 +17,7 @@ class ToneVoice:
         self.said: list[str] = []
         self._refuses = refuses
 
-    def say(self, text: str, rate: float = 1.0, pitch: float = 1.0) -> Speech:
+    def say(self, text: str, rate: float = 1.0) -> Speech:
         if any(word in self._refuses for word in text.split()):
             raise SynthesisError(f"{text!r} is refused")
         self.said.append(text)
@@ -30,7 +30,7 @@ class ToneVoice:
             words.append((start, start + len(t) / SAMPLE_RATE))
             pause_s = COMMA_S if word.endswith(",") else GAP_S
             pieces.append(np.zeros(round(pause_s / rate * SAMPLE_RATE)))
-        return Speech((np.concatenate(pieces) * 32767).astype(np.int16), words, [])
+        return Speech((np.concatenate(pieces) * 32767).astype(np.int16), words)
 
 
 def tone_hz(word: str) -> float:

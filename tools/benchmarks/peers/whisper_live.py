@@ -47,15 +47,14 @@ QUIET_FINISHED_S = 4.0
 class WhisperLive(Peer):
     """A server of whisper-live's."""
 
-    def __init__(self, folder: Path, size: str = "nano.en", *, n_threads: int = 1) -> None:
+    def __init__(self, folder: Path, *, n_threads: int = 1) -> None:
         """`folder` holds the peers' environments; `n_threads` are OpenMP's, its run_server.py takes 1 by default."""
         super().__init__("whisper-live", folder, {"OMP_NUM_THREADS": str(n_threads)})
-        self._size = size
 
     def command(self, port: int) -> list[str]:
         """Return what starts the server."""
         python = ENVIRONMENT.python(self._folder)
-        model = ModelFiles(self._size, self._folder).ctranslate2()
+        model = ModelFiles("nano.en", self._folder).ctranslate2()
         # -P: beside the script lies a module of the library's name.
         return [str(python), "-P", str(SERVER), str(port), str(model)]
 

@@ -48,11 +48,11 @@ NAMES: dict[Policy, str] = {
 class WhisperLiveKit(Peer):
     """A server of WhisperLiveKit's."""
 
-    def __init__(self, folder: Path, policy: Policy, size: str = "nano.en", *, n_threads: int | None = None) -> None:
+    def __init__(self, folder: Path, policy: Policy, *, n_threads: int | None = None) -> None:
         """`folder` holds the peers' environments; `n_threads` are OpenMP's, None: as many as there are cores."""
         super().__init__(NAMES[policy], folder, {} if n_threads is None else {"OMP_NUM_THREADS": str(n_threads)})
         self._policy: Policy = policy
-        self._files = ModelFiles(size, folder)
+        self._files = ModelFiles("nano.en", folder)
 
     def command(self, port: int) -> list[str]:
         """Return what starts the server."""

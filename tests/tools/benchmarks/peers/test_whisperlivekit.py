@@ -39,12 +39,9 @@ def test_an_error_is_a_failure(answer: str) -> None:
         WhisperLiveKitConversation("ws://127.0.0.1:1").hear(answer, 1.0)
 
 
-@pytest.mark.parametrize(("size", "n_layers", "n_heads"), [("nano.en", 3, 3), ("small", 12, 12)])
-def test_the_heads_are_written_as_openai_whisper_reads_them(
-    tmp_path: Path, size: str, n_layers: int, n_heads: int
-) -> None:
-    written = heads_mask(ModelFiles(size, tmp_path))
-    mask = np.frombuffer(gzip.decompress(base64.b85decode(written)), dtype=np.bool_).reshape(n_layers, n_heads)
+def test_the_heads_are_written_as_openai_whisper_reads_them(tmp_path: Path) -> None:
+    written = heads_mask(ModelFiles("nano.en", tmp_path))
+    mask = np.frombuffer(gzip.decompress(base64.b85decode(written)), dtype=np.bool_).reshape(3, 3)
     assert np.argwhere(mask).tolist() == [[2, 0], [2, 1]]
 
 
