@@ -60,7 +60,7 @@ tests: $(VENV)/.test $(VENV)/.portaudio ## All tests; some of them with ARGS='te
 	$(BIN)/pytest --numprocesses auto --maxprocesses 4 --dist worksteal $(WHICH) $(ARGS)
 
 # REAL_WEIGHTS=DIR uses DIR/tiny.en and DIR/base.
-real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Hold published weights against other programs; they are fetched once
+real: $(VENV)/.test $(if $(REAL_WEIGHTS),,$(VENV)/.real) ## Compare published weights with other programs; fetches them once
 	$(BIN)/pytest -m real tests/real $(ARGS)
 
 bench: $(VENV)/.test ## Measure delay, flicker and cost; more with ARGS='sessions --corpus DIR'

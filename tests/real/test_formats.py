@@ -48,8 +48,9 @@ MLX = Environment(
 class Written:
     """A published model, written once in each format."""
 
-    def __init__(self, published: PublishedModel) -> None:
+    def __init__(self, published: PublishedModel, ours: WhisperModel) -> None:
         self.published = published
+        self.ours = ours
         self.checkpoint: Checkpoint = published.checkpoint()
 
     def path(self, format_: str) -> Path:
@@ -62,13 +63,25 @@ class Written:
         return folder
 
     def huggingface(self, folder: Path) -> None:
-        """Write with transformers."""
+        """Write with transformers, with the settings that the published model has."""
         untyped: Untyped = transformers
         config = untyped.WhisperConfig(**sizes(self.checkpoint.dims))
         model = untyped.WhisperForConditionalGeneration(config)
         tensors = {f"model.{name}": torch.from_numpy(np.array(v)) for name, v in self.checkpoint.tensors.items()}
         model.load_state_dict(tensors, strict=False)
         model.tie_weights()
+        known, special = self.ours.generation, self.ours.tokenizer.special
+        model.generation_config = untyped.GenerationConfig(
+            suppress_tokens=list(known.suppress_tokens),
+            begin_suppress_tokens=list(known.begin_suppress_tokens),
+            alignment_heads=[list(head) for head in known.alignment_heads],
+            is_multilingual=known.multilingual,
+            max_initial_timestamp_index=known.max_initial_timestamp_index,
+            no_timestamps_token_id=special.no_timestamps,
+            decoder_start_token_id=special.start_of_transcript,
+            eos_token_id=special.end_of_text,
+            pad_token_id=special.end_of_text,
+        )
         model.half().save_pretrained(folder)
 
     def openai(self, folder: Path) -> None:
@@ -110,8 +123,8 @@ WRITERS: dict[str, Callable[[Written, Path], None]] = {
 
 
 @pytest.fixture(scope="module")
-def written(published: PublishedModel) -> Written:
-    return Written(published)
+def written(published: PublishedModel, pair: Pair) -> Written:
+    return Written(published, pair.ours)
 
 
 @pytest.mark.parametrize("format_", WRITERS)

@@ -78,7 +78,9 @@ if __name__ == "__main__":
     transcribe = SYSTEMS[sys.argv[1]](task["model"])
     for path in sorted(Path(task["audio"]).glob("*.wav")):
         with wave.open(str(path)) as file:
-            samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float32) / 32768
+            samples = np.frombuffer(file.readframes(file.getnframes()), dtype="<i2").astype(np.float32) / np.float32(
+                32768
+            )
         lines = [text.strip() for text in transcribe(samples, task["language"])]
         partial = Path(task["output"]) / f"{path.stem}.partial"
         partial.write_text("\n".join([*lines, ""]), encoding="utf-8")
