@@ -53,7 +53,7 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
     raise ModelError(
         f"{repository} has no weights that are read here: expected model.safetensors, weights.safetensors, weights.npz,"
         f" pytorch_model.bin, openvino_encoder_model.xml, one .pt or one ggml-*.bin, it has {some_of(there)}; choose"
-        " another repository"
+        " the repository that it was made from, such as openai/whisper-base"
     )
 
 
