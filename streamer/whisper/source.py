@@ -122,8 +122,12 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
     # Some models differ in nothing that could be seen but their names.
     told = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
     folder = path if path.is_dir() else path.parent
-    if tokenizer_path is None and checkpoint.vocabulary:
-        tokenizer = Tokenizer(vocabulary.from_table(checkpoint.vocabulary, dims.n_vocab, str(path)), where=str(path))
+    table = checkpoint.vocabulary
+    # Before October 2022 whisper.cpp's converter wrote U+FFFD for bytes that are not a whole character, so that what
+    # such tokens spell is lost. The published tokenizer of this size has them.
+    broken = dims.n_vocab in PUBLISHED and len({*table}) < len(table)
+    if tokenizer_path is None and table and not broken:
+        tokenizer = Tokenizer(vocabulary.from_table(table, dims.n_vocab, str(path)), where=str(path))
     else:
         tokenizer = _load_tokenizer(tokenizer_path, folder, dims)
     settings = folder if checkpoint.config else path

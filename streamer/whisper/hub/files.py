@@ -58,7 +58,7 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
     raise ModelError(
         f"{repository} has no weights that are read here: expected model.safetensors, weights.safetensors, weights.npz,"
         " pytorch_model.bin, faster-whisper's model.bin, openvino_encoder_model.xml, one .pt or one ggml-*.bin, it has"
-        f" {some_of(there)}; choose another repository"
+        f" {some_of(there)}; choose the repository that it was made from, such as openai/whisper-base"
     )
 
 
