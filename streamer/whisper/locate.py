@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from streamer.errors import ModelError
+from streamer.errors import ModelError, PeerError
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.hub.published import SHORT_NAMES
 from streamer.whisper.shipped import shipped
@@ -22,13 +22,17 @@ def find_model(name: str) -> Path | None:
 
 
 def find_or_pull(name: str, on_progress: fetch.OnProgress) -> Path:
-    """Find a model here, else on the Hub. Raises ModelError where there is none, PeerError without a connection."""
+    """Find a model here, else on the Hub. Raises ModelError if there is no such model, else as `fetch.pull`."""
     if found := find_model(name):
         return found
-    # A path into a directory that is here is a slip, not a repository.
-    is_path = "/" in name and Path(name.split("/")[0]).is_dir()
-    if cache.repository(name) is not None and not is_path:
-        return fetch.pull(name, on_progress=on_progress)
+    if cache.repository(name) is not None:
+        try:
+            return fetch.pull(name, on_progress=on_progress)
+        except (ModelError, PeerError) as error:
+            # A folder may be called like an owner on the Hub, and a mistyped path looks like a repository.
+            if "/" not in name or not Path(name).parent.is_dir():
+                raise
+            raise type(error)(f"{error}; the folder {Path(name).parent} has no {Path(name).name}") from None
     raise ModelError(
         f"there is no model {name!r:.200}: expected a directory, a checkpoint's file, OWNER/REPOSITORY on the Hub, or"
         f" one of {', '.join([*shipped(), *SHORT_NAMES])}"

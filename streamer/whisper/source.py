@@ -261,13 +261,13 @@ def _config_checks(path: Path, config: Mapping[str, object], tokenizer: Tokenize
         ("eos_token_id", tokenizer.special.end_of_text),
         ("decoder_start_token_id", tokenizer.special.start_of_transcript),
     ):
-        found = config.get(key)
+        found = config.get(key)  # a number, or several that serve
         checks.append(
             Check(
                 f"config.json: {key}",
                 f"{found!r:.60}",
                 str(token),
-                found is None or found == token,
+                found is None or token in (found if isinstance(found, list) else [found]),
                 f"{path} has {key} {found!r:.60}, {tokenizer.where} has {token}: the files are from different models;"
                 " fetch both again from one place",
             )
@@ -287,7 +287,7 @@ def _preprocessor_checks(source: ModelSource) -> list[Check]:
             f"preprocessor: {key}",
             f"{data.get(key)!r:.60}",
             str(value),
-            data.get(key) == value,
+            data.get(key) in (None, value),
             f"{path} has {key} {data.get(key)!r:.60}, the model needs {value}: the files are from different models;"
             " fetch both again from one place",
         )

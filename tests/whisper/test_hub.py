@@ -156,6 +156,8 @@ def test_an_adapter_is_fetched_and_no_model_beside_it() -> None:
     names = ["README.md", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json", "training_args.bin"]
     assert files.choose(names, "a/b") == ["adapter_config.json", "adapter_model.safetensors"]
     assert "adapter_model.safetensors" not in files.choose([*names, "config.json", "model.safetensors"], "a/b")
+    names[2] = "adapter_model.bin"
+    assert files.choose(names, "a/b") == ["adapter_config.json", "adapter_model.bin"]
 
 
 def test_a_repository_without_a_model(server: Hub) -> None:
@@ -243,8 +245,10 @@ def test_what_other_programs_fetched_is_used_without_network(server: Hub, monkey
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
     server.requests.clear()
     assert cache.cached("tiny") is None
-    directory = fetch.pull("tiny")
+    told: list[str] = []
+    directory = fetch.pull("tiny", on_progress=lambda progress: told.append(progress.doing))
     assert content(directory) == MODEL
+    assert told == [f"checking {name}" for name in MODEL]
     assert cache.cached("tiny") == directory
     assert server.requests == []
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.errors import ModelError
+from streamer.errors import ModelError, PeerError, StreamerError
 from streamer.whisper.hub import cache, fetch
 from streamer.whisper.locate import find_model, find_or_pull
 from tests.whisper.support import NANO
@@ -60,12 +60,27 @@ def test_what_was_downloaded_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch, a
     assert asked == []
 
 
-def test_a_slip_in_a_path_asks_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+def test_a_folder_may_be_called_like_an_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked: list[str]
+) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "models").mkdir()
-    with pytest.raises(ModelError, match=r"there is no model 'models/bse\.en'"):
+    (tmp_path / "openai").mkdir()
+    assert find_or_pull("openai/whisper-base", lambda progress: None) == Path("pulled")
+    assert asked == ["openai/whisper-base"]
+
+
+@pytest.mark.parametrize("error", [ModelError, PeerError])
+def test_a_slip_in_a_path_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: type[StreamerError]) -> None:
+    def pull(name: str, **_: object) -> Path:
+        raise error("there is no such model on the Hub")
+
+    monkeypatch.setattr(fetch, "pull", pull)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(error, match=r"^there is no such model on the Hub$"):
         find_or_pull("models/bse.en", lambda progress: None)
-    assert asked == []
+    (tmp_path / "models").mkdir()
+    with pytest.raises(error, match=r"on the Hub; the folder models has no bse\.en$"):
+        find_or_pull("models/bse.en", lambda progress: None)
 
 
 @pytest.mark.parametrize("name", ["huge", "no/such/dir", "x" * 5000, "a\0b", "~nobody-of-that-name/x", "../nano"])

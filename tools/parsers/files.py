@@ -206,8 +206,7 @@ def _parts(folder: Path) -> list[Parser]:
     gpt2, tokens, model, record = (folder / name for name in ("gpt2", "tokens", "model", "record"))
     for made in (gpt2, tokens, model, record):
         made.mkdir()
-    for name in ("vocab.json", "merges.txt"):
-        shutil.copy(NANO / name, gpt2)
+    shutil.copy(NANO / "vocab.json", gpt2)
     ranks = b"".join(b"%s %d\n" % (_base64(bytes([i])), i) for i in range(256)) + b"YWI= 256\n"
     FORMATS["saved graphs"](model, random_checkpoint(DIMS))
     xml = model / "decoder.xml"
@@ -222,12 +221,6 @@ def _parts(folder: Path) -> list[Parser]:
             (ModelError,),
         ),
         Parser(
-            "merges.txt",
-            ((gpt2 / "merges.txt").read_bytes(),),
-            _kept(gpt2 / "merges.txt", lambda: vocabulary.load(gpt2, 2022)),
-            (ModelError,),
-        ),
-        Parser(
             "tiktoken ranks",
             (ranks,),
             _kept(tokens / "x.tiktoken", lambda: vocabulary.load(tokens, 1800)),
@@ -235,7 +228,7 @@ def _parts(folder: Path) -> list[Parser]:
         ),
         Parser(
             "a tokenizer of any name",
-            (ranks, b"#version: 0.2\na b\n", b'{"a":0,"b":1}'),
+            (ranks, b'{"a":0,"b":1}'),
             _kept(tokens / "y", lambda: vocabulary.load(tokens / "y", 300)),
             (ModelError,),
         ),

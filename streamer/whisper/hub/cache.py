@@ -8,7 +8,7 @@ cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -134,8 +134,11 @@ def _read_record(path: Path) -> tuple[str, dict[str, int]]:
     return commit, sizes
 
 
-def adopt(wanted: Wanted) -> Path | None:
-    """Take what another program fetched, if it is whole and right: the cache names content by its digest."""
+def adopt(wanted: Wanted, on_file: Callable[[str], None]) -> Path | None:
+    """Take what another program fetched, if it is whole and right: the cache names content by its digest.
+
+    on_file : called with the name of each file before it is read, which takes seconds for a large one
+    """
     from streamer.whisper.hub.download import has_digest
 
     if wanted.file:
@@ -149,6 +152,7 @@ def adopt(wanted: Wanted) -> Path | None:
         if not any(signs.issubset(names) for signs in _SURE_SIGNS):
             return None
         for name in names:
+            on_file(name)
             digest = (snapshot / name).readlink().name
             if not DIGEST.fullmatch(digest) or not has_digest(snapshot / name, digest):
                 return None

@@ -70,7 +70,7 @@ def fetch_tokenizer(repository: str) -> Path:
 
 
 def _pull(wanted: Wanted, on_progress: OnProgress) -> Path:
-    if found := find(wanted) or adopt(wanted):
+    if found := find(wanted) or adopt(wanted, lambda name: on_progress(Progress(f"checking {name}"))):
         return found
     if constants.HF_HUB_OFFLINE:
         raise PeerError(

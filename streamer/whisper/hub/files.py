@@ -14,8 +14,8 @@ _COMPANIONS = (
     "generation_config.json",
     "preprocessor_config.json",
     "tokenizer.json",
+    "tokenizer_config.json",
     "vocab.json",
-    "merges.txt",
     "added_tokens.json",
     *_VOCABULARIES,
 )
@@ -29,9 +29,10 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
     companions = [name for name in there if name in _COMPANIONS or name.endswith(".tiktoken")]
     if "streamer.json" in there:  # made by `streamer models convert`
         return [*companions, "streamer.json", *(name for name in there if name.endswith((".xml", ".bin")))]
-    adapters = {"adapter_config.json", "adapter_model.safetensors"}
-    if adapters <= set(there) and "config.json" not in there:  # LoRA, which a model takes in
-        return sorted(adapters)
+    if "config.json" not in there:  # LoRA, which a model takes in
+        for adapter in ("adapter_model.safetensors", "adapter_model.bin"):
+            if {"adapter_config.json", adapter} <= set(there):
+                return ["adapter_config.json", adapter]
     for weights in (
         _set_of(there, "model", "safetensors"),
         ["weights.safetensors"],
@@ -57,7 +58,7 @@ def choose(names: Iterable[str], repository: str) -> list[str]:
     raise ModelError(
         f"{repository} has no weights that are read here: expected model.safetensors, weights.safetensors, weights.npz,"
         " pytorch_model.bin, faster-whisper's model.bin, openvino_encoder_model.xml, one .pt or one ggml-*.bin, it has"
-        f" {some_of(there)}; choose another repository"
+        f" {some_of(there)}; choose the repository that it was made from, such as openai/whisper-base"
     )
 
 

@@ -1,16 +1,17 @@
-"""One loader for each source of a tokenizer; all end in one byte-level BPE with Whisper's special tokens.
+"""One loader for each file that a tokenizer comes in; all end in one byte-level BPE with Whisper's special tokens.
 
-Only vocabulary, merges and added tokens are taken from a file. How text is cut and put together is the same for all of
-Whisper's, and a file could bring a pattern that never ends.
+Only the numbers of tokens are taken from a file. How text is cut and put together is the same for all of Whisper's, a
+file could bring a pattern that never ends, and what may be merged follows from the numbers: many published files lack
+their first merge, and encode " they" otherwise than the models were trained.
 
-Source: GPT-2's `encoder.py` (vocab.json, merges.txt, bytes as characters), tiktoken's `load.py` (rank files).
+Source: GPT-2's `encoder.py` (vocab.json, bytes as characters), tiktoken's `load.py` (rank files) and `_educational.py`
+(merges by the number of the token that they give).
 """
 
 import base64
 import binascii
-import itertools
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,15 +28,12 @@ MAX_BYTES = 8 << 20
 # Most tokens that a file may add; each costs the search for them in text some kilobytes. Whisper has 1609.
 _MAX_ADDED = 16_384
 
-# Bytes of all tokens of a table together, of which Whisper's have 320 thousand: there may be as many merges.
-_MAX_TABLE_BYTES = 1 << 19
+# Characters of all tokens of text together, of which Whisper's have 320 thousand: there may be as many merges.
+_MAX_TEXT = 1 << 19
 
 # All tokens in the order of their numbers, from CTranslate2.
 _LISTS = ("vocabulary.json", "vocabulary.txt")
 
-_END = "<|endoftext|>"  # the first token in such a list that is no text
-
-_MERGES_HEADER = "#version"  # how the first line of merges.txt begins
 _EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
 
 # How a vocabulary writes each byte: as its Latin-1 character, or if that cannot be printed, as one from 256 on.
@@ -57,7 +55,7 @@ def spell(token: str) -> bytes:
 
 
 def find(path: Path) -> Path:
-    """Return the tokenizer's file in a directory, or the file itself; raise ModelError where a directory has none."""
+    """Return the tokenizer's file in a directory, or the file itself. Raises ModelError if a directory has none."""
     with readable(path, "a tokenizer that you may read"):
         if not path.is_dir():
             return path
@@ -73,7 +71,7 @@ def find(path: Path) -> Path:
     if rank_files:
         return rank_files[0]
     raise ModelError(
-        f"{path / 'tokenizer.json'} is missing: expected the tokenizer of the model (or vocab.json with merges.txt, or"
+        f"{path / 'tokenizer.json'} is missing: expected the tokenizer of the model (or vocab.json, or"
         " a .tiktoken file); fetch it again, or name one with --tokenizer FILE"
     )
 
@@ -81,81 +79,44 @@ def find(path: Path) -> Path:
 def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
     """Load the tokenizer of a model with `n_vocab` tokens from its directory, or from a file.
 
-    A directory holds tokenizer.json, else vocab.json and merges.txt, else vocabulary.json or vocabulary.txt, else one
+    A directory holds tokenizer.json, else vocab.json, else CTranslate2's vocabulary.json or vocabulary.txt, else one
     tiktoken file. A file is any of these.
 
-    Raises ModelError where there is none, or it is broken or of another model.
+    Raises ModelError if it is missing, broken or of another model.
     """
     path = find(path)
-    if path.name in ("vocab.json", "merges.txt"):
-        return _from_gpt2_files(path.with_name("vocab.json"), path.with_name("merges.txt"), n_vocab)
     text = read_text(path, MAX_BYTES, _EXPECTED)
     if path.name in _LISTS:
         return _from_list(text, n_vocab, path)
-    # Under a name of the user's own, the content tells.
-    if path.name != "tokenizer.json":
-        if text.startswith(_MERGES_HEADER):
-            return _from_gpt2_files(path.with_name("vocab.json"), path, n_vocab)
-        if not text.lstrip().startswith("{"):
-            return _from_ranks(text, n_vocab, str(path))
+    # Under a name of the user's own, the content decides.
+    if path.suffix != ".json" and not text.lstrip().startswith("{"):
+        return _from_ranks(text, n_vocab, str(path))
     data = parse_json(text, path)
-    if isinstance(data.get("model"), int):  # an ordinary word
-        return _from_gpt2_files(path, path.with_name("merges.txt"), n_vocab)
+    if path.name == "vocab.json" or isinstance(data.get("model"), int):  # an ordinary word
+        return _build(data.items(), _added_beside(path), n_vocab, str(path))
     return _from_tokenizer_json(data, n_vocab, str(path))
 
 
 def from_table(table: Sequence[bytes], n_vocab: int, where: str) -> tokenizers.Tokenizer:
     """Return the tokenizer whose token i spells `table[i]`; special tokens that are not in the table follow it.
 
-    The merges are not in such a table, which is tiktoken's form of a vocabulary, and ggml's. tiktoken needs none: it
-    joins the two neighbours that together spell the token of the lowest number. So every way to put a token together
-    out of two others is a merge, and comes as early as the token.
-
-    Raises ModelError where a token comes twice, a byte cannot be spelled, or the table is of another model; `where`
-    names it in the message.
+    Raises ModelError if a token comes twice, or the table is of another model; `where` names it in the message.
     """
     # Latin-1 has a character for each byte.
-    texts = [token.decode("latin-1").translate(_CHARACTERS) for token in table]
-    return _from_texts(texts, (), n_vocab, where)
+    texts = (token.decode("latin-1").translate(_CHARACTERS) for token in table)
+    return _build(((text, number) for number, text in enumerate(texts)), (), n_vocab, where)
 
 
 def _from_list(text: str, n_vocab: int, path: Path) -> tokenizers.Tokenizer:
-    """Take the tokenizer from all of its tokens, ordinary ones written as in vocab.json."""
     tokens = text.removesuffix("\n").split("\n")
     if path.suffix == ".json":
         try:
             tokens = json.loads(text)
         except (ValueError, RecursionError):
-            tokens = []
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or _END not in tokens:
-        raise _no_tokenizer(str(path), f"it is no list of tokens with {_END} among them")
-    n_text = tokens.index(_END)
-    return _from_texts(tokens[:n_text], list(zip(tokens, itertools.count()))[n_text:], n_vocab, str(path))
-
-
-def _from_texts(
-    texts: Sequence[str], added: Collection[tuple[object, object]], n_vocab: int, where: str
-) -> tokenizers.Tokenizer:
-    """Build the tokenizer of tokens without merges: these follow from the tokens' order, as `from_table` says."""
-    n_bytes = sum(len(text) for text in texts)
-    if len(texts) > n_vocab or n_bytes > _MAX_TABLE_BYTES:
-        raise ModelError(
-            f"{where} has {len(texts)} tokens of {n_bytes} bytes in all: expected up to {n_vocab} tokens and"
-            f" {_MAX_TABLE_BYTES} bytes; fetch it again, or name the tokenizer.json of the model with --tokenizer FILE"
-        )
-    vocabulary: dict[str, int] = {}
-    for number, text in enumerate(texts):
-        if vocabulary.setdefault(text, number) != number:
-            raise _no_tokenizer(where, f"the tokens {vocabulary[text]} and {number} both are {text!r:.40}")
-    if not vocabulary.keys() >= set(_ALPHABET):
-        raise _no_tokenizer(where, "it has no token for some of the 256 bytes")
-    merges = [
-        (texts[left], texts[right])
-        for text in texts
-        for i in range(1, len(text))
-        if (left := vocabulary.get(text[:i])) is not None and (right := vocabulary.get(text[i:])) is not None
-    ]
-    return _build(vocabulary, merges, added, n_vocab, where)
+            raise _no_tokenizer(str(path), "it is not JSON") from None
+    if not isinstance(tokens, list):
+        raise _no_tokenizer(str(path), "it is no list of tokens")
+    return _build(((token, number) for number, token in enumerate(tokens)), (), n_vocab, str(path))
 
 
 def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
@@ -177,19 +138,13 @@ def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:
     return from_table(table, n_vocab, where)
 
 
-def _from_gpt2_files(vocab_path: Path, merges_path: Path, n_vocab: int) -> tokenizers.Tokenizer:
-    """Read vocab.json, merges.txt, and the tokens that transformers adds to them, in one of two files beside."""
-    vocabulary = read_json(vocab_path, MAX_BYTES, _EXPECTED)
-    lines = read_text(merges_path, MAX_BYTES, _EXPECTED).split("\n")  # tokens may hold what else ends a line
-    if lines[0].startswith(_MERGES_HEADER):
-        del lines[0]
-    merges = [_split_pair(line.rstrip("\r"), str(merges_path)) for line in lines if line.strip()]
-
+def _added_beside(vocabulary_path: Path) -> list[tuple[object, object]]:
+    """Return the tokens that transformers adds to a vocab.json, which stand in one of two files beside it."""
     added: list[tuple[object, object]] = []
-    path = vocab_path.with_name("added_tokens.json")
+    path = vocabulary_path.with_name("added_tokens.json")
     if path.is_file():
         added += read_json(path, MAX_BYTES).items()
-    path = vocab_path.with_name("tokenizer_config.json")
+    path = vocabulary_path.with_name("tokenizer_config.json")
     if path.is_file():
         listed = read_json(path, MAX_BYTES).get("added_tokens_decoder") or {}
         if not isinstance(listed, dict):
@@ -199,7 +154,7 @@ def _from_gpt2_files(vocab_path: Path, merges_path: Path, n_vocab: int) -> token
             if not isinstance(token, dict) or not (number.isascii() and number.isdecimal() and len(number) < 10):
                 raise _no_tokenizer(str(path), f"it adds the token {number!r:.40}")
             added.append((token.get("content"), int(number)))
-    return _build(vocabulary, merges, added, n_vocab, str(vocab_path))
+    return added
 
 
 def _from_tokenizer_json(data: dict[str, Any], n_vocab: int, where: str) -> tokenizers.Tokenizer:
@@ -209,44 +164,35 @@ def _from_tokenizer_json(data: dict[str, Any], n_vocab: int, where: str) -> toke
     for part in ("pre_tokenizer", "decoder"):
         if not isinstance(data.get(part), dict) or data[part].get("type") != "ByteLevel":
             raise _no_tokenizer(where, f"its {part} is not ByteLevel")
-    vocabulary, merges = model.get("vocab"), model.get("merges")
-    if not isinstance(vocabulary, dict) or not isinstance(merges, list):
-        raise _no_tokenizer(where, "its model lacks vocab or merges")
+    vocabulary = model.get("vocab")
+    if not isinstance(vocabulary, dict):
+        raise _no_tokenizer(where, "its model lacks vocab")
     added = data.get("added_tokens") or []
     if not isinstance(added, list) or not all(isinstance(token, dict) for token in added):
         raise _no_tokenizer(where, "its added_tokens are no list of tokens")
     numbers = [(token.get("content"), token.get("id")) for token in added]
-    return _build(vocabulary, [_split_pair(merge, where) for merge in merges], numbers, n_vocab, where)
-
-
-def _split_pair(merge: object, where: str) -> tuple[str, str]:
-    """Split a merge, either "left right" or a list of both; raise ModelError where it is neither."""
-    match merge.split(" ") if isinstance(merge, str) else merge:
-        case [str(left), str(right)] if left and right:
-            return left, right
-    raise _no_tokenizer(where, f"it has the merge {merge!r:.40}")
+    return _build(vocabulary.items(), numbers, n_vocab, where)
 
 
 def _build(
-    vocabulary: Mapping[str, object],
-    merges: Sequence[tuple[str, str]],
-    added: Collection[tuple[object, object]],
+    vocabulary: Iterable[tuple[str, object]],
+    added: Sequence[tuple[object, object]],
     n_vocab: int,
     where: str,
 ) -> tokenizers.Tokenizer:
     """Build the tokenizer of a model with `n_vocab` tokens.
 
-    vocabulary : token to number; of Whisper's special tokens, those that neither this nor `added` names are completed
-    merges : pairs of tokens, the first to be merged first
+    vocabulary : tokens and their numbers; of Whisper's special tokens, those that neither this nor `added` names are
+        completed
     added : tokens and numbers that are found in text before it is cut and merged, as Whisper's special tokens are
 
-    Raises ModelError if numbers are used twice or beyond the model's, merges lead nowhere, or sizes do not fit.
+    Raises ModelError if numbers are used twice or beyond the model's, a byte cannot be spelled, or sizes do not fit.
     """
     if len(added) > _MAX_ADDED:
         raise _no_tokenizer(where, f"it adds {len(added)} tokens, more than {_MAX_ADDED}")
     whole: dict[str, int] = {}
     texts: dict[int, str] = {}
-    for text, number in (*vocabulary.items(), *added):
+    for text, number in (*vocabulary, *added):
         if not isinstance(text, str):
             raise _no_tokenizer(where, f"it adds the token {text!r:.40}")
         text = RENAMED.get(text, text)
@@ -264,9 +210,15 @@ def _build(
     special = find_special(whole, n_vocab, where)
     whole = complete(whole, special, where)
     _check_size(1 + max(whole.values()), n_vocab, where, whole=n_vocab in PUBLISHED)
+
     found_in_text = {*range(special.end_of_text, special.timestamp_end), *(number for _, number in added)}
+    merged = {text: number for text, number in whole.items() if number not in found_in_text}
+    if sum(map(len, merged)) > _MAX_TEXT:
+        raise _no_tokenizer(where, f"its tokens have more than {_MAX_TEXT} characters in all")
+    if not whole.keys() >= {*_ALPHABET}:
+        raise _no_tokenizer(where, "it has no token for some of the 256 bytes")
     try:
-        backend = tokenizers.Tokenizer(models.BPE(vocab=whole, merges=list(merges)))
+        backend = tokenizers.Tokenizer(models.BPE(vocab=whole, merges=_merges(merged)))
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
         backend.decoder = decoders.ByteLevel()
         backend.add_special_tokens([text for text, number in whole.items() if number in found_in_text])
@@ -276,6 +228,19 @@ def _build(
             raise _no_tokenizer(where, str(error)) from None
         raise
     return backend
+
+
+def _merges(vocabulary: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Return every way to put a token together out of two others, in the order of the tokens' numbers.
+
+    Of two neighbours, those are joined first that spell the token of the lowest number.
+    """
+    return [
+        (text[:i], text[i:])
+        for text in sorted(vocabulary, key=vocabulary.__getitem__)
+        for i in range(1, len(text))
+        if text[:i] in vocabulary and text[i:] in vocabulary
+    ]
 
 
 def _check_size(n_tokens: int, n_vocab: int, where: str, *, whole: bool = False) -> None:

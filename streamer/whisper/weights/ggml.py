@@ -16,6 +16,7 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.weights.binary import BinaryFile
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.ggml_blocks import BLOCKS, block_size, dequantize
@@ -79,6 +80,10 @@ def load(path: Path) -> Checkpoint:
         file = BinaryFile(path, opened)
         dims, version = _read_header(file)
         vocabulary = tuple(_read_words(file, dims))
+        # Before October 2022 the converter wrote the character U+FFFD for all bytes that are not a whole character, and
+        # what such tokens spell is lost. The published tokenizer of this size has them.
+        if dims.n_vocab in PUBLISHED and len({*vocabulary}) < len(vocabulary):
+            vocabulary = ()
         tensors = _read_tensors(file, dims, version)
     return replace(as_checkpoint(dims, tensors, str(path), "its header"), vocabulary=vocabulary)
 

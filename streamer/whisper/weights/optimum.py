@@ -28,8 +28,8 @@ NAME = "optimum-intel"
 
 ENCODER, DECODER = FILES = ("openvino_encoder_model.xml", "openvino_decoder_model.xml")
 
-# A layer, with all that is put before `encoder.layers` or `layers` by who wraps it.
-_LAYER = re.compile(r"__module\.(?:model\.)*([\w.]+)/")
+# A layer, with all that an exporter's wrappers put before `layers`.
+_LAYER = re.compile(r"__module\.(?:model\.)*(?:(?:en|de)coder\.)?([\w.]+)/")
 
 # How compressed weights become floats. Nothing here makes less of more, so that no step is larger than the last.
 _FOLDED = ("Convert", "Subtract", "Multiply", "Reshape")
@@ -57,7 +57,9 @@ def load(directory: Path) -> Checkpoint:
     huggingface.read_tied(config, path)
     probe_graphs([directory / name for name in FILES])
     try:
-        found = dict(_weights(directory / ENCODER, "encoder.", dims)) | dict(_weights(directory / DECODER, "", dims))
+        found = dict(_weights(directory / ENCODER, "encoder", dims)) | dict(
+            _weights(directory / DECODER, "decoder", dims)
+        )
     except UnicodeDecodeError:
         raise ModelError(f"{directory} has graphs with names that are not UTF-8: fetch them again") from None
     sources = {name: _constant(weight.output) for name, weight in found.items()}
@@ -81,10 +83,10 @@ class _Weight:
         return np.ascontiguousarray(values.T if self.transposed else values)
 
 
-def _weights(path: Path, prefix: str, dims: ModelDimensions) -> Iterator[tuple[str, _Weight]]:
-    """Yield the weights of a graph, each under its name in a checkpoint, of which the graph leaves out `prefix`."""
+def _weights(path: Path, half: str, dims: ModelDimensions) -> Iterator[tuple[str, _Weight]]:
+    """Yield the weights of the encoder's or the decoder's graph, each under its name in a checkpoint."""
     shapes = expected_shapes(dims, tied=False)
-    scale = float(dims.audio_head_size if prefix else dims.text_head_size) ** -0.5
+    scale = float(dims.audio_head_size if half == "encoder" else dims.text_head_size) ** -0.5
 
     def weight(
         name: str, output: ov.Output, *, transposed: bool = False, factor: float = 1.0
@@ -95,7 +97,9 @@ def _weights(path: Path, prefix: str, dims: ModelDimensions) -> Iterator[tuple[s
 
     for node in read_graph(path).get_ordered_ops():
         kind, match = node.get_type_name(), _LAYER.match(node.get_friendly_name())
-        layer = prefix + match[1] if match else ""
+        layer = match[1] if match else ""
+        if layer and layer != "proj_out":
+            layer = f"{half}.{layer}"
         if kind in ("MatMul", "Convolution"):
             factor, bias, bias_factor = _follow(node, scale) if layer.endswith(".q_proj") else (1.0, _added(node), 1.0)
             transposed = kind == "MatMul" and not node.get_attributes()["transpose_b"]
@@ -109,8 +113,8 @@ def _weights(path: Path, prefix: str, dims: ModelDimensions) -> Iterator[tuple[s
                 yield from weight(f"{layer}.bias", bias)
         elif "embed_" in layer and node.get_input_size():
             yield from weight(f"{layer}.weight", node.input_value(0))
-        elif kind == "Add" and prefix and not layer:  # the positions, whose layer is not called
-            name = f"{prefix}embed_positions.weight"
+        elif kind == "Add" and half == "encoder":  # perhaps of the positions, whose layer is not called
+            name = "encoder.embed_positions.weight"
             added = _other(node)
             if added.partial_shape.is_static and tuple(added.shape)[-2:] == shapes[name]:
                 yield from weight(name, added)

@@ -4,14 +4,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 
-import tokenizers
 import whisper
 import whisper.tokenizer
-from tokenizers import decoders, models, pre_tokenizers
 
+from streamer.whisper.tokens.special import PUBLISHED
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.vocabulary import BYTE_CHARACTERS
 from tests.whisper.support import NANO, Untyped
@@ -85,6 +83,21 @@ def reference(case: Case, language: str | None = None) -> Untyped:
     return whisper.tokenizer.get_tokenizer(case.multilingual, num_languages=case.n_languages, language=language)
 
 
+def check(tokenizer: Tokenizer, case: Case) -> None:
+    """Hold a tokenizer against openai-whisper's: text, special tokens and sizes."""
+    expected = reference(case)
+    for text in TEXTS.values():
+        tokens = expected.encode(text)
+        assert tokenizer.encode(text) == tokens
+        assert tokenizer.decode(tokens) == expected.decode(tokens) == text
+    assert tokenizer.special == PUBLISHED[case.n_vocab][0]
+    languages = dict(zip(expected.all_language_codes, expected.all_language_tokens, strict=True))
+    assert tokenizer.languages == languages
+    assert list(tokenizer.languages) == sorted(languages, key=lambda code: languages[code])
+    assert tokenizer.n_vocab == case.n_vocab
+    assert tokenizer.multilingual == case.multilingual
+
+
 @cache
 def table(asset: str) -> list[bytes]:
     """Return what the tokens spell, in their order."""
@@ -92,41 +105,16 @@ def table(asset: str) -> list[bytes]:
     return [encoding.decode_single_token_bytes(i) for i in range(encoding.eot_token)]
 
 
-def written(token: bytes) -> str:
-    """Return a token as GPT-2's files write it."""
-    return "".join(BYTE_CHARACTERS[byte] for byte in token)
-
-
 @cache
-def gpt2_files(asset: str) -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """Return a vocabulary and its merges as GPT-2's files have them: for each token the one merge that makes it."""
-    ranks = {token: i for i, token in enumerate(table(asset))}
-    merges = []
-    for token, rank in ranks.items():
-        if len(token) < 2:
-            continue
-        parts = [token[i : i + 1] for i in range(len(token))]
-        while len(parts) > 2:
-            joined = [ranks.get(left + right, rank) for left, right in pairwise(parts)]
-            i = joined.index(min(joined))
-            assert joined[i] < rank
-            parts[i : i + 2] = [parts[i] + parts[i + 1]]
-        merges.append((written(parts[0]), written(parts[1])))
-    return {written(token): rank for token, rank in ranks.items()}, merges
+def numbers(asset: str) -> dict[str, int]:
+    """Return tokens and their numbers as GPT-2's vocab.json has them."""
+    return {"".join(BYTE_CHARACTERS[byte] for byte in token): i for i, token in enumerate(table(asset))}
 
 
 @cache
 def special_tokens(case: Case) -> dict[str, int]:
     """Return openai-whisper's special tokens, in the order of their numbers."""
     return dict(sorted(reference(case).special_tokens.items(), key=lambda item: item[1]))
-
-
-def write_gpt2_files(directory: Path, case: Case) -> None:
-    """Write vocab.json and merges.txt, and nothing of special tokens."""
-    vocabulary, merges = gpt2_files(case.asset)
-    (directory / "vocab.json").write_text(json.dumps(vocabulary), encoding="utf-8")
-    lines = ["#version: 0.2", *(f"{left} {right}" for left, right in merges), ""]
-    (directory / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
 
 
 def with_added(directory: Path, added: Mapping[str, int], n_vocab: int) -> Tokenizer:
@@ -137,11 +125,14 @@ def with_added(directory: Path, added: Mapping[str, int], n_vocab: int) -> Token
     return Tokenizer.load(directory, n_vocab=n_vocab)
 
 
-def huggingface_backend(case: Case) -> tokenizers.Tokenizer:
-    """Build the tokenizer that transformers builds of the same files."""
-    vocabulary, merges = gpt2_files(case.asset)
-    backend = tokenizers.Tokenizer(models.BPE(vocab=vocabulary, merges=merges))
-    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    backend.decoder = decoders.ByteLevel()
-    backend.add_special_tokens(list(special_tokens(case)))
-    return backend
+def tokenizer_json(case: Case, special: Mapping[str, int]) -> str:
+    """Return Hugging Face's tokenizer.json with special tokens; what may be merged is not read of it."""
+    parts = {name: {"type": "ByteLevel"} for name in ("pre_tokenizer", "decoder")}
+    added = [{"id": number, "content": name, "special": True} for name, number in special.items()]
+    return json.dumps({**parts, "added_tokens": added, "model": {"type": "BPE", "vocab": numbers(case.asset)}})
+
+
+def old_table(case: Case) -> list[bytes]:
+    """Return the table of whisper.cpp's files of before October 2022: bytes that are no whole character are lost."""
+    words = [token.decode("utf-8", errors="replace").encode("utf-8") for token in table(case.asset)]
+    return words if case.multilingual else [*words, b"<|endoftext|>"]

@@ -11,6 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from streamer.whisper.tokens import vocabulary
+from streamer.whisper.tokens.special import RENAMED
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from tests.whisper.tokens.published import (
     CASES,
@@ -19,60 +20,54 @@ from tests.whisper.tokens.published import (
     MULTILINGUAL,
     TEXTS,
     Case,
-    gpt2_files,
-    huggingface_backend,
+    check,
     load,
+    numbers,
     reference,
     special_tokens,
     table,
-    write_gpt2_files,
+    tokenizer_json,
 )
 
 cases = pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.n_vocab))
 
 
 def from_tokenizer_json(directory: Path, case: Case) -> Tokenizer:
-    path = directory / "tokenizer.json"
-    huggingface_backend(case).save(str(path))
-    assert "<|30.00|>" in path.read_text(encoding="utf-8")
+    (directory / "tokenizer.json").write_text(tokenizer_json(case, special_tokens(case)), encoding="utf-8")
     return Tokenizer.load(directory, n_vocab=case.n_vocab)
 
 
 def from_early_tokenizer_json(directory: Path, case: Case) -> Tokenizer:
-    """As the first fine-tunes had it: without the times, and the merges in one string each."""
-    data = json.loads(huggingface_backend(case).to_str())
-    data["added_tokens"] = [token for token in data["added_tokens"] if "." not in token["content"]]
-    data["model"]["merges"] = [" ".join(merge) for merge in data["model"]["merges"]]
-    (directory / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+    """As the first fine-tunes had it: without the times, some names older than openai-whisper's."""
+    old = {new: old for old, new in RENAMED.items()}
+    named = {old.get(name, name): number for name, number in special_tokens(case).items() if "." not in name}
+    (directory / "tokenizer.json").write_text(tokenizer_json(case, named), encoding="utf-8")
     return Tokenizer.load(directory, n_vocab=case.n_vocab)
 
 
 def from_what_transformers_saves(directory: Path, case: Case) -> Tokenizer:
-    vocabulary, merges = gpt2_files(case.asset)
-    theirs = transformers.WhisperTokenizer(vocab={**vocabulary, "<|endoftext|>": len(vocabulary)}, merges=merges)
+    vocabulary = numbers(case.asset)
+    theirs = transformers.WhisperTokenizer(vocab={**vocabulary, "<|endoftext|>": len(vocabulary)}, merges=[])
     theirs.add_tokens(list(special_tokens(case)), special_tokens=True)
     theirs.save_pretrained(directory)
     return Tokenizer.load(directory, n_vocab=case.n_vocab)
 
 
-def from_bare_gpt2_files(directory: Path, case: Case) -> Tokenizer:
-    write_gpt2_files(directory, case)
+def from_vocab_json(directory: Path, case: Case) -> Tokenizer:
+    (directory / "vocab.json").write_text(json.dumps(numbers(case.asset)), encoding="utf-8")
     return Tokenizer.load(directory, n_vocab=case.n_vocab)
 
 
-def from_gpt2_files_with_added_tokens(directory: Path, case: Case) -> Tokenizer:
-    write_gpt2_files(directory, case)
-    added = special_tokens(case)
-    (directory / "added_tokens.json").write_text(json.dumps(added), encoding="utf-8")
-    return Tokenizer.load(directory, n_vocab=case.n_vocab)
+def from_vocab_json_with_added_tokens(directory: Path, case: Case) -> Tokenizer:
+    (directory / "added_tokens.json").write_text(json.dumps(special_tokens(case)), encoding="utf-8")
+    return from_vocab_json(directory, case)
 
 
-def from_gpt2_files_with_a_config(directory: Path, case: Case) -> Tokenizer:
-    write_gpt2_files(directory, case)
+def from_vocab_json_with_a_config(directory: Path, case: Case) -> Tokenizer:
     decoder = {str(number): {"content": text, "special": True} for text, number in special_tokens(case).items()}
     config = {"tokenizer_class": "WhisperTokenizer", "added_tokens_decoder": decoder}
     (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
-    return Tokenizer.load(directory / "merges.txt", n_vocab=case.n_vocab)
+    return from_vocab_json(directory, case)
 
 
 def from_table(directory: Path, case: Case) -> Tokenizer:
@@ -96,38 +91,14 @@ SOURCES = {
         from_tokenizer_json,
         from_early_tokenizer_json,
         from_what_transformers_saves,
-        from_bare_gpt2_files,
-        from_gpt2_files_with_added_tokens,
-        from_gpt2_files_with_a_config,
+        from_vocab_json,
+        from_vocab_json_with_added_tokens,
+        from_vocab_json_with_a_config,
         from_table,
         from_table_with_the_end,
         from_whole_table,
     )
 }
-
-
-def check(tokenizer: Tokenizer, case: Case) -> None:
-    """Hold a tokenizer against openai-whisper's: text, special tokens and sizes."""
-    expected = reference(case)
-    for text in TEXTS.values():
-        tokens = expected.encode(text)
-        assert tokenizer.encode(text) == tokens
-        assert tokenizer.decode(tokens) == expected.decode(tokens) == text
-    special = tokenizer.special
-    assert special.end_of_text == expected.eot
-    assert special.start_of_transcript == expected.sot
-    assert special.translate == expected.translate
-    assert special.transcribe == expected.transcribe
-    assert special.start_of_language_model == expected.sot_lm
-    assert special.start_of_previous == expected.sot_prev
-    assert special.no_speech == expected.no_speech
-    assert special.no_timestamps == expected.no_timestamps
-    assert special.timestamp_begin == expected.timestamp_begin
-    languages = dict(zip(expected.all_language_codes, expected.all_language_tokens, strict=True))
-    assert tokenizer.languages == languages
-    assert list(tokenizer.languages) == sorted(languages, key=lambda code: languages[code])
-    assert tokenizer.n_vocab == case.n_vocab
-    assert tokenizer.multilingual == case.multilingual
 
 
 @cases

@@ -21,7 +21,7 @@ from tests.whisper.support import NANO
 from tests.whisper.tokens.published import MULTILINGUAL
 
 N_VOCAB = 2022
-FILES = ("tokenizer.json", "vocab.json", "merges.txt", "nano.tiktoken")
+FILES = ("tokenizer.json", "vocab.json", "nano.tiktoken")
 TEXT = " the Commission's 19 facts, naïve 🙂"
 
 
@@ -48,7 +48,7 @@ def copy(tmp_path: Path) -> Path:
     """A directory with the shipped model's tokenizer in every form."""
     directory = tmp_path / "copy"
     directory.mkdir()
-    for name in FILES[:3]:
+    for name in FILES[:2]:
         shutil.copy(NANO / name, directory)
     (directory / "nano.tiktoken").write_text(RANKS, encoding="utf-8")
     return directory
@@ -84,7 +84,7 @@ def test_the_first_of_the_kinds_is_taken(copy: Path) -> None:
         check(tokenizer)
         assert tokenizer.where == str(copy / name)
         (copy / name).unlink()
-    refuse(copy, "tokenizer.json is missing", "vocab.json with merges.txt", "--tokenizer FILE")
+    refuse(copy, "tokenizer.json is missing", "or vocab.json", "--tokenizer FILE")
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -99,16 +99,21 @@ def test_a_file_under_a_name_of_ones_own(copy: Path, name: str) -> None:
         data = json.loads((copy / "my own").read_text(encoding="utf-8"))
         data["model"] = data.pop("op")
         (copy / "my own").write_text(json.dumps(data), encoding="utf-8")
-        lines = [line for line in (copy / "merges.txt").read_text(encoding="utf-8").split("\n") if line != "o p"]
-        (copy / "merges.txt").write_text("\n".join(lines), encoding="utf-8")
     check(Tokenizer.load(copy / "my own", n_vocab=N_VOCAB))
 
 
 def test_lines_that_end_as_on_windows(copy: Path) -> None:
-    for name in ("merges.txt", "nano.tiktoken"):
-        data = (copy / name).read_bytes().replace(b"\n", b"\r\n")
-        (copy / name).write_bytes(data)
-        check(Tokenizer.load(copy / name, n_vocab=N_VOCAB))
+    path = copy / "nano.tiktoken"
+    path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
+    check(Tokenizer.load(path, n_vocab=N_VOCAB))
+
+
+def test_what_may_be_merged_follows_from_the_numbers(copy: Path) -> None:
+    """Many published files lack their first merge."""
+    data = json.loads((copy / "tokenizer.json").read_text(encoding="utf-8"))
+    del data["model"]["merges"]
+    (copy / "tokenizer.json").write_text(json.dumps(data), encoding="utf-8")
+    check(Tokenizer.load(copy, n_vocab=N_VOCAB))
 
 
 def test_several_rank_files_are_too_many(tmp_path: Path) -> None:
@@ -138,16 +143,16 @@ def test_a_list_of_all_tokens(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("tokens", [[], ["a", "b"], {"a": 1}, 5, [*"ab", 5, "<|endoftext|>"], ["<|endoftext|>"] * 2])
 def test_a_list_of_other_things(tmp_path: Path, tokens: object) -> None:
-    refuse(write_list(tmp_path / "vocabulary.json", tokens), "is no tokenizer")
+    refuse(write_list(tmp_path / "vocabulary.json", tokens))
 
 
 def test_a_broken_list(tmp_path: Path) -> None:
     tokens = all_tokens()
     refuse(write_list(tmp_path / "vocabulary.txt", tokens[1:]), "no token for some of the 256 bytes")
     refuse(write_list(tmp_path / "vocabulary.txt", [*tokens, "more"]), "has 2023 tokens, the model 2022")
-    refuse(write_list(tmp_path / "vocabulary.txt", ["x" * 600_000, *tokens]), "524288 bytes")
+    refuse(write_list(tmp_path / "vocabulary.txt", ["x" * 600_000, *tokens[1:]]), "524288 characters")
     (tmp_path / "vocabulary.json").write_text("[" * 100_000, encoding="utf-8")
-    refuse(tmp_path / "vocabulary.json", "no list of tokens")
+    refuse(tmp_path / "vocabulary.json", "it is not JSON")
 
 
 def test_a_table() -> None:
@@ -157,11 +162,6 @@ def test_a_table() -> None:
 @pytest.mark.parametrize("name", ["nothing", "no/such/file", "x" * 5000, "a\0b"])
 def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     refuse(tmp_path / name, " cannot be read" if os.name == "posix" and len(name) == 5000 else " is missing: ")
-
-
-def test_a_partner_that_is_not_there(copy: Path) -> None:
-    (copy / "merges.txt").unlink()
-    refuse(copy / "vocab.json", "merges.txt is missing")
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
@@ -221,18 +221,13 @@ def edited(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda d: d["model"].update(type="WordPiece"), "its model is no BPE"),
         (lambda d: d.update(decoder=None), "its decoder is not ByteLevel"),
         (lambda d: d.update(pre_tokenizer={"type": "Split"}), "its pre_tokenizer is not ByteLevel"),
-        (lambda d: d["model"].update(vocab=[]), "its model lacks vocab or merges"),
-        (lambda d: d["model"].update(vocab={}, merges=[]) or d.update(added_tokens=[]), "it has no tokens"),
-        (lambda d: d["model"].pop("merges"), "its model lacks vocab or merges"),
+        (lambda d: d["model"].update(vocab=[]), "its model lacks vocab"),
+        (lambda d: d["model"].update(vocab={}) or d.update(added_tokens=[]), "it has no tokens"),
+        (lambda d: d["model"]["vocab"].pop("!"), "it has no token for some of the 256 bytes"),
         (
-            lambda d: d["model"]["merges"].append(["xyzzy", "a"]),
-            "is no tokenizer (Error while initializing BPE: Token `xyzzy` out of vocabulary)",
+            lambda d: d["model"]["vocab"].pop("!") or d["model"]["vocab"].update({"!" * 600_000: 0}),
+            "characters in all",
         ),
-        (lambda d: d["model"]["merges"].append(["z", "q"]), "Token `zq` out of vocabulary"),
-        (lambda d: d["model"]["merges"].append("a b c"), "it has the merge 'a b c'"),
-        (lambda d: d["model"]["merges"].append(["a"]), "it has the merge ['a']"),
-        (lambda d: d["model"]["merges"].append(5), "it has the merge 5"),
-        (lambda d: d["model"]["merges"].append(["", "a"]), "it has the merge ['', 'a']"),
         (lambda d: d["model"]["vocab"].update(zz=7), "both have the number 7"),
         (lambda d: d["model"]["vocab"].update(zz=-1), "the token 'zz' has the number -1"),
         (lambda d: d["model"]["vocab"].update(zz="7"), "the token 'zz' has the number '7'"),
@@ -246,7 +241,7 @@ def edited(change: Callable[[dict[str, Any]], object]) -> str:
         (lambda d: d["added_tokens"].append({"content": "new", "id": 5}), "both have the number 5"),
         (lambda d: d["added_tokens"].append({"content": "\ud800", "id": 2021}), "both have the number 2021"),
     ],
-    ids=range(25),
+    ids=range(20),
 )
 def test_a_broken_tokenizer_json(tmp_path: Path, change: Callable[[dict[str, Any]], object], part: str) -> None:
     (tmp_path / "tokenizer.json").write_text(edited(change), encoding="utf-8")
@@ -273,8 +268,6 @@ def test_a_pattern_that_never_ends_is_not_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "part"),
     [
-        ("merges.txt", "#version: 0.2\nx", "merges.txt is no tokenizer (it has the merge 'x'"),
-        ("merges.txt", "q z\nc d", "Token `qz` out of vocabulary"),
         ("added_tokens.json", "[]", "added_tokens.json holds a JSON list"),
         ("added_tokens.json", '{"new": 5}', "both have the number 5"),
         ("added_tokens.json", '{"<|en|>": 5000}', "has 5001 tokens, the model 2022"),
@@ -300,21 +293,21 @@ LINES = RANKS.split("\n")
 @pytest.mark.parametrize(
     ("text", "part"),
     [
-        ("", "it has no token for some of the 256 bytes"),
+        ("", "it has no tokens"),
         ("IQ==", "line 1 is 'IQ=='"),
         ("IQ== 0 0", "line 1 is"),
         ("IQ== 1", "line 1 is 'IQ== 1', not token 0"),
         ("IQ== 0\nIQ== 0", "line 2 is 'IQ== 0', not token 1"),
-        ("IQ== 0\nIQ== 1", r"the tokens 0 and 1 both are '!'"),
+        ("IQ== 0\nIQ== 1", "the token '!' has the numbers 0 and 1"),
         ("I!== 0", "line 1, is no tokenizer ('I!==' is not base64)"),
         ("IQ 0", "'IQ' is not base64"),
         ("ÄÄÄÄ 0", "'ÄÄÄÄ' is not base64"),
         ("IQ== ٠", "line 1 is"),
         ("IQ== " + "9" * 9999, "line 1 is"),
         ("\n".join(LINES[1:]), "line 1 is"),
-        ("\n".join(LINES[:200]), "it has no token for some of the 256 bytes"),
+        (RANKS.replace("IQ== 0", "enp6 0"), "it has no token for some of the 256 bytes"),
         ("\n".join(LINES[:300]), "has 300 tokens of text, the model 2022 tokens in all"),
-        (f"{RANKS}{base64.b64encode(b'x' * (1 << 19)).decode()} 512", "has 513 tokens of 525"),
+        (RANKS.replace(LINES[511], f"{base64.b64encode(b'x' * (1 << 19)).decode()} 511"), "characters in all"),
         ("some text that is no rank file", "line 1 is 'some text that is no rank file'"),
     ],
     ids=range(16),
@@ -325,7 +318,7 @@ def test_a_broken_rank_file(tmp_path: Path, text: str, part: str) -> None:
 
 
 def test_a_table_that_is_larger_than_the_model() -> None:
-    with pytest.raises(ModelError, match=r"here has 512 tokens of .* expected up to 500 tokens"):
+    with pytest.raises(ModelError, match="here has 512 tokens, the model 500: the files are from different models"):
         vocabulary.from_table(TABLE, 500, "here")
 
 
@@ -412,10 +405,9 @@ def test_files_cut_anywhere(copy: Path, name: str, cut: float) -> None:
 
 @bounded
 @given(content=st.binary(max_size=200))
-@example(b"#version")
 @example(b"{}")
 @example(b'{"model": 0}')
-@example(b'{"model": {"vocab": {"\\ud800": 0}, "merges": []}, "pre_tokenizer": {"type": "ByteLevel"}}')
+@example(b'{"model": {"vocab": {"\\ud800": 0}}, "pre_tokenizer": {"type": "ByteLevel"}}')
 def test_any_bytes_under_any_name(copy: Path, content: bytes) -> None:
     for name in (*FILES, "own"):
         (copy / name).write_bytes(content)
@@ -431,7 +423,7 @@ values = st.recursive(
 
 @bounded
 @given(
-    path=st.sampled_from([("model",), ("model", "vocab"), ("model", "merges"), ("model", "type"), ("added_tokens",)]),
+    path=st.sampled_from([("model",), ("model", "vocab"), ("model", "type"), ("added_tokens",)]),
     more=values,
 )
 def test_any_value_in_a_tokenizer_json(tmp_path: Path, path: tuple[str, ...], more: Any) -> None:  # noqa: ANN401

@@ -68,7 +68,7 @@ def write_optimum(
 ) -> Path:
     """Write the graphs and config.json.
 
-    wrapped : what the decoder's layers are called after, as its wrappers nest
+    wrapped : what the decoder's layers are called after, as its wrappers nest; of the encoder's its `encoder.` alone
     transposed : whether matrices lie column by column
     """
     directory.mkdir(parents=True, exist_ok=True)
@@ -87,7 +87,7 @@ def write_optimum(
     }
     (directory / "config.json").write_text(json.dumps(config), encoding="utf-8")
 
-    encoder = _Layers(checkpoint, store, scale, transposed, "encoder.", "")
+    encoder = _Layers(checkpoint, store, scale, transposed, "encoder.", "encoder." if "encoder." in wrapped else "")
     x = encoder.input("input_features", [1, dims.n_mels, 3000])
     for name, stride in (("conv1", 1), ("conv2", 2)):
         x = encoder.convolution(x, name, stride)
@@ -96,7 +96,7 @@ def write_optimum(
         x = encoder.block(x, f"layers.{i}", dims.n_audio_head, None)
     encoder.save(directory / "openvino_encoder_model.xml", "last_hidden_state", encoder.norm(x, "layer_norm"))
 
-    decoder = _Layers(checkpoint, store, scale, transposed, "", wrapped)
+    decoder = _Layers(checkpoint, store, scale, transposed, "", wrapped.removeprefix("encoder."))
     ids = decoder.input("input_ids", [1, -1], np.int64)
     hidden = decoder.input("encoder_hidden_states", [1, -1, dims.n_audio_state])
     tokens = decoder.weight("decoder.embed_tokens.weight")

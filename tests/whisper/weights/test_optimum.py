@@ -44,7 +44,7 @@ def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 @pytest.mark.parametrize("store", [as_float, as_half])
-@pytest.mark.parametrize(("wrapped", "transposed"), [("model.", False), ("model.model.", True)])
+@pytest.mark.parametrize(("wrapped", "transposed"), [("model.", False), ("model.model.", True), ("encoder.", False)])
 def test_the_weights_are_those_that_were_exported(
     checkpoint: Checkpoint, tmp_path: Path, scale: str, store: Store, wrapped: str, transposed: bool
 ) -> None:
