@@ -34,8 +34,6 @@ _MAX_TEXT = 1 << 19
 # All tokens in the order of their numbers, from CTranslate2.
 _LISTS = ("vocabulary.json", "vocabulary.txt")
 
-_END = "<|endoftext|>"  # the first token in such a list that is no text
-
 _EXPECTED = "expected a file of the tokenizer; fetch it again, or name another tokenizer with --tokenizer FILE"
 
 # How a vocabulary writes each byte: as its Latin-1 character, or if that cannot be printed, as one from 256 on.
@@ -81,8 +79,8 @@ def find(path: Path) -> Path:
 def load(path: Path, n_vocab: int) -> tokenizers.Tokenizer:
     """Load the tokenizer of a model with `n_vocab` tokens from its directory, or from a file.
 
-    A directory holds tokenizer.json, else vocab.json, else vocabulary.json or vocabulary.txt, else one tiktoken file. A
-    file is any of these.
+    A directory holds tokenizer.json, else vocab.json, else CTranslate2's vocabulary.json or vocabulary.txt, else one
+    tiktoken file. A file is any of these.
 
     Raises ModelError if it is missing, broken or of another model.
     """
@@ -110,18 +108,15 @@ def from_table(table: Sequence[bytes], n_vocab: int, where: str) -> tokenizers.T
 
 
 def _from_list(text: str, n_vocab: int, path: Path) -> tokenizers.Tokenizer:
-    """Take the tokenizer from all of its tokens, ordinary ones written as in vocab.json."""
     tokens = text.removesuffix("\n").split("\n")
     if path.suffix == ".json":
         try:
             tokens = json.loads(text)
         except (ValueError, RecursionError):
-            tokens = []
-    if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens) or _END not in tokens:
-        raise _no_tokenizer(str(path), f"it is no list of tokens with {_END} among them")
-    n_text = tokens.index(_END)
-    numbered = [(token, number) for number, token in enumerate(tokens)]
-    return _build(numbered[:n_text], numbered[n_text:], n_vocab, str(path))
+            raise _no_tokenizer(str(path), "it is not JSON") from None
+    if not isinstance(tokens, list):
+        raise _no_tokenizer(str(path), "it is no list of tokens")
+    return _build(((token, number) for number, token in enumerate(tokens)), (), n_vocab, str(path))
 
 
 def _from_ranks(text: str, n_vocab: int, where: str) -> tokenizers.Tokenizer:

@@ -1,71 +1,79 @@
 """Files of `torch.save`, read without torch: an uncompressed zip archive of a pickle and the bytes of its tensors.
 
-The pickle is a program for a stack machine, and is not run by `pickle`: the machine here knows the operations that
-`torch.save` writes, and calls nothing. Where the program asks for a call, only those that put a tensor together from
-its storage are understood. So a file can neither run anything, nor take more memory than in proportion to its length:
-Python's unpickler makes room for what nine bytes announce, before it looks whether that is there.
+A pickle is a program, which may call any function and announce any length. Here Python's unpickler has the operations
+that `torch.save` writes and no others, finds the few names below and nothing else, and gets no more than a megabyte to
+work on. Nothing of a file is run, and it takes no more memory than in proportion to its length.
 
-Source: `pickletools` of Python's library describes the operations, `torch/serialization.py` and `torch/_utils.py` of
-PyTorch what they mean.
+Source: `torch/serialization.py` and `torch/_utils.py` of PyTorch; `pickletools` of Python describes the operations.
 """
 
+import io
 import math
-import pickletools
+import pickle
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape, spread
 from streamer.whisper.weights.zipped import Archive, UnfitError, open_file
 
-# That of large-v3 has 200 kB and 46 thousand operations; with an optimizer's state it is three times as much.
-_MAX_PICKLE_BYTES = 4 << 20
-_MAX_OPERATIONS = 1 << 19
+# That of large-v3 has 200 kB; with an optimizer's state it is three times as much.
+_MAX_PICKLE_BYTES = 1 << 20
 
 # A tensor may be a view of a larger one, and two may share a storage, both within reason.
 _MAX_SPREAD = 16
 _MAX_SHARING = 4
 
 _STORAGE_TYPES = {
-    "torch.HalfStorage": "F16",
-    "torch.BFloat16Storage": "BF16",
-    "torch.FloatStorage": "F32",
-    "torch.DoubleStorage": "F64",
-    "torch.BoolStorage": "BOOL",
-    "torch.ByteStorage": "U8",
-    "torch.CharStorage": "I8",
-    "torch.ShortStorage": "I16",
-    "torch.IntStorage": "I32",
-    "torch.LongStorage": "I64",
+    "HalfStorage": "F16",
+    "BFloat16Storage": "BF16",
+    "FloatStorage": "F32",
+    "DoubleStorage": "F64",
+    "BoolStorage": "BOOL",
+    "ByteStorage": "U8",
+    "CharStorage": "I8",
+    "ShortStorage": "I16",
+    "IntStorage": "I32",
+    "LongStorage": "I64",
 }
-_ORDERED_DICT = "collections.OrderedDict"
-_TENSOR = "torch._utils._rebuild_tensor_v2"
-_PARAMETER = "torch._utils._rebuild_parameter"
-_GLOBALS = frozenset((*_STORAGE_TYPES, _ORDERED_DICT, _TENSOR, _PARAMETER))
 
-T = TypeVar("T")
+# None of them makes room for what it announces, or takes the hash of something other than a number or a text.
+_OPERATIONS = [
+    *("PROTO", "FRAME", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2", "LONG1"),
+    *("BINFLOAT", "BINUNICODE", "SHORT_BINUNICODE", "EMPTY_LIST", "APPEND", "APPENDS", "EMPTY_TUPLE", "TUPLE1"),
+    *("TUPLE2", "TUPLE3", "TUPLE", "SETITEM", "SETITEMS", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET"),
+    *("GLOBAL", "STACK_GLOBAL", "BINPERSID", "REDUCE"),
+]
+_CODES = [getattr(pickle, name)[0] for name in _OPERATIONS]
 
 
 def read(path: Path) -> dict[str, Any]:
     """Return the dictionary that was saved: numbers, texts, lists, dictionaries by name, and where its tensors are.
 
-    Raises ModelError where the file is truncated, of the format before PyTorch 1.6, or holds anything else.
+    Raises ModelError if the file is truncated, of the format before PyTorch 1.6, or holds anything else.
     """
     with open_file(path, "torch.save") as file:
         head = file.read(512)
         if head.startswith(b"\x80") or head[257:262] == b"ustar":
             raise UnfitError("its format is that of PyTorch before 1.6")
-        saved = _Machine(path, Archive(file)).run()
+        saved = _Unpickler(path, Archive(file)).load_all()
         if not isinstance(saved, dict):
             raise UnfitError(f"it holds a {type(saved).__name__.strip('_')}, not a dictionary")
     return saved
 
 
-@dataclass(frozen=True, slots=True)
-class _Global:
-    """What a pickle asks for by name."""
+class _Names(dict[str, Any]):
+    """A dictionary by name. Other keys are left out: numbers, chosen for it, make a dictionary slow."""
 
-    name: str
+    __slots__ = ()
+
+    def __init__(self) -> None:
+        super().__init__()
+
+    def __setitem__(self, key: object, value: object) -> None:
+        if isinstance(key, str):
+            super().__setitem__(key, value)
 
 
 @dataclass(slots=True)
@@ -78,8 +86,10 @@ class _Storage:
     used: int = 0  # elements of the tensors made of it so far
 
 
-class _Machine:
-    """Runs the program of an archive's pickle. On its stack are plain data, and instances of the classes above."""
+class _Unpickler(pickle._Unpickler):
+    """Reads an archive's pickle. Not `pickle.Unpickler`: that makes room for all the memo that a number announces."""
+
+    stack: list[Any]  # of the base class
 
     def __init__(self, path: Path, archive: Archive) -> None:
         self._path = path
@@ -89,113 +99,33 @@ class _Machine:
         if f"{self._folder}/byteorder" in archive.names and self._read("byteorder") != b"little":
             raise UnfitError("its byte order is not little-endian")
         self._storages: dict[str, _Storage] = {}
-        self._stack: list[Any] = []
-        # Lengths of the stack at the marks.
-        self._marks: list[int] = []
-        self._memo: dict[int, Any] = {}
+        super().__init__(io.BytesIO(self._read("data.pkl")))
 
-    def run(self) -> object:
+    def load_all(self) -> object:
+        """Return what was pickled. Raises UnfitError for what torch.save does not write, ValueError if it is broken."""
         try:
-            for n, (operation, argument, _) in enumerate(pickletools.genops(self._read("data.pkl"))):
-                if n == _MAX_OPERATIONS:
-                    raise UnfitError(f"its pickle has more than {_MAX_OPERATIONS} operations")
-                self._step(operation.name, argument)
-            return self._stack.pop()
-        except (IndexError, KeyError):
-            raise ValueError("the pickle takes from where nothing is") from None
+            return self.load()
+        except KeyError:
+            raise UnfitError("it has operations that torch.save does not write") from None
+        except (pickle.UnpicklingError, AttributeError, IndexError, TypeError):
+            raise ValueError("the pickle is no program") from None
 
-    def _read(self, name: str) -> bytes:
-        start, n_bytes = self._archive.find(f"{self._folder}/{name}")
-        if n_bytes > _MAX_PICKLE_BYTES:
-            raise UnfitError(f"{name} has more than {_MAX_PICKLE_BYTES >> 20} MiB")
-        return self._archive.read(start, n_bytes)
+    def find_class(self, module: str, name: str) -> object:
+        if module == "torch" and name in _STORAGE_TYPES:
+            return _STORAGE_TYPES[name]
+        found = {
+            ("collections", "OrderedDict"): _Names,
+            ("torch._utils", "_rebuild_tensor_v2"): self._tensor,
+            ("torch._utils", "_rebuild_parameter"): lambda tensor, *_: tensor,
+        }.get((module, name))
+        if found is None:
+            raise UnfitError(f"it asks for {f'{module}.{name}'!r:.60}")
+        return found
 
-    def _step(self, operation: str, argument: Any) -> None:  # noqa: ANN401 - as `pickletools` decodes it
-        stack, memo = self._stack, self._memo
-        match operation:
-            case "PROTO" | "FRAME" | "STOP":
-                pass
-            case "NONE":
-                stack.append(None)
-            case "NEWTRUE" | "NEWFALSE":
-                stack.append(operation == "NEWTRUE")
-            case "BININT" | "BININT1" | "BININT2" | "LONG1" | "BINFLOAT" | "BINUNICODE" | "SHORT_BINUNICODE":
-                stack.append(argument)
-            case "EMPTY_DICT":
-                stack.append({})
-            case "EMPTY_LIST":
-                stack.append([])
-            case "EMPTY_TUPLE":
-                stack.append(())
-            case "TUPLE1" | "TUPLE2" | "TUPLE3":
-                stack.append(tuple(self._take(int(operation[-1]))))
-            case "TUPLE":
-                stack.append(tuple(self._take_to_mark()))
-            case "MARK":
-                self._marks.append(len(stack))
-            case "APPEND":
-                self._extend(self._take(1))
-            case "APPENDS":
-                self._extend(self._take_to_mark())
-            case "SETITEM":
-                self._update(self._take(2))
-            case "SETITEMS":
-                self._update(self._take_to_mark())
-            case "BUILD":
-                # A dictionary's attributes, such as the `_metadata` of a state, which no tensor depends on.
-                self._take(1)
-                self._expect(stack[-1], dict)
-            case "BINPUT" | "LONG_BINPUT":
-                memo[argument] = stack[-1]
-            case "MEMOIZE":
-                memo[len(memo)] = stack[-1]
-            case "BINGET" | "LONG_BINGET":
-                stack.append(memo[argument])
-            case "GLOBAL":
-                stack.append(self._global(".".join(argument.split(" "))))
-            case "STACK_GLOBAL":
-                module, name = self._take(2)
-                stack.append(self._global(f"{self._expect(module, str)}.{self._expect(name, str)}"))
-            case "BINPERSID":
-                stack.append(self._storage(stack.pop()))
-            case "REDUCE":
-                function, arguments = self._take(2)
-                stack.append(self._call(self._expect(function, _Global).name, self._expect(arguments, tuple)))
-            case _:
-                raise UnfitError(f"it has the operation {operation}")
-
-    def _take(self, count: int) -> list[Any]:
-        if len(self._stack) < count:
-            raise IndexError
-        taken = self._stack[-count:]
-        del self._stack[-count:]
-        return taken
-
-    def _take_to_mark(self) -> list[Any]:
-        mark = self._marks.pop()
-        taken = self._stack[mark:]
-        del self._stack[mark:]
-        return taken
-
-    def _extend(self, values: list[Any]) -> None:
-        self._expect(self._stack[-1], list).extend(values)
-
-    def _update(self, items: list[Any]) -> None:
-        entries = zip(items[::2], items[1::2], strict=True)
-        # Other keys are not looked for, and numbers can be chosen so that a dictionary of them becomes slow.
-        named = {key: value for key, value in entries if isinstance(key, str)}
-        self._expect(self._stack[-1], dict).update(named)
-
-    @staticmethod
-    def _global(name: str) -> _Global:
-        if name not in _GLOBALS:
-            raise UnfitError(f"it asks for {name!r:.60}")
-        return _Global(name)
-
-    def _storage(self, key: object) -> _Storage:
+    def persistent_load(self, key: object) -> _Storage:
         match key:
-            case ("storage", _Global(kind), str(name), str(), int(count)) if kind in _STORAGE_TYPES:
-                dtype = _STORAGE_TYPES[kind]
+            case ("storage", str(dtype), str(name), str(), int(count)) if dtype in ITEM_BYTES:
+                pass
             case _:
                 raise ValueError("the pickle names a storage in another way")
         if name not in self._storages:
@@ -206,18 +136,18 @@ class _Machine:
             raise ValueError(f"data/{name:.60} is shorter than the pickle says")
         return storage
 
-    def _call(self, function: str, arguments: tuple[Any, ...]) -> object:
-        if function == _ORDERED_DICT and not arguments:
-            return {}
-        if function == _PARAMETER and arguments:
-            return self._expect(arguments[0], StoredTensor)
-        if function == _TENSOR and len(arguments) == 6:  # a seventh would say that the elements are to be changed
-            return self._tensor(arguments)
-        raise UnfitError(f"it calls {function}")
+    def _read(self, name: str) -> bytes:
+        start, n_bytes = self._archive.find(f"{self._folder}/{name}")
+        if n_bytes > _MAX_PICKLE_BYTES:
+            raise UnfitError(f"{name} has more than {_MAX_PICKLE_BYTES >> 20} MiB")
+        return self._archive.read(start, n_bytes)
 
-    def _tensor(self, arguments: tuple[Any, ...]) -> StoredTensor:
-        storage = self._expect(arguments[0], _Storage)
-        offset, shape, strides = arguments[1:4]
+    def _tensor(self, storage: object, offset: int, shape: object, strides: object, *more: object) -> StoredTensor:
+        """Return a tensor from the arguments of `_rebuild_tensor_v2`."""
+        if not isinstance(storage, _Storage):
+            raise ValueError("the pickle has a tensor without a storage")
+        if len(more) > 2:
+            raise UnfitError("a tensor's elements are to be changed")
         if not is_shape((offset,)) or not is_shape(shape) or not is_shape(strides) or len(shape) != len(strides):
             raise ValueError("the pickle has a tensor without a shape")
         shape, strides = tuple(shape), tuple(strides)
@@ -232,10 +162,15 @@ class _Machine:
         start = storage.start + offset * ITEM_BYTES[storage.dtype]
         return StoredTensor(self._path, storage.dtype, shape, start, strides)
 
-    @staticmethod
-    def _expect(value: object, kind: type[T]) -> T:
-        if not isinstance(value, kind):
-            raise ValueError(
-                f"the pickle has a {type(value).__name__.strip('_')} in the place of a {kind.__name__.strip('_')}"
-            )
-        return value
+    def _load_dict(self) -> None:
+        self.stack.append(_Names())
+
+    def _load_state(self) -> None:
+        """Leave out an object's attributes, such as the `_metadata` of weights, which no tensor depends on."""
+        self.stack.pop()
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
+        **{code: pickle._Unpickler.dispatch[code] for code in _CODES},
+        pickle.EMPTY_DICT[0]: _load_dict,
+        pickle.BUILD[0]: _load_state,
+    }

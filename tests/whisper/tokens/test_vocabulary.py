@@ -143,16 +143,16 @@ def test_a_list_of_all_tokens(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("tokens", [[], ["a", "b"], {"a": 1}, 5, [*"ab", 5, "<|endoftext|>"], ["<|endoftext|>"] * 2])
 def test_a_list_of_other_things(tmp_path: Path, tokens: object) -> None:
-    refuse(write_list(tmp_path / "vocabulary.json", tokens), "is no tokenizer")
+    refuse(write_list(tmp_path / "vocabulary.json", tokens))
 
 
 def test_a_broken_list(tmp_path: Path) -> None:
     tokens = all_tokens()
     refuse(write_list(tmp_path / "vocabulary.txt", tokens[1:]), "no token for some of the 256 bytes")
     refuse(write_list(tmp_path / "vocabulary.txt", [*tokens, "more"]), "has 2023 tokens, the model 2022")
-    refuse(write_list(tmp_path / "vocabulary.txt", ["x" * 600_000, *tokens]), "524288 characters")
+    refuse(write_list(tmp_path / "vocabulary.txt", ["x" * 600_000, *tokens[1:]]), "524288 characters")
     (tmp_path / "vocabulary.json").write_text("[" * 100_000, encoding="utf-8")
-    refuse(tmp_path / "vocabulary.json", "no list of tokens")
+    refuse(tmp_path / "vocabulary.json", "it is not JSON")
 
 
 def test_a_table() -> None:
