@@ -24,7 +24,9 @@ from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.result import TimedWord
-from tests.whisper.support import NANO, SPEECH, Samples, read
+from tests.whisper.support import NANO, ROOT, SPEECH, Samples, read
+
+PEOPLE = ROOT.parent / "shared" / "audio" / "people"
 
 # Frames of a recording in which somebody speaks, with 20 s of silence between the two.
 SPANS = [(100, 400), (2400, 2600)]
@@ -54,6 +56,16 @@ def test_speech_is_found_while_a_recording_goes_by() -> None:
     spans = finder.finish(n_frames, [(0, n_frames)]).spans
     assert 400 < spans[0][0] < spans[-1][1] < n_frames - 400
     assert all(a < b for span in spans for a, b in [span])
+
+
+@pytest.mark.skipif(not PEOPLE.exists(), reason="needs recordings of people")
+def test_quiet_people_are_found_beside_loud_ones() -> None:
+    """At -50 dB, from 21.5 to 26.8 s, the detector alone finds nothing; Whisper transcribes a sentence there."""
+    samples = read(PEOPLE / "fleurs" / "fleurs-en.flac")[: 30 * SAMPLE_RATE]
+    finder = SpeechFinder(gate_settings(SpeechSettings()))
+    finder.process(samples)
+    spans = finder.finish(3000, [(0, 3000)]).spans
+    assert sum(max(0, min(end, 2680) - max(begin, 1970)) for begin, end in spans) > 500
 
 
 def test_of_clips_the_speech_in_them_is_heard() -> None:
