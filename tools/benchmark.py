@@ -32,6 +32,7 @@ import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -478,7 +479,8 @@ def _files(args: argparse.Namespace, console: Console) -> list[dict[str, object]
     folder = args.peers_folder or default_folder()
     with tempfile.TemporaryDirectory() as temporary:
         output = args.output or Path(temporary)
-        rows = files.measure_files(args.model, recordings, peers, folder, output, _flags(args), print)
+        tell = partial(print, flush=True)
+        rows = files.measure_files(args.model, recordings, peers, folder, output, _flags(args), tell)
     return [dataclasses.asdict(row) for row in rows]
 
 
