@@ -136,7 +136,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     With torch and transformers the imports take seconds.
     """
     if collection_path == Path(__file__).parent / "real":
-        return config.option.markexpr != "real"
+        return bool(config.option.markexpr != "real")
     return True if config.option.markexpr == "not slow" and collection_path in _SLOW_PATHS else None
 
 

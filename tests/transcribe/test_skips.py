@@ -96,7 +96,7 @@ def test_speech_beside_a_sparse_segment_is_of_the_same_passage() -> None:
         ({"avg_logprob": -0.5, "compression_ratio": 1.5, "no_speech_prob": 0.7}, False),
     ],
 )
-def test_a_text_is_trusted_that_passes_all_thresholds(known: dict[str, float], trusted: bool) -> None:
+def test_a_text_is_trusted_that_passes_all_thresholds(known: dict[str, Any], trusted: bool) -> None:
     off = DecodingSettings(logprob_threshold=None, compression_ratio_threshold=None, no_speech_threshold=None)
     assert is_trusted(segment(0, 1, **known), DecodingSettings()) == trusted
     assert is_trusted(segment(0, 1, **known), off)

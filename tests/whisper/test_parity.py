@@ -208,9 +208,9 @@ class Dice:
     def all_texts_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Have openai-whisper draw the next token of all texts of an attempt."""
         dice, decoding = self, whisper.decoding
-        attempt, steps = -1, iter(())
+        attempt, steps = -1, itertools.count()
 
-        class Counted(decoding.GreedyDecoder):
+        class Counted(decoding.GreedyDecoder):  # type: ignore[name-defined,misc]
             def __init__(self, temperature: float, end_of_text: int) -> None:
                 nonlocal attempt, steps
                 super().__init__(temperature, end_of_text)
