@@ -222,7 +222,7 @@ def _show(model: str, rows: Sequence[Row], cpu: Mapping[str, float | None], tell
     spoken = [row for row in rows if row.wrong.n_reference]
     _table(f"{model}: word errors, % (substituted, deleted, inserted)", spoken, Row.as_errors, tell)
     _table(f"{model}: words a minute", silent, lambda row: f"{60 * row.n_written / row.audio_s:.1f}", tell)
-    used = (f"{system} {'-' if cpu_s is None else f'{cpu_s:.2f}'}" for system, cpu_s in cpu.items())
+    used = (f"{system} {cpu_s:.2f}" for system, cpu_s in cpu.items() if cpu_s is not None)
     tell(f"{model}: processor seconds for each second of audio, loading included: {', '.join(used)}")
 
 
