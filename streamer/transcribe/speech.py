@@ -148,4 +148,5 @@ class Speech:
     def _probability(self, begin: int, end: int) -> Float32Array:
         """Return the probability of speech of joined frames, shape (end - begin,)."""
         frames = np.concatenate([np.empty(0, int), *(np.arange(*piece) for piece in self.pieces(begin, end))])
-        return self._probabilities[np.minimum(frames * HOP_LENGTH // CHUNK_SAMPLES, len(self._probabilities) - 1)]
+        chunks = np.minimum(frames * HOP_LENGTH // CHUNK_SAMPLES, len(self._probabilities) - 1)
+        return np.take(self._probabilities, chunks)
