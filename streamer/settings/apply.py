@@ -28,6 +28,8 @@ from streamer.whisper.tokens.tokenizer import Tokenizer
 HOTTEST = 1.0
 
 
+# Shortest speech in a file: noise and laughter had bursts of 0.1 to 0.19 s.
+FILE_SPEECH_S = 0.2
 # Shortest silence that is cut out of a file, and what is kept of it at each end; faster-whisper's.
 FILE_SILENCE_S = 2.0
 FILE_PAD_S = 0.4
@@ -111,7 +113,7 @@ def _file_gate(speech: SpeechSettings) -> GateSettings:
     """Return what counts as speech in files: pauses stay, since Whisper uses them, and padding clips no word."""
     return GateSettings(
         threshold=speech.threshold,
-        min_speech_s=speech.min_speech_s,
+        min_speech_s=max(speech.min_speech_s, FILE_SPEECH_S),
         min_silence_s=max(speech.min_silence_s, FILE_SILENCE_S),
         pad_s=max(speech.pad_s, FILE_PAD_S),
     )

@@ -11,7 +11,7 @@ from streamer.settings.table import DecodingSettings
 from streamer.transcribe.batches import Batches, Decoded
 from streamer.transcribe.features import Features, Read
 from streamer.transcribe.segments import Segment
-from streamer.transcribe.skips import LEAST_FRAMES, is_trusted, skipped
+from streamer.transcribe.skips import is_trusted, skipped
 from streamer.transcribe.speech import SpeechFinder
 from streamer.transcribe.texts import Text, Window
 from streamer.whisper.decode.window import DecodedWindow, detect_language
@@ -137,8 +137,8 @@ class _Windows:
                 encoded = _encode(self._model, features.window(window.begin, window.length))
                 segments, advance = _hear(window, self._texts, encoded, [None] * len(self._texts))
                 mel = features.frames(seek, seek + window.length)
-                segments, seek = self._fill(segments, mel, seek, seek + advance, end)
-                yield segments, seek
+                seek += advance
+                yield self._fill(segments, mel, window.begin, seek), seek
 
     def _decode_batches(self) -> Iterator[Transcribed]:
         """Decode windows that are cut at silences, several at once, each independently."""
@@ -152,7 +152,7 @@ class _Windows:
             decoded = batches.decode([features.padded(mel, silence=True) for mel in mels], self._alone)
             for k, ((begin, end), mel) in enumerate(zip(spans, mels, strict=True)):
                 segments = self._decode_alone(mel, begin, decoded[k] if decoded else None)
-                yield self._fill(segments, mel, begin, end, end)
+                yield self._fill(segments, mel, begin, end), end
 
     def _decode_alone(self, mel: Float32Array, begin: int, first: Decoded | None = None) -> list[Segment]:
         """Return what is said in a spectrogram of at most 30 s, shape (n_mels, n), from frame `begin` on.
@@ -164,35 +164,29 @@ class _Windows:
             first = encoded, [None] * len(self._alone)
         return _hear(Window(begin, mel.shape[1]), self._alone, *first)[0]
 
-    def _fill(self, segments: list[Segment], mel: Float32Array, begin: int, seek: int, end: int) -> Transcribed:
-        """Transcribe again, alone, the speech that the segments of a window skip.
+    def _fill(self, segments: list[Segment], mel: Float32Array, begin: int, seek: int) -> list[Segment]:
+        """Transcribe again, alone, the speech that the segments of a window skip; return all segments.
 
         mel : spectrogram of the window, shape (n_mels, n); its first frame is `begin`
         seek : first frame of the next window
-        end : frame behind the last window
-
-        Returns all segments, and the first frame of the next window: skipped speech that goes on in it is left to it.
         """
         speech = self._features.speech
         if speech is None or self._settings.allow_skips:
-            return segments, seek
+            return segments
         task = segments[0].task if segments else ""
-        detected = speech.detected(begin, min(seek, end))
+        detected = speech.detected(begin, min(seek, begin + mel.shape[1]))
         main = [segment for segment in segments if segment.task == task]
         for passage in skipped(main, detected, begin, self._model.tokenizer.special.end_of_text):
             first, behind = passage.begin * HOP_LENGTH, passage.end * HOP_LENGTH
             # Another text may have translated what the first one skipped.
             kept = [s for s in segments if s.task == task or not first <= s.start_samples < behind]
-            if passage.end == seek < end and passage.begin - begin >= LEAST_FRAMES and not passage.sparse:
-                self.n_filled += 1
-                return kept, passage.begin
             found = self._decode_alone(mel[:, passage.begin - begin : passage.end - begin], passage.begin)
             found = [s for s in found if is_trusted(s, self._settings)]
             if sum(len(s.tokens) for s in found) > sum(len(s.tokens) for s in passage.sparse):
                 self.n_filled += 1
                 kept = [s for s in kept if s not in passage.sparse]
                 segments = sorted([*kept, *found], key=lambda s: (s.task, s.start_samples))
-        return segments, seek
+        return segments
 
 
 def _hear(

@@ -149,5 +149,4 @@ class Speech:
         """Return the probability of speech of joined frames, shape (end - begin,)."""
         frames = np.concatenate([np.empty(0, int), *(np.arange(*piece) for piece in self.pieces(begin, end))])
         chunks = np.minimum(frames * HOP_LENGTH // CHUNK_SAMPLES, len(self._probabilities) - 1)
-        probabilities: Float32Array = self._probabilities[chunks]
-        return probabilities
+        return np.take(self._probabilities, chunks)

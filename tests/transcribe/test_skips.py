@@ -195,14 +195,13 @@ def test_a_sparse_segment_is_replaced_by_what_says_more(model: WhisperModel, mon
     assert [text for _, _, text, _ in found] == ["and so it began on that day", "you"]
 
 
-def test_skipped_speech_that_goes_on_in_the_next_window_is_left_to_it(
+def test_what_a_window_skips_at_its_end_is_transcribed_alone(
     model: WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A window that was cut at 30 s is not decoded again from 20 to 30 s, and never begins within a word there."""
     spoken = " and so it began on that day and went on for years"
-    script = Script(model, [(0.0, spoken, 20.0)], [(0.0, spoken, 20.0)])
+    script = Script(model, [(0.0, spoken, 20.0)], [(0.0, spoken, 10.0)], [(0.0, spoken, 10.0)])
     found = run(monkeypatch, model, script, 40)
-    assert [(start, end) for start, end, _, _ in found] == [(0.0, 20.0), (20.0, 40.0)]
+    assert [(start, end) for start, end, _, _ in found] == [(0.0, 20.0), (20.0, 30.0), (30.0, 40.0)]
 
 
 def test_both_tasks_get_what_was_skipped(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
