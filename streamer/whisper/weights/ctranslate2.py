@@ -100,7 +100,7 @@ class _Quantized:
     def read(self) -> FloatArray:
         count = math.prod(self.shape)
         numbers = read_elements(self.stored.path, _QUANTIZED[self.stored.dtype], count, self.stored.start)
-        with np.errstate(divide="ignore", invalid="ignore"):  # the reader looks for what is not finite
+        with np.errstate(all="ignore"):  # the reader looks for what is not finite
             rows: FloatArray = numbers.reshape(self.shape[0], -1) * (np.float32(1) / self.scales.read().reshape(-1, 1))
         return rows.reshape(self.shape)
 
