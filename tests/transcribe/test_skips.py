@@ -98,8 +98,8 @@ def test_speech_beside_a_sparse_segment_is_of_the_same_passage() -> None:
 )
 def test_a_text_is_trusted_that_passes_all_thresholds(known: dict[str, float], trusted: bool) -> None:
     off = DecodingSettings(logprob_threshold=None, compression_ratio_threshold=None, no_speech_threshold=None)
-    assert is_trusted(segment(0, 1, **known), DecodingSettings()) == trusted
-    assert is_trusted(segment(0, 1, **known), off)
+    assert is_trusted(segment(0, 1, TEXT, **known), DecodingSettings()) == trusted
+    assert is_trusted(segment(0, 1, TEXT, **known), off)
 
 
 class Script:
