@@ -34,7 +34,7 @@ from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
 from streamer.live.models import Models, unless_stopped
 from streamer.live.recordings import Recordings
-from streamer.live.second_pass import beams_of_own
+from streamer.live.second_pass import beams_beside
 from streamer.live.sessions import open_session, tell_error, write_all
 from streamer.live.streams import SESSION_NAME_BYTES
 from streamer.log import set_levels
@@ -181,7 +181,7 @@ class _Daemon:
                 if isinstance(source, Address | Microphone | Mixed) and not settings.input.fallback:
                     # Before the model is loaded: it may take minutes to compile for nothing.
                     await asyncio.to_thread(source.check)
-                n_beams, most_beams = settings.decoding.beam_size, beams_of_own(settings)
+                n_beams, most_beams = settings.decoding.beam_size, beams_beside(settings)
                 model = await unless_stopped(
                     lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams), self._stop
                 )
@@ -379,7 +379,9 @@ class _Daemon:
 def _load_beside(settings: Settings, name: str) -> WhisperModel:
     """Load a model that a request asks for."""
     model, n_beams = settings.model, settings.decoding.beam_size
-    return load_model(name, device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, weights="auto")
+    return load_model(
+        name, device_settings(model), cache_dir=model.cache_dir, n_beams=n_beams, live=False, weights="auto"
+    )
 
 
 def _make_source(settings: Settings) -> Source | None:

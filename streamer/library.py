@@ -51,14 +51,14 @@ class Transcript:
 
 
 def load_model(
-    name: str = "nano.en", *, lora: str = "", device: str = "AUTO", beam_size: int = 1, cache_dir: str = ""
+    name: str = "nano.en", *, lora: str = "", device: str = "AUTO", beam_size: int | None = None, cache_dir: str = ""
 ) -> WhisperModel:
     """Load a model, to transcribe with it more than once. One thread at a time may use it.
 
     name : of a model that is here or on the Hugging Face Hub, which is fetched then; or the path of one
     lora : a LoRA adapter of it, a directory or a name on the Hub; empty: none
     device : AUTO, NPU, GPU, CPU or a device's full name
-    beam_size : as many beams as `transcribe` may be asked for
+    beam_size : as many beams as `transcribe` may be asked for; None: five
     cache_dir : where compiled models are kept; empty: where the program keeps them
 
     Raises ModelError where there is no such model or it is broken; PeerError where it cannot be fetched; ConfigError
@@ -68,7 +68,9 @@ def load_model(
         for path in Path("talks").glob("*.flac"):
             print(transcribe(path, model).text)
     """
-    return load_whisper(name, DeviceSettings(device=device), lora=lora, cache_dir=cache_dir, n_beams=beam_size)
+    return load_whisper(
+        name, DeviceSettings(device=device), lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False
+    )
 
 
 def transcribe(
@@ -83,7 +85,7 @@ def transcribe(
     audio : the path of a file, or samples, shape (n,) or (n, channels): 16-bit integers, or floats from -1 to 1
     model : what `load_model` returns, or takes; by its name it is loaded for this one time
     sample_rate : of samples; a file says its own
-    decoding : options of docs/decoding.md by their names, such as language="en", task="translate", beam_size=5
+    decoding : options of docs/decoding.md by their names, such as language="en", task="translate", beam_size=1
 
     Of a file that is cut off, what there is, is transcribed, and that is logged. In an asynchronous program:
     `await asyncio.to_thread(transcribe, "speech.wav", model)`.
@@ -106,7 +108,7 @@ def transcribe(
 
     samples = _samples(audio, sample_rate) if isinstance(audio, np.ndarray) else None
     if isinstance(model, str):
-        model = load_model(model, beam_size=options.beam_size or 1)
+        model = load_model(model, beam_size=options.beam_size)
     check_options_of_model(options, model)
     segments = tuple(
         transcribe_recording(

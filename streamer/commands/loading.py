@@ -19,8 +19,8 @@ def load(
 ) -> WhisperModel:
     """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
 
-    None stands for as many beams as the model wants for `live` captions, and for one beam in files.
-    Where it is not for `live` captions, it has no graphs for windows of less than 30 s: nothing else uses them.
+    None stands for as many beams as the model names for `live` captions, and for five in files.
+    Only `live` captions use graphs for windows of less than 30 s.
     """
     give_back_large_blocks()
     with show_progress(settings.name) as progress:
@@ -30,7 +30,8 @@ def load(
             tokenizer=settings.tokenizer,
             lora=settings.lora,
             cache_dir=settings.cache_dir,
-            n_beams=n_beams if n_beams is not None or live else 1,
+            n_beams=n_beams,
+            live=live,
             most_beams=most_beams,
             weights=settings.weights,
             windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,

@@ -4,7 +4,7 @@ import asyncio
 
 from streamer import descriptors
 from streamer.commands.loading import load
-from streamer.live.second_pass import beams_of_own
+from streamer.live.second_pass import beams_beside
 from streamer.settings.table import Settings
 
 
@@ -14,5 +14,5 @@ def work(settings: Settings) -> int:
     from streamer.cluster.worker import run_worker
 
     descriptors.raise_limit()
-    n_beams, most_beams = settings.decoding.beam_size, beams_of_own(settings)
+    n_beams, most_beams = settings.decoding.beam_size, beams_beside(settings)
     return asyncio.run(run_worker(settings, lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams)))

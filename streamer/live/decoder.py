@@ -15,10 +15,10 @@ from streamer.stream.engine import MAX_PACE_S, Engine
 from streamer.stream.settings import DecodeOptions
 from streamer.stream.transcript import SURE_LANGUAGE_PROBABILITY
 from streamer.stream.window import Request
-from streamer.whisper.decode.fallback import at_temperature, has_failed
+from streamer.whisper.decode.fallback import decode_with_fallback
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.hotwords import HotWords
-from streamer.whisper.decode.search import Draw, drawer
+from streamer.whisper.decode.search import drawer
 from streamer.whisper.decode.timing import to_hypothesis
 from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for
 from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
@@ -54,16 +54,20 @@ class WhisperDecoder:
         self._own = check_decode_options(decode_options(decoding, model), model)
         # Whether the model sees the initial prompt before every window.
         self._carried = decoding.carry_initial_prompt
-        # When a text is not to be trusted. The last 32 tokens of a short window would tell nothing by their entropy.
-        self._fallback = dataclasses.replace(chosen.fallback, entropy_threshold=None)
         # Temperatures of further attempts; the first is at 0.
-        self._ladder: tuple[float, ...] = ()
-        if decoding.temperature_increment_on_fallback is not None:
-            self._ladder = tuple(temperature for temperature in temperatures(decoding) if temperature > 0)
+        ladder = temperatures(decoding) if decoding.temperature_increment_on_fallback is not None else ()
+        # The entropy of the last 32 tokens says nothing about a short window.
+        self._fallback = dataclasses.replace(
+            chosen.fallback,
+            temperatures=(0.0, *(temperature for temperature in ladder if temperature > 0)),
+            entropy_threshold=None,
+            keep_last=False,
+        )
+        self._once = dataclasses.replace(self._fallback, temperatures=(0.0,))
         # The same for all windows.
         self._options = WindowOptions(
             language="en",
-            best_of=chosen.window.best_of,
+            best_of=decoding.best_of or 1,
             patience=chosen.window.patience,
             length_penalty=chosen.window.length_penalty,
             filters=chosen.window.filters,
@@ -113,9 +117,22 @@ class WhisperDecoder:
             n_beams=prepared.n_beams,
             filters=prepared.filters,
         )
-        hypothesis = self._attempt(decoder, options, request)
-        if hypothesis.failed and request.retry_s > 0:
-            hypothesis = self._retry(decoder, options, request, hypothesis)
+        tokenizer, config = self._model.tokenizer, self._config
+        window = decode_with_fallback(decoder, tokenizer, config, options, self._once)
+        if window.failed and request.retry_s > 0:
+            until_s = self._clock() + request.retry_s
+            window = decode_with_fallback(
+                decoder,
+                tokenizer,
+                config,
+                options,
+                self._fallback,
+                cancelled=lambda: self._clock() >= until_s,
+                # The same draws for each window, whatever was drawn for others.
+                draw=drawer(self._decoding.seed),
+                first=window,
+            )
+        hypothesis = to_hypothesis(window, tokenizer, language, request.n_samples)
         n_calls = decoder.n_calls - n_calls_before
         return dataclasses.replace(hypothesis, language_probability=probability, n_calls=n_calls)
 
@@ -133,39 +150,6 @@ class WhisperDecoder:
             if probabilities[found] < least:
                 found = known
         return found, probabilities[found]
-
-    def _attempt(
-        self,
-        decoder: DecoderRuntime,
-        options: WindowOptions,
-        request: Request,
-        cancelled: Callable[[], bool] = lambda: False,
-        draw: Draw | None = None,
-    ) -> Hypothesis:
-        tokenizer = self._model.tokenizer
-        window = decode_window(decoder, tokenizer, self._config, options, cancelled, draw)
-        hypothesis = to_hypothesis(window, tokenizer, options.language, request.n_samples)
-        failed = has_failed(window, hypothesis.compression_ratio, self._fallback)
-        return dataclasses.replace(hypothesis, failed=failed)
-
-    def _retry(
-        self, decoder: DecoderRuntime, options: WindowOptions, request: Request, failed: Hypothesis
-    ) -> Hypothesis:
-        """Try higher temperatures until a text is trusted or the time is up; return the best, the first included."""
-        until_s = self._clock() + request.retry_s
-        best = failed
-        # The same draws for each window, whatever was drawn for others.
-        draw = drawer(self._decoding.seed)
-        for temperature in self._ladder:
-            attempt = self._attempt(
-                decoder, at_temperature(options, temperature), request, lambda: self._clock() >= until_s, draw
-            )
-            if self._clock() >= until_s:
-                break  # it was cut off
-            best = max(best, attempt, key=lambda hypothesis: (not hypothesis.failed, hypothesis.avg_logprob))
-            if not best.failed:
-                break
-        return best
 
     def _prepare(self, options: DecodeOptions) -> "_Prepared":
         tokenizer = self._model.tokenizer

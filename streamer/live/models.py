@@ -98,7 +98,7 @@ class Models:
         """Return a model, loaded; others leave where there is no room. Raises BusyError, and what `load` raises."""
         model = self._loaded.pop(known.path, None)
         if model is None and self._own is not None and known.path == self._own_path:
-            model = self._own.twin()
+            model = self._own.twin(most_beams=True)
         elif model is None:
             self._make_room(known)
             model = self._load(known.name)

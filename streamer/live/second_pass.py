@@ -16,6 +16,7 @@ from streamer.live.turns import Turns
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.stream.window import Request
+from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.locate import find_model, find_or_pull
@@ -36,9 +37,9 @@ def second_pass(settings: Settings, own: WhisperModel, is_free_for: Callable[[fl
     return SecondPass(readers)
 
 
-def beams_of_own(settings: Settings) -> int:
-    """Return the beams that the daemon's own model has to be loaded for, where it is the one that reads again."""
-    return settings.correction.beam_size if _is_own(settings) else 1
+def beams_beside(settings: Settings) -> int:
+    """Return the beams of the daemon's own model beside captions: for recordings, and for a second pass."""
+    return max(settings.decoding.beam_size or FILE_BEAMS, settings.correction.beam_size if _is_own(settings) else 1)
 
 
 def _is_own(settings: Settings) -> bool:

@@ -17,7 +17,7 @@ class RecordingOptions:
     hotwords: tuple[str, ...] | None = None
     temperature: float | None = None
 
-    # At most what the model was loaded for.
+    # At most five, or `decoding.beam_size`.
     beam_size: int | None = None
 
 

@@ -19,7 +19,7 @@ from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.grammar import Grammar, GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords, check_hotwords, hotwords_prompt
 from streamer.whisper.decode.suppression import matching_tokens, parse_suppress_tokens, suppressed_tokens
-from streamer.whisper.decode.window import WindowOptions
+from streamer.whisper.decode.window import FILE_BEAMS, FILE_BEST_OF, WindowOptions
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
@@ -87,8 +87,8 @@ def resolve_decoding(
             timestamps=not decoding.without_timestamps,
             prefix=tuple(prefix),
             max_tokens=decoding.sample_len or half,
-            best_of=decoding.best_of or 1,
-            n_beams=decoding.beam_size or 1,
+            best_of=decoding.best_of or FILE_BEST_OF,
+            n_beams=decoding.beam_size or min(FILE_BEAMS, model.n_beams),
             patience=decoding.patience or 1.0,
             length_penalty=decoding.length_penalty,
             filters=filters(decoding, model),
@@ -126,6 +126,7 @@ def fallback_options(decoding: DecodingSettings) -> FallbackOptions:
         logprob_threshold=decoding.logprob_threshold,
         no_speech_threshold=decoding.no_speech_threshold,
         entropy_threshold=decoding.entropy_threshold,
+        keep_last=decoding.keep_failed == "last",
     )
 
 

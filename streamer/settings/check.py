@@ -151,8 +151,6 @@ def _check_language(settings: Settings) -> None:
 
 def _check_search(decoding: DecodingSettings, *, streaming: bool) -> None:
     beam_size, best_of = decoding.beam_size, decoding.best_of
-    if decoding.patience is not None and beam_size is None:
-        raise ConfigError(f"patience is {decoding.patience:g} without beam_size: set beam_size as well")
     if streaming:
         return
     if temperatures(decoding) == (0.0,) and best_of is not None:

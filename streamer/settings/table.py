@@ -265,10 +265,10 @@ class DecodingSettings:
     )
     beam_size: int | None = _openai(
         None,
-        "beams at temperature 0; none: greedy, live as many as the model asks for",
+        "beams at temperature 0; none: 5 in files, live as many as the model asks for",
         within=(1, 16),
         live=True,
-        more="nano.en asks for 4, most models for 1",
+        more="Live nano.en asks for 4, most models for 1. 1 is greedy: faster, with more errors",
         use="fewer errors, for more time",
     )
     patience: float | None = _openai(
@@ -277,7 +277,7 @@ class DecodingSettings:
         within=(0.1, 10.0),
         live=True,
         more="The search ends when `beam_size` times this many texts have ended",
-        use="a wider search; needs `beam_size`",
+        use="a wider search, for more time",
     )
     length_penalty: float | None = _openai(
         None,
@@ -316,7 +316,7 @@ class DecodingSettings:
         metavar="T",
         group="Fallback",
         more="Live captions begin at 0 whatever it is",
-        use="the first step of the ladder",
+        use="another first attempt",
     )
     temperature_increment_on_fallback: float | None = _openai(
         0.2,
@@ -328,7 +328,7 @@ class DecodingSettings:
     )
     best_of: int | None = _openai(
         None,
-        "texts drawn at a temperature above 0, of which the best counts; none: one",
+        "texts drawn above temperature 0, the best counts; none: 5 in files, live 1",
         within=(1, 100),
         live=True,
         use="fewer errors where temperature 0 failed, for more time",
@@ -358,6 +358,20 @@ class DecodingSettings:
         within=(0.0, 10.0),
         more="whisper.cpp has 2.4",
         use="finds loops of tokens",
+    )
+    keep_failed: str = setting(
+        "best",
+        "text if every temperature fails: best, the most probable that is no loop; last",
+        choices=("best", "last"),
+        metavar="W",
+        more="openai-whisper keeps that of the last temperature",
+        use="less hallucinated text",
+    )
+    keep_notes: bool = setting(
+        False,
+        "keep segments without a word too, such as `...`, `♪` or `[Music]`",
+        more="openai-whisper keeps them; live captions never do",
+        use="comparison with openai-whisper",
     )
     seed: int = setting(
         0,

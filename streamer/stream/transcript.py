@@ -30,7 +30,7 @@ from streamer.stream.words import (
     mean_log_prob,
     placed,
 )
-from streamer.whisper.result import Hypothesis, TimedWord
+from streamer.whisper.result import Hypothesis, TimedWord, has_words
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not settle.
 CUT_OFF_SAMPLES = SAMPLE_RATE // 5
@@ -373,7 +373,7 @@ class Transcript:
         settled = text.settled_from(text.n_final)
         previous = text.partial
         text.n_told_stable = text.n_settled
-        words = settled + text.tail[: min(text.n_new, self._count_shown(window, len(settled), trusted))]
+        words = self._spoken(settled + text.tail[: min(text.n_new, self._count_shown(window, len(settled), trusted))])
         if previous is None and not words:
             return None
         partial = Partial(
@@ -382,7 +382,7 @@ class Transcript:
             end=seconds(window.end),
             text="".join(word.text for word in words).lstrip(),
             # Without a space at its end: a final that ends there ends without it.
-            stable=len("".join(word.text for word in settled).strip()),
+            stable=len("".join(word.text for word in words[: len(settled)]).strip()),
             words=event_words(words, len(settled), text.segment_start, window.end),
         )
         if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
@@ -574,8 +574,13 @@ class Transcript:
         text.n_forgotten += n_old
         return Cut(final, min(begin, position))
 
-    def _final(self, words: Sequence[TimedWord], end: int) -> Final:
-        text = self._text
+    def _spoken(self, words: list[TimedWord]) -> list[TimedWord]:
+        """Return the words of the open segment; none if they are bare punctuation or notes, and none is stable yet."""
+        shown = self._text.partial
+        return words if (shown and shown.stable) or has_words("".join(word.text for word in words)) else []
+
+    def _final(self, words: list[TimedWord], end: int) -> Final:
+        text, words = self._text, self._spoken(words)
         said = "".join(word.text for word in words)
         self._said = (self._said + said)[-PROMPT_CHARACTERS:]
         self._anything_said |= bool(said)

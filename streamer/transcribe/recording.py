@@ -93,11 +93,10 @@ def transcribe_segments(
         on_progress(min(position, features.n_samples))
     on_progress(features.n_samples)
     if windows.n_filled:
-        logger.info(
-            "%d %s that Whisper had skipped transcribed again",
-            windows.n_filled,
-            "passage" if windows.n_filled == 1 else "passages",
-        )
+        passages = "passage that Whisper had skipped was"
+        if windows.n_filled > 1:
+            passages = "passages that Whisper had skipped were"
+        logger.info("%d %s transcribed again", windows.n_filled, passages)
 
 
 # The segments of all texts in a part of a recording, and the frame up to which it is transcribed.
@@ -114,6 +113,7 @@ class _Windows:
         self._model = model
         self._features = features
         self._settings = decoding.settings
+        self._n_beams = decoding.window.n_beams
         n_samples = features.n_samples if features.speech is None else features.n_frames * HOP_LENGTH
         follow, alone = (
             [Text(model, decoding, language, task, n_samples, alone=alone) for task in tasks] for alone in (False, True)
@@ -143,7 +143,7 @@ class _Windows:
         """Decode windows that are cut at silences, several at once, each independently."""
         features, n_windows = self._features, self._settings.batch_size
         assert features.speech is not None
-        batches = Batches(self._model, n_windows, self._settings.beam_size or 1)
+        batches = Batches(self._model, n_windows, self._n_beams)
         windows = list(features.speech.windows())
         for i in range(0, len(windows), n_windows):
             spans = windows[i : i + n_windows]

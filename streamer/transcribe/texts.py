@@ -15,8 +15,9 @@ from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
+from streamer.whisper.result import has_words
 
-MAX_TEMPERATURE = 0.5  # above it a text was drawn too wildly to be continued
+MAX_TEMPERATURE = 0.5  # above it a text is too random to be the next window's prompt
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,10 +94,12 @@ class Text:
             if not heard:
                 return [], advance
         self._last_speech_samples = last_end(segments) or self._last_speech_samples
+        is_text = str.strip if self._settings.keep_notes else has_words
         said = [
-            segment for segment in segments if segment.start_samples != segment.end_samples and segment.text.strip()
+            segment for segment in segments if segment.start_samples != segment.end_samples and is_text(segment.text)
         ]
-        self._history.add((token for segment in said for token in segment.tokens), decoded.temperature)
+        trusted = decoded.temperature <= MAX_TEMPERATURE and (self._decoding.fallback.keep_last or not decoded.failed)
+        self._history.add((token for segment in said for token in segment.tokens), continued=trusted)
         for segment in said:
             # The model may write times behind the end of the recording, or of the clip.
             segment.cut(0, min(window.end_samples, self._n_samples))
@@ -213,8 +216,8 @@ class History:
         newest = self._tokens[max(self._n_initial, self._begin) :][-self._room :]
         return (*self._tokens[: self._n_initial], *newest)
 
-    def add(self, tokens: Iterable[int], temperature: float) -> None:
-        """Add what was said in a window that was decoded at a temperature."""
+    def add(self, tokens: Iterable[int], *, continued: bool) -> None:
+        """Add the text of a window; if it is not to be `continued`, no later prompt has it, nor what came before."""
         self._tokens.extend(tokens)
-        if not self._conditioned or temperature > MAX_TEMPERATURE:
+        if not self._conditioned or not continued:
             self._begin = len(self._tokens)

@@ -14,6 +14,7 @@ from typing import TypeVar
 from streamer.errors import ConfigError, InferenceError
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
+from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation
 from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, plan_stages
@@ -215,6 +216,7 @@ def load_model(
     cache_dir: str = "",
     n_beams: int | None = 1,
     most_beams: int = 1,
+    live: bool = True,
     weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
     on_download: OnProgress = lambda progress: None,
@@ -225,7 +227,8 @@ def load_model(
     name : a path, the name of a model that is here, or one of the Hub's
     tokenizer : file of a tokenizer that replaces the model's own; empty: none
     lora : an adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none
-    n_beams : sequences that beam search follows at once; None: as many as the model names for live captions
+    n_beams : sequences that beam search follows at once; None: as many as the model names for live captions, or five
+        if it is not for `live` ones; one if the decoder takes one token a call
     most_beams : the same of a `twin`, where these are more and the decoder's sizes can be chosen
     weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 where the CPU computes and
         `verify_model` found the same words there; empty, and auto elsewhere: as they are
@@ -248,7 +251,13 @@ def load_model(
     elif weights not in ("", "auto"):
         source, why = source.with_weights(weights), f"{weights} (as asked for)"
     compilation = _compilation(
-        source, plans, n_beams, _windows(source, windows_s, measured.windows_s), cache, on_compiled, most_beams
+        source,
+        plans,
+        _n_beams(source, live=live) if n_beams is None else n_beams,
+        _windows(source, windows_s, measured.windows_s),
+        cache,
+        on_compiled,
+        most_beams,
     )
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
@@ -344,7 +353,7 @@ def _find_adapter(lora: str, on_download: OnProgress) -> Path | None:
 def _compilation(
     source: ModelSource,
     plans: Mapping[str, StagePlan],
-    n_beams: int | None,
+    n_beams: int,
     windows_s: Sequence[int],
     cache: Path | None,
     on_compiled: OnCompiled = lambda done, total: None,
@@ -353,7 +362,7 @@ def _compilation(
     return Compilation(
         source.graphs,
         plans,
-        n_beams=_n_beams(source) if n_beams is None else n_beams,
+        n_beams=n_beams,
         most_beams=most_beams if source.foreign_decoder is None else 1,
         windows_s=windows_s,
         cache_dir=cache,
@@ -362,8 +371,10 @@ def _compilation(
     )
 
 
-def _n_beams(source: ModelSource) -> int:
-    return source.generation.stream_beams if source.foreign_decoder is None else 1
+def _n_beams(source: ModelSource, *, live: bool) -> int:
+    if source.foreign_decoder is not None:
+        return 1
+    return source.generation.stream_beams if live else FILE_BEAMS
 
 
 def _windows(source: ModelSource, wanted: Sequence[int] | None, unsaid: Sequence[int] = ()) -> Sequence[int]:

@@ -1,10 +1,19 @@
 """What a decoder has to say about one window of audio."""
 
 import math
+import re
 from dataclasses import dataclass
 
 # Encoded windows that are held at a time: one that is decoded, and one that is encoded meanwhile or waits.
 N_BUFFERS = 2
+
+# A note on what is to be heard besides words, such as `[Music]`, `(applause)` or `*sighs*`.
+_NOTE = re.compile(r"\[[^\[\]]*\]|\([^()]*\)|\*[^*]*\*|［[^［］]*］|（[^（）]*）|【[^【】]*】")
+
+
+def has_words(text: str) -> bool:
+    """Return whether a text has a letter or a digit, of any script, outside of notes such as `[Music]`."""
+    return any(map(str.isalnum, _NOTE.sub("", text)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.stream.settings import DecodeOptions
 from streamer.stream.window import Request
+from streamer.whisper.decode import fallback
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.device.devices import DeviceSettings
@@ -65,7 +66,7 @@ class KnownModel:
         # Called while a window is decoded, with what says that it is to end.
         self.meanwhile: Callable[[Callable[[], bool]], object] = lambda cancelled: None
         monkeypatch.setattr(live, "detect_language", self.detect)
-        monkeypatch.setattr(live, "decode_window", self.decode)
+        monkeypatch.setattr(fallback, "decode_window", self.decode)
 
     def run(self, compute: Callable[[Untyped], Untyped]) -> Untyped:
         return compute(self.runtime)

@@ -17,6 +17,8 @@ from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, ModelSettings, ServerSettings, Settings
 from streamer.transcribe import transcribe
+from streamer.whisper.decode import fallback
+from streamer.whisper.decode.window import FILE_BEAMS, WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tests.daemon import SAMPLE, pause_after, recording
@@ -71,6 +73,24 @@ async def test_a_recording_becomes_what_transcribe_makes_of_it(model: WhisperMod
     assert 0 < job.work_s < 60
     # The live model is as it was: the recording had buffers of its own.
     assert model.runtime.windows_s[-1] == 30
+
+
+async def test_a_recording_is_decoded_along_five_beams_whatever_captions_have(
+    cache_dir: Path, sentence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(str(SAMPLE.parent), DeviceSettings("CPU"), cache_dir=str(cache_dir), most_beams=FILE_BEAMS)
+    seen: list[WindowOptions] = []
+
+    def decode(*args: Any) -> Any:  # noqa: ANN401 - as it is
+        seen.append(args[3])
+        return decode_window(*args)
+
+    monkeypatch.setattr(fallback, "decode_window", decode)
+    async with working(model) as recordings:
+        for beam_size in (None, 1):
+            assert await collect(recordings.open(sentence, RecordingOptions(language="en", beam_size=beam_size)))
+    assert [options.n_beams for options in seen] == [5, 1]
+    assert model.n_beams == 1
 
 
 async def test_what_goes_wrong_is_told_and_the_next_recording_comes(

@@ -16,7 +16,7 @@ from streamer.events import Event, Final, Revision
 from streamer.live import second_pass as live
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
-from streamer.live.second_pass import beams_of_own
+from streamer.live.second_pass import beams_beside
 from streamer.live.sessions import open_session
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings
 from streamer.stream.eventlog import EventLog
@@ -96,13 +96,13 @@ def test_live_sessions_go_first_up_to_the_deadline(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("model", "device", "n_beams"),
-    [("", "", 1), ("nano.en", "", 5), (str(NANO), "AUTO", 5), ("nano.en", "GPU", 1), ("base.en", "", 1)],
+    [("", "", 5), ("nano.en", "", 8), (str(NANO), "AUTO", 8), ("nano.en", "GPU", 5), ("base.en", "", 5)],
 )
 def test_the_daemons_own_model_is_loaded_for_the_beams_where_it_reads_again(
     model: str, device: str, n_beams: int
 ) -> None:
-    correction = CorrectionSettings(model=model, device=device, beam_size=5)
-    assert beams_of_own(Settings(model=ModelSettings(name="nano.en"), correction=correction)) == n_beams
+    correction = CorrectionSettings(model=model, device=device, beam_size=8)
+    assert beams_beside(Settings(model=ModelSettings(name="nano.en"), correction=correction)) == n_beams
 
 
 @pytest.mark.slow

@@ -64,7 +64,6 @@ def test_the_defaults_are_fine() -> None:
         ({"best_of": 5, "temperature_increment_on_fallback": "none"}, "best_of is 5, and only temperature 0 is tried"),
         ({"beam_size": 5, "temperature": 0.4}, "beam_size is 5 and temperature 0.4"),
         ({"beam_size": 5, "best_of": 2, "temperature": 0.4}, "beam_size is 5 and temperature 0.4"),
-        ({"patience": 2.0}, "patience is 2 without beam_size"),
         ({"language": "xx"}, "language is 'xx': expected auto, or one of en, zh, de"),
         ({"language": "de"}, "language is de, and nano.en hears English only"),
         ({"language": "de", "model": "base.en"}, "language is de, and base.en hears English only"),
@@ -106,6 +105,7 @@ def test_contradictions_are_refused_in_one_sentence(options: dict[str, Any], wor
         {"beam_size": 5, "best_of": 5},
         {"best_of": 5},
         {"best_of": 5, "temperature": 0.2, "temperature_increment_on_fallback": "none"},
+        {"patience": 2.0},
         {"beam_size": 5, "patience": 2.0, "temperature_increment_on_fallback": "none"},
         {"length_penalty": 0.6},
         {"language": "en"},
@@ -217,9 +217,16 @@ def test_any_text_is_clips_in_order_or_refused(text: str) -> None:
     assert all(0 <= time < float("inf") for time in times)
 
 
-def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel) -> None:
+def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     resolved = resolve_decoding(DecodingSettings(), model)
     assert resolved.fallback.temperatures == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+    # Along as many beams as the model was loaded for, up to those of its command.
+    for loaded_for, n_beams in ((1, 1), (4, 4), (5, 5), (8, 5)):
+        monkeypatch.setattr(WhisperModel, "n_beams", loaded_for)
+        window = resolve_decoding(DecodingSettings(), model).window
+        assert (window.n_beams, window.best_of) == (n_beams, 5)
+    greedy = resolve_decoding(DecodingSettings(beam_size=1, best_of=1), model).window
+    assert (greedy.n_beams, greedy.best_of) == (1, 1)
     assert resolved.clips == (0.0,)
     # nano.en was not trained to go on from what came before, and was with silence behind short windows.
     assert resolved.condition_on_previous_text

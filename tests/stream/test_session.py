@@ -523,6 +523,30 @@ def test_unlikely_words_where_nobody_speaks_are_no_words() -> None:
     assert final.text == ""
 
 
+@pytest.mark.parametrize("text", [" ...", " 🎵", " [Music]"])
+def test_bare_punctuation_and_notes_are_no_words(text: str) -> None:
+    """Nothing of them is shown, and the final covers the speech all the same."""
+    session = speaking()
+    note = [(text, 0.5, 1.0)]
+    assert take(session, window_at(session, 2.0), note) == []
+    assert take(session, window_at(session, 3.0), note) == []
+    (end,) = hear(session, 5.0, 0.0)
+    assert isinstance(end, Speech)
+    last = session.next_window(6.0)
+    assert last is not None
+    (final,) = take(session, last, note)
+    assert isinstance(final, Final)
+    assert (final.text, final.words, final.end) == ("", (), end.time)
+
+
+def test_what_is_said_behind_punctuation_is_shown_with_it() -> None:
+    session = speaking()
+    assert take(session, window_at(session, 2.0), [(" ...", 0.5, 0.6)]) == []
+    (partial,) = take(session, window_at(session, 3.0), [(" ...", 0.5, 0.6), (" and", 0.7, 1.0), (" so", 1.1, 1.4)])
+    assert isinstance(partial, Partial)
+    assert partial.text == "... and so"
+
+
 def test_words_that_will_hardly_stay_are_not_shown() -> None:
     session = speaking(settings_of(show_probability=0.5))
     window = window_at(session, 2.0)

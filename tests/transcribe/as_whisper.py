@@ -14,9 +14,8 @@ def as_whisper(model: WhisperModel, **options: Any) -> ResolvedDecoding:  # noqa
     ladder = known.pop("temperature", (0.0, 0.2, 0.4, 0.6, 0.8, 1.0))
     clips = known.pop("clip_timestamps", (0.0,))
     conditioned = known.pop("condition_on_previous_text", True)
-    settings = DecodingSettings(
-        condition_on_previous_text="always" if conditioned else "never", **{"vad_filter": False, **known}
-    )
+    ours = {"beam_size": 1, "best_of": 1, "keep_failed": "last", "keep_notes": True, "vad_filter": False}
+    settings = DecodingSettings(condition_on_previous_text="always" if conditioned else "never", **{**ours, **known})
     resolved = resolve_decoding(settings, model)
     return dataclasses.replace(
         resolved,

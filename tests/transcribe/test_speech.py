@@ -3,6 +3,7 @@
 import itertools
 import logging
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,12 @@ from streamer.transcribe import texts, transcribe
 from streamer.transcribe.segments import Segment, split_segments
 from streamer.transcribe.speech import Speech, SpeechFinder
 from streamer.whisper.decode import fallback
-from streamer.whisper.decode.window import decode_window
+from streamer.whisper.decode.window import WindowOptions, decode_window
+from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
-from streamer.whisper.model import WhisperModel
+from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.result import TimedWord
-from tests.whisper.support import ROOT, SPEECH, Samples, read
+from tests.whisper.support import NANO, ROOT, SPEECH, Samples, read
 
 PEOPLE = ROOT.parent / "shared" / "audio" / "people"
 
@@ -206,6 +208,26 @@ def test_a_window_that_failed_climbs_the_ladder_alone(model: WhisperModel, monke
     list(transcribe(model, samples, decoding(model, **options, logprob_threshold=0.0)))
     assert len(tried) > 2
     assert set(tried) == {0.5, 1.0}
+
+
+def test_the_windows_of_a_batch_are_decoded_along_five_beams_each(
+    cache_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), n_beams=None, live=False)
+    samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 4)])
+    options: list[WindowOptions] = []
+    attempt = decode_window
+
+    def decode(*args: Any, **others: Any) -> Any:  # noqa: ANN401 - as it is
+        options.append(args[3])
+        return attempt(*args, **others)
+
+    monkeypatch.setattr(texts, "decode_window", decode)
+    together = list(transcribe(model, samples, decoding(model, words=False, batch_size=2)))
+    assert [window.n_beams for window in options] == [5, 5]
+    # What each is decoded to alone, where no window of a batch can be.
+    monkeypatch.setattr(Runtime, "batch_stage", lambda runtime: None)
+    assert list(transcribe(model, samples, decoding(model, words=False, batch_size=2))) == together
 
 
 def test_a_model_that_takes_one_window_at_a_time_is_told_of_once(

@@ -13,11 +13,13 @@ from streamer.audio.constants import HOP_LENGTH, N_FRAMES, N_SAMPLES, SAMPLE_RAT
 from streamer.audio.mel import LogMelFile
 from streamer.errors import ConfigError
 from streamer.events import Final
-from streamer.settings.apply import ResolvedDecoding
+from streamer.settings.apply import ResolvedDecoding, resolve_decoding
+from streamer.settings.table import DecodingSettings
 from streamer.transcribe import texts, transcribe, transcribe_segments
 from streamer.transcribe.segments import split_segments
 from streamer.transcribe.texts import History
 from streamer.whisper.decode import word_timestamps as word_timestamps_module
+from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.decode.word_timestamps import SpokenSegment
 from streamer.whisper.model import WhisperModel
 from tests.transcribe.as_whisper import as_whisper
@@ -279,31 +281,78 @@ def test_a_window_in_which_nobody_speaks_is_passed_over(model: WhisperModel) -> 
     assert list(transcribe(model, samples, likely)) == list(transcribe(model, samples, plain(model)))
 
 
+def windows_of(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, said: list[str], *, failed: bool = False
+) -> list[WindowOptions]:
+    """Have windows of 30 s say a text each; return the options that each is decoded with."""
+    seen: list[WindowOptions] = []
+    begin = model.tokenizer.special.timestamp_begin
+
+    def decode(
+        decoder: Untyped, tokenizer: Untyped, config: Untyped, options: WindowOptions, *_: Untyped, **__: Untyped
+    ) -> DecodedWindow:
+        tokens = [begin, *model.tokenizer.encode(said[len(seen)]), begin + 1500]
+        seen.append(options)
+        return DecodedWindow(
+            tokens=tokens,
+            log_probs=[-0.1] * len(tokens),
+            no_speech_prob=0.0,
+            avg_logprob=-0.1,
+            attention=np.empty((0, 0, 0), dtype=np.float32),
+            n_start=3,
+            failed=failed,
+        )
+
+    monkeypatch.setattr(texts, "decode_with_fallback", decode)
+    return seen
+
+
+def test_segments_without_a_word_are_left_out_where_they_are_not_asked_for(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = [" ...", " Fifty.", " [Music]", " C++"]
+    for options, expected in (({}, [" Fifty.", " C++"]), ({"keep_notes": True}, said)):
+        windows_of(model, monkeypatch, said)
+        decoding = resolve_decoding(DecodingSettings(language="en", **options), model, words=False)
+        segments = list(transcribe_segments(model, noise(len(said) * N_SAMPLES), decoding))
+        assert [segment.text for segment in segments] == expected
+        assert segments[-1].end_samples == len(said) * N_SAMPLES
+
+
+def test_a_text_that_failed_is_no_prompt(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    for failed, options in ((False, {}), (True, {}), (True, {"keep_failed": "last"})):
+        seen = windows_of(model, monkeypatch, [" One.", " Two."], failed=failed)
+        always = DecodingSettings(language="en", condition_on_previous_text="always", **options)
+        list(transcribe_segments(model, noise(2 * N_SAMPLES), resolve_decoding(always, model, words=False)))
+        # openai-whisper looks at the temperature alone.
+        assert bool(seen[1].prompt) == (not failed or bool(options))
+
+
 def test_the_prompt_is_what_was_said() -> None:
     history = History([1, 2], n_text_ctx=448, carried=False, conditioned=True)
     assert history.prompt() == (1, 2)
-    history.add([3, 4], 0.5)
+    history.add([3, 4], continued=True)
     assert history.prompt() == (1, 2, 3, 4)
-    history.add([5], 0.6)  # drawn too wildly
+    history.add([5], continued=False)
     assert history.prompt() == ()
-    history.add([6], 0.0)
+    history.add([6], continued=True)
     assert history.prompt() == (6,)
 
 
 def test_without_conditioning_the_first_window_alone_has_a_prompt() -> None:
     history = History([1, 2], n_text_ctx=448, carried=False, conditioned=False)
     assert history.prompt() == (1, 2)
-    history.add([3, 4], 0.0)
+    history.add([3, 4], continued=True)
     assert history.prompt() == ()
 
 
 def test_a_carried_prompt_is_in_front_of_the_newest_text() -> None:
     history = History([1, 2], n_text_ctx=16, carried=True, conditioned=True)
-    history.add([3, 4], 0.0)
+    history.add([3, 4], continued=True)
     assert history.prompt() == (1, 2, 3, 4)
-    history.add(range(5, 10), 0.0)
+    history.add(range(5, 10), continued=True)
     assert history.prompt() == (1, 2, 5, 6, 7, 8, 9)  # 16 // 2 - 1 in all
-    history.add([10], 1.0)
+    history.add([10], continued=False)
     assert history.prompt() == (1, 2)
 
 

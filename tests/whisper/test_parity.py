@@ -1,7 +1,7 @@
 """The same tokens as openai-whisper's, on the same weights: windows and whole files, with all of its options."""
 
 import dataclasses
-from collections.abc import Callable
+import itertools
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,6 +69,7 @@ RANDOM = ("greedy", "early first timestamp", "patience")
 FILE_OPTIONS: dict[str, tuple[Path, dict[str, Any]]] = {
     "no conditioning": (SPEECH, {"condition_on_previous_text": False, "word_timestamps": True, **FEW}),
     "carried prompt": (SPEECH, {"initial_prompt": "The President.", "carry_initial_prompt": True}),
+    "as the command": (SPEECH, {"beam_size": 5, "best_of": 5, "temperature": (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)}),
     "clips and beams": (SPEECH, {"clip_timestamps": [0.0, 4.0, 4.0, 9.5], "beam_size": 2, **FEW}),
     "no timestamps": (SPEECH, {"without_timestamps": True, "sample_len": 60}),
     "certain that nobody speaks": (SPEECH, {"no_speech_threshold": 1e-6, "logprob_threshold": -0.6, **FEW}),
@@ -172,35 +173,50 @@ TEXT_ONLY = {"suppress_tokens": ",".join(map(str, [-1, *range(50259, 50358)]))}
 
 
 class Dice:
-    """Throws for each step of each text; each of the two decoders asks for them in its own order."""
+    """Throws for each step of each text of each attempt above temperature 0; both decoders ask in their own order."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
+        self.n_attempts = self.n_their_attempts = 0
 
-    def choose(self, probabilities: FloatArray, text: int, step: int) -> int:
+    def choose(self, probabilities: FloatArray, attempt: int, text: int, step: int) -> int:
         """Draw a token: the first to come, each at a time that is spread exponentially.
 
         Not by a place among the sums of all probabilities, at which rounding errors of 50000 of them meet.
         """
-        times = np.random.default_rng([self.seed, text, step]).standard_exponential(len(probabilities))
+        times = np.random.default_rng([self.seed, attempt, text, step]).standard_exponential(len(probabilities))
         with np.errstate(divide="ignore"):
             return int((times / probabilities).argmin())
 
-    def one_text_after_another(self, end_of_text: int) -> Draw:
-        """Return what draws whole texts, each to its end."""
-        place = [0, 0]
+    def one_text_after_another(self, end_of_text: int, n_texts: int, max_tokens: int = MAX_TOKENS) -> Draw:
+        """Return what draws whole texts, `n_texts` an attempt, each to its end."""
+        attempt = text = step = 0
 
         def draw(probabilities: FloatArray) -> int:
-            token = self.choose(probabilities, *place)
-            ended = token == end_of_text or place[1] + 1 == MAX_TOKENS
-            place[:] = [place[0] + 1, 0] if ended else [place[0], place[1] + 1]
+            nonlocal attempt, text, step
+            token = self.choose(probabilities, attempt, text, step)
+            step += 1
+            if token == end_of_text or step == max_tokens:
+                text, step = text + 1, 0
+            if text == n_texts:
+                attempt, text = attempt + 1, 0
+            self.n_attempts = attempt
             return token
 
         return draw
 
-    def all_texts_at_once(self) -> Callable[..., Untyped]:
-        """Return what stands in for torch's Categorical, which draws the next token of all texts."""
-        dice, steps = self, iter(range(500))
+    def all_texts_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Have openai-whisper draw the next token of all texts of an attempt."""
+        dice, decoding = self, whisper.decoding
+        attempt, steps = -1, iter(())
+
+        class Counted(decoding.GreedyDecoder):
+            def __init__(self, temperature: float, end_of_text: int) -> None:
+                nonlocal attempt, steps
+                super().__init__(temperature, end_of_text)
+                if temperature > 0:
+                    attempt, steps = attempt + 1, itertools.count()
+                    dice.n_their_attempts = attempt + 1
 
         class Categorical:
             def __init__(self, logits: Untyped) -> None:
@@ -208,9 +224,10 @@ class Dice:
 
             def sample(self) -> Untyped:
                 step = next(steps)
-                return torch.tensor([dice.choose(row, i, step) for i, row in enumerate(self.probabilities)])
+                return torch.tensor([dice.choose(row, attempt, i, step) for i, row in enumerate(self.probabilities)])
 
-        return Categorical
+        monkeypatch.setattr(decoding, "GreedyDecoder", Counted)
+        monkeypatch.setattr(decoding, "Categorical", Categorical)
 
 
 @pytest.mark.parametrize(("temperature", "best_of"), [(0.2, 1), (1.0, 2)])
@@ -218,8 +235,8 @@ def test_the_same_draws_give_the_same_texts(
     nano: Pair, monkeypatch: pytest.MonkeyPatch, temperature: float, best_of: int
 ) -> None:
     dice = Dice(seed=int(10 * temperature) + best_of)
-    monkeypatch.setattr(whisper.decoding, "Categorical", dice.all_texts_at_once())
-    draw = dice.one_text_after_another(nano.ours.tokenizer.special.end_of_text)
+    dice.all_texts_at_once(monkeypatch)
+    draw = dice.one_text_after_another(nano.ours.tokenizer.special.end_of_text, best_of)
     assert_window_equal(nano, SPEECH, {"temperature": temperature, "best_of": best_of, **TEXT_ONLY}, draw)
 
 
@@ -289,23 +306,18 @@ def test_speech_with_silence_around_it(nano: Pair) -> None:
     assert_file_equal(nano, samples, {"word_timestamps": True, "hallucination_silence_threshold": 0.5})
 
 
-def test_the_same_temperatures_are_tried(nano: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With thresholds that nano.en seldom meets, both go up the same ladder, and forget what was drawn wildly."""
+@pytest.mark.parametrize("options", [{}, {"beam_size": 5, "best_of": 5}], ids=["greedy", "five beams, best of five"])
+def test_the_same_temperatures_are_tried(nano: Pair, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]) -> None:
+    """With thresholds that nano.en seldom meets, both try the same temperatures, and forget what was too random.
+
+    Both draw with the same dice: their own random numbers differ.
+    """
     dice = Dice(seed=3)
-    steps = {"ours": iter(range(10_000)), "theirs": iter(range(10_000))}
-
-    class Categorical:
-        def __init__(self, logits: Untyped) -> None:
-            self.probabilities = logits[0].double().softmax(-1).numpy()
-
-        def sample(self) -> Untyped:
-            return torch.tensor([dice.choose(self.probabilities, 0, next(steps["theirs"]))])
-
-    def draw(probabilities: FloatArray) -> int:
-        return dice.choose(probabilities, 0, next(steps["ours"]))
-
-    monkeypatch.setattr(whisper.decoding, "Categorical", Categorical)
+    draw = dice.one_text_after_another(
+        nano.ours.tokenizer.special.end_of_text, options.get("best_of", 1), FEW["sample_len"]
+    )
+    dice.all_texts_at_once(monkeypatch)
     monkeypatch.setattr(texts, "drawer", lambda seed: draw)
-    options = {"temperature": (0.0, 0.3, 0.6), "logprob_threshold": -0.05, "compression_ratio_threshold": 1.3, **FEW}
-    assert_file_equal(nano, read(SPEECH), {**options, **TEXT_ONLY})
-    assert next(steps["ours"]) == next(steps["theirs"]) > 0
+    strict = {"temperature": (0.0, 0.3, 0.6), "logprob_threshold": -0.05, "compression_ratio_threshold": 1.3, **FEW}
+    assert_file_equal(nano, read(SPEECH), {**options, **strict, **TEXT_ONLY})
+    assert dice.n_attempts == dice.n_their_attempts > 0

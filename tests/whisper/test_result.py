@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from streamer.whisper.result import TimedWord
+from streamer.whisper.result import TimedWord, has_words
 
 
 def test_what_nobody_has_measured_follows_from_the_rest() -> None:
@@ -18,3 +18,47 @@ def test_what_nobody_has_measured_follows_from_the_rest() -> None:
 def test_what_was_measured_stays() -> None:
     word = TimedWord(" word", (1, 2, 3), 160, 320, 0.5, 240, -4.0)
     assert (word.attended_samples, word.log_prob) == (240, -4.0)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "5%",
+            "C++",
+            "A.",
+            "I",
+            " und (lacht) ja",
+            "[Music] Hello",
+            "2 * 3 * 4",
+            "(he said",
+            "[Music",
+            "♪ la la ♪",
+            "½",
+        ),
+        *("はい。", "한국어", "ไทย", "नमस्ते", "שלום", "مرحبا", "٣", "醋", "（拍手）はい"),
+    ],
+)
+def test_letters_and_digits_of_any_script_are_words(text: str) -> None:
+    assert has_words(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", " ", ".", " ...", "…", "?", "- -", "♪", "🎵", "♪♪♪", "。", "！？", "*", "¿", "%", "++"),
+        *(
+            "[Music]",
+            " [ Silence ]",
+            "(applause)",
+            "*sighs*",
+            "[Music] ...",
+            "♪ [Music] ♪",
+            "（拍手）",
+            "【音楽】",
+            "[a] (b).",
+        ),
+    ],
+)
+def test_punctuation_and_notes_are_none(text: str) -> None:
+    assert not has_words(text)

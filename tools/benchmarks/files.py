@@ -117,7 +117,7 @@ def _commands(
     ours = [our_python(), "-m", "streamer", "transcribe"]
     known = subprocess.run([*ours, "--help"], capture_output=True, encoding="utf-8", check=False).stdout
     ours += [str(audio), "--model", str(files.streamer()), "--output", str(output), "--language", "en"]
-    ours += ["--without-timestamps", "--device", "CPU", *(["--beam-size", str(n_beams)] if n_beams > 1 else [])]
+    ours += ["--without-timestamps", "--device", "CPU", "--beam-size", str(n_beams), "--best-of", str(n_beams)]
     variables = {**without_settings(), "STREAMER_MODEL_PROPERTIES": f"INFERENCE_NUM_THREADS={n_threads}"}
     commands = {
         system: ([*ours, *flags], variables)

@@ -1,6 +1,7 @@
-"""When a window's text is not to be trusted, and what is tried then: decoding again at a higher temperature.
+"""When a window's text has failed, and what is tried then: decoding again at a higher temperature.
 
-Source: openai-whisper's `transcribe.py` (`decode_with_fallback`); the entropy of the last tokens is whisper.cpp's.
+Source: openai-whisper's `transcribe.py` (`decode_with_fallback`); the entropy of the last tokens is whisper.cpp's, the
+choice among texts that all failed faster-whisper's.
 """
 
 import dataclasses
@@ -21,21 +22,24 @@ ENTROPY_TOKENS = 32
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FallbackOptions:
-    """Temperatures, and what a text must be like for the next of them not to be tried. None: that is not looked at."""
+    """Temperatures, and the thresholds that a text has to meet. A threshold of None is not applied."""
 
     temperatures: tuple[float, ...]
 
     # A text that becomes shorter by more than this when compressed is a loop.
     compression_ratio_threshold: float | None
 
-    # A text whose tokens have a lower mean log-probability has failed.
+    # A text whose tokens have a lower mean log-probability is improbable.
     logprob_threshold: float | None
 
-    # Where it failed so, and nobody speaking is likelier than this, it is silence, and no failure.
+    # An improbable text is silence, and no failure, if "no speech" is more probable than this.
     no_speech_threshold: float | None
 
     # A text whose last tokens have a lower entropy, in nats, is a loop.
     entropy_threshold: float | None
+
+    # Whether the text of the last temperature is kept if all have failed, as openai-whisper does, and not the best.
+    keep_last: bool = False
 
 
 def decode_with_fallback(
@@ -48,19 +52,28 @@ def decode_with_fallback(
     draw: Draw | None = None,
     first: DecodedWindow | None = None,
 ) -> DecodedWindow:
-    """Decode a window at one temperature after another until its text can be trusted; the last text counts anyway.
+    """Decode a window at one temperature after another until a text meets the thresholds.
 
-    Several texts are drawn above temperature 0, where that is asked for.
+    cancelled : ends further attempts; a text that it cut off does not count
+    first : what the first temperature gave, if it was tried already
 
-    first : what the first temperature gave, where it was tried
+    If all texts have failed, returns the most probable of those that are no loops, else the most probable loop.
     """
+    best, rank = None, (False, -math.inf)
     for temperature in fallback.temperatures:
         attempt = at_temperature(options, temperature)
         window = first or decode_window(decoder, tokenizer, config, attempt, cancelled, draw)
         first = None
-        if not has_failed(window, compression_ratio(tokenizer.decode(window.tokens).strip()), fallback):
+        if best is not None and cancelled():
             break
-    return window
+        loops = is_loop(window, compression_ratio(tokenizer.decode(window.tokens).strip()), fallback)
+        window.failed = has_failed(window, loops=loops, fallback=fallback)
+        if not window.failed:
+            return window
+        if best is None or fallback.keep_last or (not loops, window.avg_logprob) > rank:
+            best, rank = window, (not loops, window.avg_logprob)
+    assert best is not None, "there are no temperatures"
+    return best
 
 
 def at_temperature(options: WindowOptions, temperature: float) -> WindowOptions:
@@ -70,20 +83,22 @@ def at_temperature(options: WindowOptions, temperature: float) -> WindowOptions:
     return dataclasses.replace(options, temperature=temperature)
 
 
-def has_failed(window: DecodedWindow, ratio: float, fallback: FallbackOptions) -> bool:
-    """Return whether a text, whose compression ratio is given, is not to be trusted."""
-    highest, logprob = fallback.compression_ratio_threshold, fallback.logprob_threshold
-    failed = window.looped or (highest is not None and ratio > highest)
-    failed = failed or (logprob is not None and window.avg_logprob < logprob)
-    entropy = fallback.entropy_threshold
-    failed = failed or (entropy is not None and token_entropy(window.tokens) < entropy)
-    is_silence = (
-        fallback.no_speech_threshold is not None
-        and window.no_speech_prob > fallback.no_speech_threshold
-        and logprob is not None
-        and window.avg_logprob < logprob
+def is_loop(window: DecodedWindow, ratio: float, fallback: FallbackOptions) -> bool:
+    """Return whether a text, whose compression ratio is given, repeats itself."""
+    highest, lowest = fallback.compression_ratio_threshold, fallback.entropy_threshold
+    return (
+        window.looped
+        or (highest is not None and ratio > highest)
+        or (lowest is not None and token_entropy(window.tokens) < lowest)
     )
-    return failed and not is_silence
+
+
+def has_failed(window: DecodedWindow, *, loops: bool, fallback: FallbackOptions) -> bool:
+    """Return whether a text fails its thresholds; one that is improbable where no speech is likely is silence."""
+    least, most = fallback.logprob_threshold, fallback.no_speech_threshold
+    improbable = least is not None and window.avg_logprob < least
+    is_silence = improbable and most is not None and window.no_speech_prob > most
+    return (loops or improbable) and not is_silence
 
 
 def compression_ratio(text: str) -> float:

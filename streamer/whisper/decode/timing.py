@@ -149,6 +149,7 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
         ratio,
         window.looped,
         temperature=window.temperature,
+        failed=window.failed,
         n_sampled=window.n_sampled,
         n_given=window.n_given,
         n_begins_with=window.n_begins_with,

@@ -27,6 +27,11 @@ from streamer.whisper.decode.search import (
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
+# Beams, and draws at a temperature above 0, of the windows of files: those of openai-whisper's, whisper.cpp's and
+# faster-whisper's commands.
+FILE_BEAMS = 5
+FILE_BEST_OF = 5
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WindowOptions:
@@ -106,6 +111,9 @@ class DecodedWindow:
 
     # Temperature that it was decoded at.
     temperature: float = 0.0
+
+    # Whether it fails its thresholds, once they were applied (see `fallback`).
+    failed: bool = False
 
 
 def decode_window(

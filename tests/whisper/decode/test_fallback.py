@@ -14,6 +14,7 @@ from streamer.whisper.decode.fallback import (
     compression_ratio,
     decode_with_fallback,
     has_failed,
+    is_loop,
     token_entropy,
 )
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
@@ -35,7 +36,8 @@ def usual(**changes: Untyped) -> FallbackOptions:
 
 
 def failed(found: DecodedWindow, options: FallbackOptions) -> bool:
-    return has_failed(found, compression_ratio(TOKENIZER.decode(found.tokens).strip()), options)
+    loops = is_loop(found, compression_ratio(TOKENIZER.decode(found.tokens).strip()), options)
+    return has_failed(found, loops=loops, fallback=options)
 
 
 class TestFailure:
@@ -100,8 +102,29 @@ def test_temperatures_are_tried_until_a_text_is_trusted(attempts: list[WindowOpt
     assert all(attempt.best_of == 3 for attempt in attempts)
 
 
-def test_the_last_text_counts_where_none_is_trusted(attempts: list[WindowOptions]) -> None:
-    two = usual(temperatures=(0.0, 1.0))
-    found = decode_with_fallback(Untyped, TOKENIZER, Untyped, WindowOptions(language="en"), two)
-    assert found.tokens == LOOP
-    assert len(attempts) == 2
+@pytest.mark.parametrize(
+    ("said", "best"),
+    [
+        ([window(SPEECH, avg_logprob=p) for p in (-1.4, -1.2, -4.3)], 1),
+        # A loop is probable, and no text.
+        ([window(LOOP, avg_logprob=-0.1), window(SPEECH, avg_logprob=-1.3), window(SPEECH, avg_logprob=-4.3)], 1),
+        ([window(LOOP, avg_logprob=p) for p in (-0.1, -0.3, -0.2)], 0),
+        # Of equals, the first.
+        ([window(SPEECH, avg_logprob=-2.0) for _ in range(3)], 0),
+    ],
+)
+def test_the_best_text_counts_if_all_fail(
+    said: list[DecodedWindow], best: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for keep_last, expected in ((False, said[best]), (True, said[-1])):
+        texts = iter(said)
+        monkeypatch.setattr(fallback, "decode_window", lambda *_, texts=texts: next(texts))
+        three = usual(temperatures=(0.0, 0.2, 1.0), keep_last=keep_last)
+        found = decode_with_fallback(Untyped, TOKENIZER, Untyped, WindowOptions(language="en"), three)
+        assert found is expected
+        assert found.failed
+
+
+def test_the_last_text_is_kept_where_the_settings_say_so() -> None:
+    assert fallback_options(DecodingSettings(keep_failed="last")).keep_last
+    assert not fallback_options(DecodingSettings()).keep_last
