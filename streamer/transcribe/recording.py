@@ -93,11 +93,10 @@ def transcribe_segments(
         on_progress(min(position, features.n_samples))
     on_progress(features.n_samples)
     if windows.n_filled:
-        logger.info(
-            "%d %s that Whisper had skipped transcribed again",
-            windows.n_filled,
-            "passage" if windows.n_filled == 1 else "passages",
-        )
+        passages = "passage that Whisper had skipped was"
+        if windows.n_filled > 1:
+            passages = "passages that Whisper had skipped were"
+        logger.info("%d %s transcribed again", windows.n_filled, passages)
 
 
 # The segments of all texts in a part of a recording, and the frame up to which it is transcribed.

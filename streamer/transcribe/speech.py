@@ -78,7 +78,7 @@ class Speech:
         n_spans = [0, *itertools.accumulate(len(spans) for spans in clips)]
         # Joined frames of each clip.
         self.clips = list(itertools.pairwise(self._starts[n] for n in n_spans))
-        self._probabilities = np.array(probabilities, dtype=np.float32)
+        self._probabilities: Float32Array = np.array(probabilities, dtype=np.float32)
         self._threshold = threshold
 
     @property
@@ -149,4 +149,5 @@ class Speech:
         """Return the probability of speech of joined frames, shape (end - begin,)."""
         frames = np.concatenate([np.empty(0, int), *(np.arange(*piece) for piece in self.pieces(begin, end))])
         chunks = np.minimum(frames * HOP_LENGTH // CHUNK_SAMPLES, len(self._probabilities) - 1)
-        return np.take(self._probabilities, chunks)
+        found: Float32Array = self._probabilities[chunks]
+        return found

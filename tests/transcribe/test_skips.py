@@ -98,8 +98,8 @@ def test_speech_beside_a_sparse_segment_is_of_the_same_passage() -> None:
 )
 def test_a_text_is_trusted_that_passes_all_thresholds(known: dict[str, Any], trusted: bool) -> None:
     off = DecodingSettings(logprob_threshold=None, compression_ratio_threshold=None, no_speech_threshold=None)
-    assert is_trusted(segment(0, 1, **known), DecodingSettings()) == trusted
-    assert is_trusted(segment(0, 1, **known), off)
+    assert is_trusted(segment(0, 1, TEXT, **known), DecodingSettings()) == trusted
+    assert is_trusted(segment(0, 1, TEXT, **known), off)
 
 
 class Script:
@@ -164,7 +164,7 @@ def test_a_sentence_that_whisper_skipped_is_put_in_its_place(
         (4.0, 9.0, "with what nobody wrote down before"),
         (9.0, 14.0, "and so it went on for years"),
     ]
-    assert "1 passage that Whisper had skipped transcribed again" in caplog.text
+    assert "1 passage that Whisper had skipped was transcribed again" in caplog.text
     # Alone: with what the user prompts, and without the text around it.
     assert model.tokenizer.decode(list(script.asked[1].prompt)).strip() == "Minutes."
 
