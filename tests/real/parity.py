@@ -75,7 +75,7 @@ class Pair:
         for mel, chosen, window in decoded:
             ours_of_window = self._decode(mel, chosen)
             if ours_of_window.tokens != window.tokens:
-                result.difference, gap = self._difference(mel, chosen, ours_of_window.tokens, window.tokens)
+                result.difference, gap = self.difference(mel, chosen, ours_of_window.tokens, window.tokens)
                 result.is_tie = gap < TIE
                 break
         else:
@@ -93,12 +93,12 @@ class Pair:
         options = replace(ours.window, prompt=tuple(chosen.prompt or ()))
         return decode_window(model.runtime.decoder, tokenizer, ours.generation, options)
 
-    def _difference(self, mel: Untyped, chosen: Untyped, ours: list[int], theirs: list[int]) -> tuple[str, float]:
+    def difference(self, mel: Untyped, chosen: Untyped, ours: list[int], theirs: list[int]) -> tuple[str, float]:
         """Return both texts, and how far apart their log-probabilities are by openai-whisper's model.
 
         Along beams texts are compared by their mean; greedily the first token that differs decides.
         """
-        mine, other = (self._log_probs(mel, chosen, tokens) for tokens in (ours, theirs))
+        mine, other = (self.log_probs(mel, chosen, tokens) for tokens in (ours, theirs))
         first = next(
             (i for i in range(min(len(ours), len(theirs))) if ours[i] != theirs[i]), min(len(ours), len(theirs))
         )
@@ -107,7 +107,7 @@ class Pair:
         texts = f"{decode(ours[first:])!r:.60} for {decode(theirs[first:])!r:.60}"
         return f"{texts}, log-probabilities differ by {gap:.1e}", float(gap)
 
-    def _log_probs(self, mel: Untyped, chosen: Untyped, tokens: list[int]) -> Any:  # noqa: ANN401 - untyped
+    def log_probs(self, mel: Untyped, chosen: Untyped, tokens: list[int]) -> Any:  # noqa: ANN401 - untyped
         """Return the log-probability by openai-whisper's model of each token of a text and of its end."""
         untyped: Untyped = whisper.decoding
         task = untyped.DecodingTask(self.theirs, chosen)

@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import whisper
 
-from tests.real.parity import WORD_TIME_S, Pair, recordings
-from tests.whisper.support import read
+from tests.real.parity import TIE, WORD_TIME_S, Pair, recordings
+from tests.whisper.support import SAMPLE, Untyped, read
 
 pytestmark = pytest.mark.real
 
@@ -50,3 +51,16 @@ def test_tokens_are_openai_whispers(
     if found.words:
         record_property(f"{about}: within 20 ms, words", (len(found.words) - len(late), len(found.words)))
     assert not late
+
+
+def test_a_tie_is_judged_by_openai_whispers_own_log_probabilities(pair: Pair) -> None:
+    untyped: Untyped = whisper
+    mel = untyped.log_mel_spectrogram(untyped.pad_or_trim(read(SAMPLE)))
+    chosen = untyped.DecodingOptions(language="en", fp16=False)
+    window = untyped.decode(pair.theirs, mel, chosen)
+    assert pair.log_probs(mel, chosen, window.tokens).mean() == pytest.approx(window.avg_logprob, abs=1e-4)
+    # Another second token is no tie.
+    changed = [window.tokens[0], window.tokens[1] + 1, *window.tokens[2:]]
+    text, gap = pair.difference(mel, chosen, changed, window.tokens)
+    assert gap > TIE
+    assert "log-probabilities differ by" in text
