@@ -20,7 +20,7 @@ from tests.daemon import SAMPLE, recording
 from tests.test_imports import loaded_by, within
 
 # As the command transcribes the first five seconds.
-FIRST = "The Commission regards such imprompt two stops as presenting and"
+FIRST = "The Commission regards such imprompt two stops as presenting an"
 
 
 @pytest.fixture(scope="module")

@@ -11,7 +11,7 @@ from streamer.settings.table import DecodingSettings
 from streamer.transcribe.batches import Batches, Decoded
 from streamer.transcribe.features import Features, Read
 from streamer.transcribe.segments import Segment
-from streamer.transcribe.skips import is_trusted, skipped
+from streamer.transcribe.skips import is_trusted, repeats, skipped
 from streamer.transcribe.speech import SpeechFinder
 from streamer.transcribe.texts import Text, Window
 from streamer.whisper.decode.window import DecodedWindow, detect_language
@@ -181,6 +181,9 @@ class _Windows:
             kept = [s for s in segments if s.task == task or not first <= s.start_samples < behind]
             found = self._decode_alone(mel[:, passage.begin - begin : passage.end - begin], passage.begin)
             found = [s for s in found if is_trusted(s, self._settings)]
+            others = " ".join(s.text for s in main if s not in passage.sparse)
+            if repeats(" ".join(s.text for s in found if s.task == task), others):
+                continue
             if sum(len(s.tokens) for s in found) > sum(len(s.tokens) for s in passage.sparse):
                 self.n_filled += 1
                 kept = [s for s in kept if s not in passage.sparse]

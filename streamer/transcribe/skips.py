@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from rapidfuzz import fuzz, utils
 
 from streamer.arrays import BoolArray
 from streamer.audio.constants import FRAMES_PER_SECOND, HOP_LENGTH
@@ -16,6 +17,7 @@ from streamer.transcribe.segments import Segment
 
 LEAST_FRAMES = FRAMES_PER_SECOND  # of speech without text, to be transcribed again
 PAD_FRAMES = 20  # before and after it, as far as no other segment has them
+MOST_ALIKE_PERCENT = 75  # of characters that a passage's text may share with its window's
 LEAST_TOKENS_PER_SECOND = 0.5  # of text; people speak at 2 to 5 words a second
 
 
@@ -62,6 +64,14 @@ def skipped(segments: Sequence[Segment], speech: BoolArray, begin: int, end_of_t
             )
         seek, sparse = behind, []
     return passages
+
+
+def repeats(text: str, others: str) -> bool:
+    """Return whether other segments have a passage's text already: then their times are wrong, not their words."""
+    return (
+        bool(text and others)
+        and fuzz.partial_ratio(text, others, processor=utils.default_process) >= MOST_ALIKE_PERCENT
+    )
 
 
 def is_trusted(segment: Segment, settings: DecodingSettings) -> bool:

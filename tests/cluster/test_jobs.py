@@ -297,7 +297,7 @@ async def test_what_is_wrong_with_file_or_options_is_told_at_once(place: Place, 
         await texts(place.submit(submitter, "a.wav", torn))
     transcriber.n_runs = 0
     for decoding, told in (
-        (DecodingSettings(language="de"), "language is de"),
+        (DecodingSettings(language="de"), "language 'de'"),
         (DecodingSettings(beam_size=9, patience=1.0), "beam_size is 9"),
         (DecodingSettings(grammar="/etc/passwd"), "grammar names a file"),
         (DecodingSettings(sample_len=-5), "sample_len is -5"),

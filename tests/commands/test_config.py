@@ -35,6 +35,7 @@ def test_show_says_where_each_value_comes_from(
 ) -> None:
     path = tmp_path / "a.yaml"
     path.write_text("server:\n  port: 1\n  max_streams: 3\nchat:\n  api_key: sk-1\n", encoding="utf-8")
+    monkeypatch.delenv("STREAMER_MODEL_NAME")
     monkeypatch.setenv("STREAMER_SERVER_PORT", "2")
     monkeypatch.setenv("STREAMER_SERVER_TOKEN", "hush-hush-hush-hush")
     line = ["config", "show", "--config", str(path), "--beam-size", "5", "--input", "-", "--debug"]

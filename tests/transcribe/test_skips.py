@@ -13,7 +13,7 @@ from streamer.settings.table import DecodingSettings
 from streamer.transcribe import transcribe_segments
 from streamer.transcribe.batches import Batches
 from streamer.transcribe.segments import Segment
-from streamer.transcribe.skips import Passage, is_trusted, skipped
+from streamer.transcribe.skips import Passage, is_trusted, repeats, skipped
 from streamer.transcribe.speech import Speech, SpeechFinder
 from streamer.whisper.decode import fallback
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
@@ -199,7 +199,8 @@ def test_what_a_window_skips_at_its_end_is_transcribed_alone(
     model: WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spoken = " and so it began on that day and went on for years"
-    script = Script(model, [(0.0, spoken, 20.0)], [(0.0, spoken, 10.0)], [(0.0, spoken, 10.0)])
+    more, last = " while nobody looked out of the window", " until the house was sold to a baker from town"
+    script = Script(model, [(0.0, spoken, 20.0)], [(0.0, more, 10.0)], [(0.0, last, 10.0)])
     found = run(monkeypatch, model, script, 40)
     assert [(start, end) for start, end, _, _ in found] == [(0.0, 20.0), (20.0, 30.0), (30.0, 40.0)]
 
@@ -218,3 +219,16 @@ def test_batches_fill_in_what_was_skipped(model: WhisperModel, monkeypatch: pyte
     assert [start for start, *_ in run(monkeypatch, model, script, 14, batch_size=2)] == [0.0, 4.0, 9.0]
     # A text that leaves off early: the rest of its window.
     assert [start for start, *_ in run(monkeypatch, model, script, 14, batch_size=2)] == [0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "expected"),
+    [
+        (" The Commission regards such stops.", " Yes. The commission regards such tops as presenting", True),
+        (" But nobody was there.", " The Commission regards such stops.", False),
+        (" But nobody was there.", "", False),
+        ("", " The Commission regards such stops.", False),
+    ],
+)
+def test_a_text_that_the_window_has_already_is_a_repetition(text: str, others: str, expected: bool) -> None:
+    assert repeats(text, others) == expected

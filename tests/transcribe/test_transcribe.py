@@ -313,7 +313,9 @@ def test_segments_without_a_word_are_left_out_where_they_are_not_asked_for(
     said = [" ...", " Fifty.", " [Music]", " C++"]
     for keep_notes, expected in ((False, [" Fifty.", " C++"]), (True, said)):
         windows_of(model, monkeypatch, said)
-        decoding = resolve_decoding(DecodingSettings(language="en", keep_notes=keep_notes), model, words=False)
+        decoding = resolve_decoding(
+            DecodingSettings(language="en", keep_notes=keep_notes, vad_filter=False), model, words=False
+        )
         segments = list(transcribe_segments(model, noise(len(said) * N_SAMPLES), decoding))
         assert [segment.text for segment in segments] == expected
         assert segments[-1].end_samples == len(said) * N_SAMPLES
@@ -322,7 +324,9 @@ def test_segments_without_a_word_are_left_out_where_they_are_not_asked_for(
 def test_a_text_that_failed_is_no_prompt(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
     for failed, keep in ((False, "best"), (True, "best"), (True, "last")):
         seen = windows_of(model, monkeypatch, [" One.", " Two."], failed=failed)
-        always = DecodingSettings(language="en", condition_on_previous_text="always", keep_failed=keep)
+        always = DecodingSettings(
+            language="en", condition_on_previous_text="always", keep_failed=keep, vad_filter=False
+        )
         list(transcribe_segments(model, noise(2 * N_SAMPLES), resolve_decoding(always, model, words=False)))
         # openai-whisper looks at the temperature alone.
         assert bool(seen[1].prompt) == (not failed or keep == "last")

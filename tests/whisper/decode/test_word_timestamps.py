@@ -335,10 +335,10 @@ def test_the_probability_is_the_mean_of_the_tokens_among_text() -> None:
             pass
 
         def feed(self, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
-            logits = np.full((len(tokens), 60_000), -np.inf, dtype=np.float32)
+            logits = np.full((len(tokens), 51_865), -np.inf, dtype=np.float32)
             for row, token in enumerate(tokens[1:]):
                 logits[row, [token, 0 if token else 1]] = np.log((0.9, 0.1) if row % 2 else (0.4, 0.6))
-            logits[:, 55_000] = 20.0  # no text
+            logits[:, 51_000] = 20.0  # a timestamp
             return logits, np.full((1, len(tokens), 1500), 1 / 1500, dtype=np.float32)
 
     tokenizer = published.load(published.MULTILINGUAL)
