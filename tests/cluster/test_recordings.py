@@ -207,9 +207,9 @@ def test_a_model_that_no_worker_has_and_options_that_it_cannot_do_end_the_comman
     outcome = run_here("transcribe", "--nats", nats, "--model", "base.en", sentences[0])
     assert outcome.exit_code == 2
     assert "no worker has the model 'base.en': expected one of nano.en" in outcome.error()
-    outcome = run_here("transcribe", "--nats", nats, "--beam-size", "3", *sentences)
+    outcome = run_here("transcribe", "--nats", nats, "--beam-size", "9", *sentences)
     assert outcome.exit_code == 2
-    assert "beam_size is 3" in outcome.error()
+    assert "beam_size is 9" in outcome.error()
 
 
 def test_ctrl_c_leaves_nothing_behind(
