@@ -336,25 +336,25 @@ def check_sizes(machine: Machine) -> Finding:
 
     speed, settings = Speed(**machine.speed), machine.settings
     window_s = LIVE_S if settings.model.windows_s else CHUNK_LENGTH_S
-    told, verdict, remedy = [], Verdict.OK, ""
+    facts, verdict, remedy = [], Verdict.OK, ""
     for name, dims in SIZES.items():
         need = round(memory_bytes(dims))
         behind_s, cost_s = delay_s(speed, dims, window_s, settings.stream)
         if need > machine.free_bytes:
-            told.append(
+            facts.append(
                 f"{name} does not fit (about {format_size(need)}, and {format_size(machine.free_bytes)} are free)"
             )
         elif cost_s > settings.stream.max_pace_s:
-            told.append(f"{name} is too slow (a pass takes {cost_s:.0f} s)")
+            facts.append(f"{name} is too slow (a pass takes {cost_s:.0f} s)")
         else:
-            told.append(f"{name}: {behind_s:.1f} s behind")
+            facts.append(f"{name}: {behind_s:.1f} s behind")
             continue
         if settings.model.name.removesuffix(".en") == name.removesuffix(".en"):
             verdict, remedy = Verdict.WARNING, "choose a smaller model: model.name, or --model NAME"
     if machine.busy_percent >= BUSY_PERCENT:
-        told.append(f"measured while the machine was busy: {machine.busy_percent:.0f} %")
-    told.append("estimated for the CPU and weights of 8 bits: `streamer bench --model NAME` measures")
-    return Finding(verdict, "; ".join(told), remedy)
+        facts.append(f"measured while the machine was busy: {machine.busy_percent:.0f} %")
+    facts.append("estimated for the CPU and weights of 8 bits: `streamer bench --model NAME` measures")
+    return Finding(verdict, "; ".join(facts), remedy)
 
 
 def check_port(machine: Machine) -> Finding:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 # Encoded windows that are held at a time: one that is decoded, and one that is encoded meanwhile or waits.
 N_BUFFERS = 2
 
-# A note on what is to be heard besides words, such as `[Music]`, `(applause)` or `*sighs*`.
+# A note on a sound other than words, such as `[Music]`, `(applause)` or `*sighs*`.
 _NOTE = re.compile(r"\[[^\[\]]*\]|\([^()]*\)|\*[^*]*\*|［[^［］]*］|（[^（）]*）|【[^【】]*】")
 
 

@@ -120,7 +120,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
     dims = checkpoint.dims
     origin = checkpoint.config.get("_name_or_path")
     # Some models differ in nothing that could be seen but their names.
-    told = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
+    names = f"{origin if isinstance(origin, str) else ''} {name} {path.name}"
     folder = path if path.is_dir() else path.parent
     table = checkpoint.vocabulary
     # Before October 2022 whisper.cpp's converter wrote U+FFFD for bytes that are not a whole character, so that what
@@ -131,7 +131,7 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
     else:
         tokenizer = _load_tokenizer(tokenizer_path, folder, dims)
     settings = folder if checkpoint.config else path
-    tokenizer, generation = _with_generation(settings, dims, tokenizer, told, expected=bool(checkpoint.config))
+    tokenizer, generation = _with_generation(settings, dims, tokenizer, names, expected=bool(checkpoint.config))
     return ModelSource(
         path,
         format_ if lora_path is None else f"{format_}, with the adapter {lora_path.name}",
@@ -214,12 +214,12 @@ def _load_tokenizer(chosen: Path | None, directory: Path, dims: ModelDimensions)
 
 
 def _with_generation(
-    path: Path, dims: ModelDimensions, tokenizer: Tokenizer, told: str, *, expected: bool
+    path: Path, dims: ModelDimensions, tokenizer: Tokenizer, names: str, *, expected: bool
 ) -> tuple[Tokenizer, GenerationConfig]:
     """Return the tokenizer as the model's settings have it, and these: the default ones where there are no others."""
     if not expected and not (path / "generation_config.json").exists():
-        return tokenizer, default_generation(tokenizer, dims, told)
-    generation = read_generation(path, dims, tokenizer, told)
+        return tokenizer, default_generation(tokenizer, dims, names)
+    generation = read_generation(path, dims, tokenizer, names)
     return tokenizer.as_multilingual(generation.multilingual), generation
 
 

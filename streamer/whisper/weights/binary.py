@@ -9,7 +9,7 @@ from streamer.errors import ModelError
 
 
 class BinaryFile:
-    """An open file. No more is read than it holds, whatever lengths it announces."""
+    """An open file. Reading stops at its real size, whatever lengths it announces."""
 
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path

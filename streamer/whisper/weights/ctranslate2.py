@@ -66,7 +66,7 @@ _MODULES = {
 
 
 def matches(path: Path) -> bool:
-    """Tell whether a path is such a file, of any network, or a directory with one. Raises OSError."""
+    """Return whether a path is such a file, of any network, or a directory with one. Raises OSError."""
     if path.is_dir():
         # Beside Hugging Face's config.json are Hugging Face's weights, too.
         config = path / "config.json"
