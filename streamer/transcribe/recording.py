@@ -11,7 +11,7 @@ from streamer.settings.table import DecodingSettings
 from streamer.transcribe.batches import Batches, Decoded
 from streamer.transcribe.features import Features, Read
 from streamer.transcribe.segments import Segment
-from streamer.transcribe.skips import is_trusted, repeats, skipped
+from streamer.transcribe.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
 from streamer.transcribe.speech import SpeechFinder
 from streamer.transcribe.texts import Text, Window
 from streamer.whisper.decode.window import DecodedWindow, detect_language
@@ -179,7 +179,9 @@ class _Windows:
             first, behind = passage.begin * HOP_LENGTH, passage.end * HOP_LENGTH
             # Another text may have translated what the first one skipped.
             kept = [s for s in segments if s.task == task or not first <= s.start_samples < behind]
-            found = self._decode_alone(mel[:, passage.begin - begin : passage.end - begin], passage.begin)
+            # In a long passage Whisper would skip again.
+            pieces = speech.cut(passage.begin, passage.end, LONGEST_PIECE_FRAMES)
+            found = [s for a, b in pieces for s in self._decode_alone(mel[:, a - begin : b - begin], a)]
             found = [s for s in found if is_trusted(s, self._settings)]
             others = " ".join(s.text for s in main if s not in passage.sparse)
             if repeats(" ".join(s.text for s in found if s.task == task), others):

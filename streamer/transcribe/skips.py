@@ -18,7 +18,8 @@ from streamer.transcribe.segments import Segment
 LEAST_FRAMES = FRAMES_PER_SECOND  # of speech without text, to be transcribed again
 PAD_FRAMES = 20  # before and after it, as far as no other segment has them
 MOST_ALIKE_PERCENT = 75  # of characters that a passage's text may share with its window's
-LEAST_TOKENS_PER_SECOND = 0.5  # of text; people speak at 2 to 5 words a second
+LEAST_TOKENS_PER_SECOND = 1.0  # of text; people speak at 2 to 5 words a second
+LONGEST_PIECE_FRAMES = 10 * FRAMES_PER_SECOND  # of a passage that is transcribed again
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ class Passage:
 def skipped(segments: Sequence[Segment], speech: BoolArray, begin: int, end_of_text: int) -> list[Passage]:
     """Return the passages between segments that hold a second or more of speech.
 
-    A segment with less than a token in two seconds of speech counts as part of the passage.
+    A segment with less than a token a second of speech counts as part of the passage.
 
     segments : of one text, in order
     speech : which frames are speech, shape (n,); the first of them is frame `begin`

@@ -98,16 +98,19 @@ class Speech:
         return self._probability(begin, end) >= self._threshold
 
     def windows(self) -> Iterator[Span]:
-        """Cut each clip into windows of 15 to 30 s: at a silence, else where speech is least likely."""
-        for begin, end in self.clips:
-            while end - begin > N_FRAMES:
-                earliest, latest = begin + N_FRAMES // 2, begin + N_FRAMES
-                silence = self._starts[bisect_right(self._starts, latest) - 1]
-                cut = silence if silence >= earliest else self._quietest(earliest, latest)
-                yield begin, cut
-                begin = cut
-            if begin < end:
-                yield begin, end
+        """Cut each clip into windows of 15 to 30 s."""
+        return (window for clip in self.clips for window in self.cut(*clip, N_FRAMES))
+
+    def cut(self, begin: int, end: int, longest: int) -> Iterator[Span]:
+        """Cut joined frames into spans of half of `longest` to `longest`: at a silence, else where speech is least likely."""
+        while end - begin > longest:
+            earliest, latest = begin + longest // 2, begin + longest
+            silence = self._starts[bisect_right(self._starts, latest) - 1]
+            cut = silence if silence >= earliest else self._quietest(earliest, latest)
+            yield begin, cut
+            begin = cut
+        if begin < end:
+            yield begin, end
 
     def position(self, frame: int) -> int:
         """Return the sample of the recording at which a joined frame begins."""

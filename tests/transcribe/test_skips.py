@@ -20,7 +20,7 @@ from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.model import WhisperModel
 
 END_OF_TEXT = 100
-TEXT = (1, 2, 3, 4)
+TEXT = (1,) * 20
 
 
 def segment(start: int, end: int, tokens: Sequence[int] = TEXT, **known: Any) -> Segment:  # noqa: ANN401 - as it is
@@ -70,8 +70,8 @@ def test_speech_that_no_segment_covers_is_skipped(
 
 
 def test_a_segment_with_hardly_a_word_is_transcribed_again() -> None:
-    # 12 s of speech: four tokens are too few, six are not; timestamps do not count.
-    for n_tokens, is_sparse in ((4, True), (6, False)):
+    # 12 s of speech: ten tokens are too few, twelve are not; timestamps do not count.
+    for n_tokens, is_sparse in ((10, True), (12, False)):
         said = segment(500, 1700, (1,) * n_tokens)
         passages = [Passage(500, 1700, (said,))] if is_sparse else []
         assert skipped([segment(0, 500), said, segment(1700, 2000)], speech((0, 2000)), 0, END_OF_TEXT) == passages
@@ -198,11 +198,22 @@ def test_a_sparse_segment_is_replaced_by_what_says_more(model: WhisperModel, mon
 def test_what_a_window_skips_at_its_end_is_transcribed_alone(
     model: WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spoken = " and so it began on that day and went on for years"
+    spoken = " and so it began on that day and went on for years, until the mill was sold and the river was left to itself"
     more, last = " while nobody looked out of the window", " until the house was sold to a baker from town"
     script = Script(model, [(0.0, spoken, 20.0)], [(0.0, more, 10.0)], [(0.0, last, 10.0)])
     found = run(monkeypatch, model, script, 40)
     assert [(start, end) for start, end, _, _ in found] == [(0.0, 20.0), (20.0, 30.0), (30.0, 40.0)]
+
+
+def test_a_long_passage_is_transcribed_in_pieces(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In 20 s Whisper skips again; nothing but the quietest place is known, the first that a piece may end at.
+    pieces = [(0.0, " while nobody looked", 4.0), (0.0, " out of the window", 4.0), (0.0, " until the baker came", 8.0)]
+    script = Script(model, [FIRST, (24.0, LAST[1], 29.0)], *([piece] for piece in pieces))
+    found = run(monkeypatch, model, script, 29)
+    assert [text for _, _, text, _ in found] == [
+        text.strip() for _, text, _ in (FIRST, *pieces, LAST)
+    ]
+    assert [start for start, *_ in found] == pytest.approx([0.0, 4.0, 9.08, 14.16, 24.0], abs=0.3)
 
 
 def test_both_tasks_get_what_was_skipped(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
