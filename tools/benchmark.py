@@ -46,8 +46,10 @@ try:
     from tools.benchmarks import corpus, model_files
     from tools.benchmarks.corpus import Recording
     from tools.benchmarks.peers.environment import default_folder
+    from tools.benchmarks.peers.peer import Files
     from tools.benchmarks.peers.whisper_live import WhisperLive
     from tools.benchmarks.peers.whisperlivekit import WhisperLiveKit
+    from tools.benchmarks.published import PublishedModel
     from tools.benchmarks.sounds_of_rooms import SOUNDS
     from tools.benchmarks.systems import Streamer, StreamingSystem
 except ModuleNotFoundError as error:
@@ -61,10 +63,10 @@ if TYPE_CHECKING:
     from tools.benchmarks.simulate import Simulator
 
 # By the name that --peers takes.
-PEERS: dict[str, Callable[[Path], StreamingSystem]] = {
+PEERS: dict[str, Callable[[Path, Files | None], StreamingSystem]] = {
     "whisper-live": WhisperLive,
-    "whisperlivekit-agreement": lambda folder: WhisperLiveKit(folder, "localagreement"),
-    "whisperlivekit-alignatt": lambda folder: WhisperLiveKit(folder, "simulstreaming"),
+    "whisperlivekit-agreement": lambda folder, files: WhisperLiveKit(folder, "localagreement", files),
+    "whisperlivekit-alignatt": lambda folder, files: WhisperLiveKit(folder, "simulstreaming", files),
 }
 
 SAMPLE = ROOT / "models" / "nano.en" / "sample.flac"
@@ -289,7 +291,10 @@ def _recordings_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _systems_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--flags", default="", help="more flags of `streamer run`: --flags='--model base.en'")
+    parser.add_argument(
+        "--model", help="published model on this machine, or a path, for all systems (default: nano.en)"
+    )
+    parser.add_argument("--flags", default="", help="more flags of `streamer run`: --flags='--pace 1'")
     parser.add_argument(
         "--windows",
         action="append",
@@ -327,7 +332,8 @@ def _play(args: argparse.Namespace, recordings: Sequence[Recording], console: Co
         folder = Folder(args.timelines or Path(temporary))
         systems = _systems(args)
         if not args.no_offline:
-            transcribe_offline(recordings, folder, (*OFFLINE_FLAGS, *_model_flags(_flags(args))))
+            flags = [*(() if args.model else OFFLINE_FLAGS), *_model(args), *_model_flags(_flags(args))]
+            transcribe_offline(recordings, folder, flags)
         play(systems, recordings, folder, console)
         return _tell(args, folder, recordings, console)
 
@@ -578,12 +584,18 @@ def _systems(args: argparse.Namespace) -> list[StreamingSystem]:
     if unknown := [name for name in names if name not in PEERS]:
         raise UsageError(f"no peer is called {unknown[0]}: expected some of {', '.join(PEERS)}")
     folder = args.peers_folder or default_folder()
+    model = PublishedModel(args.model, folder / "published", folder) if args.model else None
     ours: list[StreamingSystem] = []
     for windows in args.windows or [""]:
-        flags = [*_flags(args), *(["--windows", windows] if windows else [])]
+        flags = [*_model(args), *_flags(args), *(["--windows", windows] if windows else [])]
         ours.append(Streamer(flags, f"{OURS} {windows}" if ours else OURS))
-    peers = [PEERS[name](folder) for name in names]
+    peers = [PEERS[name](folder, model) for name in names]
     return [*([] if args.without_ours else ours), *peers]
+
+
+def _model(args: argparse.Namespace) -> list[str]:
+    """Return the flags for the model that was asked for, in the language that peers are told."""
+    return ["--model", args.model or "nano.en", "--language", "en"]
 
 
 def _flags(args: argparse.Namespace) -> list[str]:

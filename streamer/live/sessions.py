@@ -76,6 +76,9 @@ def ready_event(model: WhisperModel, language: str) -> Ready:
     return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
 
 
+SHORTEST_WINDOW_S = 3.0
+
+
 def session_settings(settings: Settings, model: WhisperModel, options: SessionOptions = NO_OPTIONS) -> SessionSettings:
     """Return a session's settings, with what a client chose where it chose something.
 
@@ -96,8 +99,8 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         commit_probability=settings.stream.commit_probability,
         show_probability=settings.stream.show_probability,
         trim_after_s=settings.stream.trim_after_s,
-        # Where there are no graphs for shorter windows, these would save nothing.
-        short_window_s=max(settings.stream.short_window_s, model.runtime.windows_s[0]),
+        final_silence_s=max(settings.stream.final_silence_s, settings.speech.min_silence_s),
+        window_s=settings.stream.window_s or _longest_window_s(model),
         condition_on_previous_text=is_conditioned(settings.decoding, model),
         no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
@@ -107,6 +110,12 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         translated=task == "both",
     )
     return _with_options(chosen, settings, model, options)
+
+
+def _longest_window_s(model: WhisperModel) -> float:
+    """Return the longest window of captions: 2 s of silence follow, behind which Whisper ends its text."""
+    *short, longest = model.runtime.windows_s
+    return max(SHORTEST_WINDOW_S, (short[-1] if short else longest) - 2.0)
 
 
 def _with_options(
@@ -123,6 +132,7 @@ def _with_options(
             words=options.words,
             pace_s=options.pace_s,
             options=check_decode_options(own, model),
+            final_silence_s=options.min_silence_s,
             gate=dataclasses.replace(chosen.gate, **gate) if gate else None,
         ),
     )

@@ -487,8 +487,8 @@ class DecodingSettings:
     allow_skips: bool = setting(
         False,
         "keep a text that leaves out detected speech; off: transcribe that speech again",
-        more="A second of speech without text counts, and a segment with fewer tokens than one in 2 s of speech. Needs"
-        " vad_filter",
+        more="A second of speech without text counts, and a segment with fewer tokens than one a second of speech."
+        " Needs vad_filter",
         use="on compares with openai-whisper, whose timestamps may jump over a sentence",
     )
     batch_size: int = _faster_whisper(
@@ -600,9 +600,7 @@ class SpeechSettings:
         0.5, "probability at which speech begins; higher in noise, lower for soft voices", within=(0.01, 0.99)
     )
     min_speech_s: float = setting(0.1, "shorter bursts are clicks", unit="s", within=(0.0, 10.0))
-    min_silence_s: float = setting(
-        0.6, "silence that ends speech; less settles sooner, more keeps sentences whole", unit="s", within=(0.1, 10.0)
-    )
+    min_silence_s: float = setting(0.6, "silence that ends speech", unit="s", within=(0.1, 10.0))
     pad_s: float = setting(
         0.3, "kept before and after speech, so that soft first and last sounds are heard", unit="s", within=(0.0, 2.0)
     )
@@ -645,11 +643,17 @@ class StreamSettings:
         unit="s",
         within=(5.0, 28.0),
     )
-    short_window_s: float = setting(
-        4.0,
-        "length from which windows of costly passes move on within a segment; 30: never",
+    final_silence_s: float = setting(
+        1.5,
+        "silence that makes all that was said final; before it, whole sentences are",
         unit="s",
-        within=(3.0, 30.0),
+        within=(0.1, 10.0),
+    )
+    window_s: float | None = setting(
+        None,
+        "longest window; none: 28, or 2 less than the model's longest window below 30",
+        unit="s",
+        within=(3.0, 28.0),
     )
 
 

@@ -56,17 +56,17 @@ class SpeechGate:
         self._run_start: int | None = None
         # End of the last chunk that held speech.
         self.last_speech = start
-        # Earliest position that a start may be given: the last end.
-        self._floor = start
+        # The last end: no start may be given before it.
+        self.floor = start
 
     @property
     def state(self) -> GateState:
-        return GateState(self.open, self._run_start, self.last_speech, self._floor)
+        return GateState(self.open, self._run_start, self.last_speech, self.floor)
 
     @classmethod
     def restored(cls, settings: GateSettings, state: GateState) -> Self:
         gate = cls(settings)
-        gate.open, gate._run_start, gate.last_speech, gate._floor = msgspec.structs.astuple(state)
+        gate.open, gate._run_start, gate.last_speech, gate.floor = msgspec.structs.astuple(state)
         return gate
 
     def change(self, settings: GateSettings) -> None:
@@ -84,7 +84,7 @@ class SpeechGate:
             self.last_speech = end
             if not self.open and end - self._run_start >= self._min_speech:
                 self.open = True
-                return SpeechStart(max(self._floor, self._run_start - self._pad))
+                return SpeechStart(max(self.floor, self._run_start - self._pad))
         elif not self.open:
             self._run_start = None
         elif end - self.last_speech >= self._min_silence:
@@ -95,7 +95,7 @@ class SpeechGate:
         """Start afresh behind audio that was lost: no speech reaches back beyond `position`."""
         assert not self.open, "speech has to be closed first"
         self._run_start = None
-        self._floor = self.last_speech = position
+        self.floor = self.last_speech = position
 
     def close(self, position: int) -> SpeechEnd | None:
         """End speech that is still going on, because the audio ends or is lost at `position`."""
@@ -103,5 +103,5 @@ class SpeechGate:
         if not self.open:
             return None
         self.open = False
-        self._floor = min(position, self.last_speech + self._pad)
-        return SpeechEnd(self._floor)
+        self.floor = min(position, self.last_speech + self._pad)
+        return SpeechEnd(self.floor)

@@ -1,6 +1,7 @@
 """When a window of speech is due, which one it is, and what is on its way. Sans-I/O, positions in absolute samples.
 
-A *stretch* is speech between two silences. Only the oldest is transcribed; those behind it wait, or share its window.
+A *stretch* is speech between two long silences. Only the oldest is transcribed; those behind it wait, or share its
+window. Windows reach back over silences, as far as the transcript has settled words there.
 """
 
 from collections import deque
@@ -25,8 +26,8 @@ HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long it is worth wa
 EASE = 2.5
 EASY_SAMPLES = SAMPLE_RATE
 
-EXPENSIVE_SAMPLES = SAMPLE_RATE // 5  # a pass that costs as much is expensive: its window is kept short
 MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # between two stretches of speech that share a window
+JOIN_OPEN_SAMPLES = 8 * SAMPLE_RATE  # where a pass costs as much, speech that waits and what is being said share one
 
 
 class State(Enum):
@@ -48,10 +49,6 @@ class Stretch:
 
     number: int
     start: int
-
-    # Where the next window begins, on the spectrogram's grid; where it would, had it not moved on within the segment.
-    window_start: int
-    segment_window_start: int
     state: State = State.OPEN
 
     # Where speech ended; while it goes on, where it has got to.
@@ -86,6 +83,7 @@ class PassesState(msgspec.Struct, frozen=True, array_like=True):
     heard: int
     last_speech: int
     cost: int
+    window_start: int
 
 
 class Passes:
@@ -98,6 +96,8 @@ class Passes:
         self._stretches: deque[Stretch] = deque()
         # End of the audio that was heard, and of the newest speech in it.
         self.heard = self.last_speech = start
+        # Where the next window begins, on the spectrogram's grid.
+        self.window_start = start // HOP_LENGTH * HOP_LENGTH
         # What the last pass cost, in samples of real time.
         self.cost = 0
         self.change(settings)
@@ -110,19 +110,19 @@ class Passes:
             else replace(stretch, state=State.ENDED, issued_end=0)
             for stretch in self._stretches
         )
-        return PassesState(stretches, self.heard, self.last_speech, self.cost)
+        return PassesState(stretches, self.heard, self.last_speech, self.cost, self.window_start)
 
     @classmethod
     def restored(cls, settings: SessionSettings, numbers: Iterator[int], state: PassesState) -> Self:
         passes = cls(settings, numbers)
         passes._stretches.extend(replace(stretch) for stretch in state.stretches)
         passes.heard, passes.last_speech, passes.cost = state.heard, state.last_speech, state.cost
+        passes.window_start = state.window_start
         return passes
 
     def change(self, settings: SessionSettings) -> None:
         self._pace = round(settings.pace_s * SAMPLE_RATE)
-        self._trim_after = round(settings.trim_after_s * SAMPLE_RATE)
-        self._short_window = round(settings.short_window_s * SAMPLE_RATE)
+        self._most_window = round(settings.window_s * SAMPLE_RATE)
 
     @property
     def current(self) -> Stretch | None:
@@ -188,18 +188,24 @@ class Passes:
 
     def ends_in_next(self, stretch: Stretch) -> bool:
         """Say whether the next window is the last and takes in all that is left."""
-        return not stretch.open and stretch.end <= stretch.window_start + N_SAMPLES
+        return not stretch.open and stretch.end <= self.window_start + N_SAMPLES
 
-    def moves_on(self, stretch: Stretch, end: int) -> bool:
-        """Say whether the window behind one up to `end` would be too long, as passes are expensive."""
-        following = end - stretch.window_start + self._interval
-        return self.cost >= EXPENSIVE_SAMPLES and self._short_window < min(following, self._trim_after)
+    def too_long(self, end: int) -> bool:
+        """Say whether the window behind one up to `end` would be too long."""
+        return end + self._interval - self.window_start > self._most_window
 
-    def move_on(self, stretch: Stretch, position: int, *, within_segment: bool) -> None:
-        """Let the next window begin at a position, or where it does where that is later."""
-        stretch.window_start = max(stretch.window_start, position // HOP_LENGTH * HOP_LENGTH)
-        if not within_segment:
-            stretch.segment_window_start = stretch.window_start
+    @property
+    def room(self) -> int:
+        """Samples of a window of 30 s that what is said until the next leaves free."""
+        return max(0, N_SAMPLES - max(self._interval, 2 * SAMPLE_RATE))
+
+    def is_full(self, end: int) -> bool:
+        """Say whether a window up to `end` cannot take in what is said until the next."""
+        return end - self.window_start > self.room
+
+    def move_on(self, position: int) -> None:
+        """Let the next window begin at a position, or where it does if that is later."""
+        self.window_start = max(self.window_start, position // HOP_LENGTH * HOP_LENGTH)
 
     def look_again(self, stretch: Stretch) -> None:
         """Let a window that was handed out be due once more."""
@@ -210,7 +216,7 @@ class Passes:
     def hear_rest_again(self, stretch: Stretch) -> None:
         """Let a window be due of what was heard from where the next one begins."""
         self.look_again(stretch)
-        stretch.taken_end = stretch.window_start
+        stretch.taken_end = self.window_start
 
     def due(self) -> bool:
         """Say whether `next_window` would return one."""
@@ -220,7 +226,7 @@ class Passes:
         end = self._window_end(stretch)
         if not stretch.open and end == stretch.end:
             return stretch.issued_end < stretch.heard_from  # else what it says is known, or on its way
-        if end == stretch.window_start + N_SAMPLES:
+        if end == self.window_start + N_SAMPLES:
             return end > stretch.issued_end  # else the window is full, and its text is on its way
         if stretch.overdue and not stretch.issued_end:
             return True
@@ -253,7 +259,7 @@ class Passes:
             stretch.state = State.LAST_ISSUED
         return Window(
             stretch=stretch.number,
-            start=stretch.window_start,
+            start=self.window_start,
             end=end,
             last=last,
             pause=end >= self.last_speech + PAUSE_SAMPLES,
@@ -267,11 +273,10 @@ class Passes:
         return max(self._pace, self.cost, min(EASY_SAMPLES, round(EASE * self.cost)))
 
     def _new_stretch(self, position: int) -> Stretch:
-        start = position // HOP_LENGTH * HOP_LENGTH
-        return Stretch(next(self._numbers), position, window_start=start, segment_window_start=start)
+        return Stretch(next(self._numbers), position)
 
     def _window_end(self, stretch: Stretch) -> int:
-        return min(self.heard if stretch.open else stretch.end, stretch.window_start + N_SAMPLES)
+        return min(self.heard if stretch.open else stretch.end, self.window_start + N_SAMPLES)
 
     def _join_waiting(self) -> None:
         """Let one window take in all speech that waits and fits; what is still being said, where passes cost much."""
@@ -279,9 +284,9 @@ class Passes:
         while len(self._stretches) > 1 and not first.open:
             following = self._stretches[1]
             end = self.heard if following.open else following.end
-            if following.after_loss or (following.open and self.cost < self._trim_after):
+            if following.after_loss or (following.open and self.cost < JOIN_OPEN_SAMPLES):
                 break
-            if end > first.window_start + N_SAMPLES or following.start - first.end > MAX_SILENCE_SAMPLES:
+            if end > self.window_start + N_SAMPLES or following.start - first.end > MAX_SILENCE_SAMPLES:
                 break
             first.state, first.end, first.heard_from = following.state, following.end, following.heard_from
             del self._stretches[1]

@@ -17,12 +17,16 @@ from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.stream.passes import Passes, Stretch
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import Loss, SessionState
-from streamer.stream.transcript import INVENTED_SAMPLES, Cut, Transcript
+from streamer.stream.transcript import INVENTED_SAMPLES, MAX_PAUSE_SAMPLES, Transcript
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis
 
 # Where no audio has come for as long, speech has ended: whoever sent it has stopped. Networks hesitate for less.
 STALL_S = 2.0
+
+# Speech that is found so soon after the audio begins, or comes again, begins with it: a detector that has heard nothing
+# yet misses first sounds.
+BEGIN_SAMPLES = SAMPLE_RATE // 2
 
 
 class Session:
@@ -45,6 +49,10 @@ class Session:
         self._missing = False
         # Whether audio was lost since the newest stretch of speech.
         self._after_loss = False
+        # Positions of the silences in the newest stretch.
+        self._pauses: list[int] = []
+        # Where the audio begins, or came again after the last loss.
+        self._audible_from = start
         # Where the newest final or gap ends: nothing that follows reaches back beyond it.
         self._told_until = start
         # Since where what comes is not heard, because somebody asked for that; None while it is heard.
@@ -113,13 +121,20 @@ class Session:
     @property
     def needed_from(self) -> int:
         """Position of the oldest sample that may still be asked for."""
-        stretch = self._passes.current
-        if stretch is not None:
-            return stretch.window_start
-        # A start of speech may reach back as far.
+        if self._passes.current is not None:
+            return self._passes.window_start
+        # A start of speech may reach back as far, and a window to words before it.
         gate = self._settings.gate
         lookback = round((gate.pad_s + gate.min_speech_s) * SAMPLE_RATE) + SAMPLE_RATE
-        return max(0, self._passes.heard - lookback)
+        start = max(0, self._passes.heard - lookback)
+        if start - self._passes.last_speech > MAX_PAUSE_SAMPLES:
+            return start
+        return max(min(start, self._passes.window_start), start - self._reach)
+
+    @property
+    def _reach(self) -> int:
+        """Most samples of known words that the next window takes in: half of it, less if passes cost much."""
+        return min(round(self._settings.window_s * SAMPLE_RATE / 2), self._passes.room)
 
     @property
     def waiting_from(self) -> int | None:
@@ -138,7 +153,12 @@ class Session:
         self._missing = False
         boundary = self._gate.feed(self._passes.heard, end, probability)
         self._passes.advance(end, self._gate.last_speech)
-        return [*self._tell_losses(), *self._cross(boundary)]
+        events = [*self._tell_losses(), *self._cross(boundary)]
+        newest, silence = self._passes.newest, end - self._gate.last_speech
+        over = not self._gate.open and silence >= round(self._settings.final_silence_s * SAMPLE_RATE)
+        if over and newest is not None and newest.open:
+            events += self._end_stretch()
+        return events
 
     def tick(self, now_s: float) -> list[Event]:
         """Time has passed, and all audio that came was heard: where none comes any more, speech has ended."""
@@ -248,7 +268,7 @@ class Session:
             lost_until = resume if stretch.open else min(resume, stretch.end)
             if stretch.open or stretch.end > resume:
                 self._passes.resume_at(stretch, resume)
-                self._transcript.begin(resume)
+                self._passes.move_on(self._transcript.begin(resume))
                 break
         if lost_from is not None:
             self._add_loss(lost_from, lost_until, reason)
@@ -308,13 +328,13 @@ class Session:
             return self.recovered()
         transcript = self._transcript
         self._passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
-        newest = window.start == stretch.window_start
+        newest = window.start == self._passes.window_start
         trusted = transcript.apply_hypothesis(window, request, hypothesis, newest=newest)
         events = self.recovered()  # not before it is known that the hypothesis can be taken: what fails says nothing
-        led_astray = bool(request.prompt) and transcript.loops
+        led_astray = transcript.loops and (bool(request.prompt) or window.start < transcript.segment_start)
         if led_astray:
             # What was said last may have led the decoder into the loop: it is not shown it again.
-            transcript.forget_prompt()
+            self._passes.move_on(transcript.forget_before_segment())
 
         closing = self._passes.closes(stretch, window.end)
         if led_astray and (closing or window.pause):
@@ -326,10 +346,11 @@ class Session:
             self._passes.look_again(stretch)
             return events
         stretch.taken_end = max(stretch.taken_end, window.end)
-        if transcript.went_on_behind_reread and (closing or (window.pause and trusted)):
+        goes_on = transcript.went_on_behind_reread and (closing or (window.pause and trusted))
+        if goes_on or (closing and transcript.skips):
             # No window may follow: what was said behind that is heard once more, without it.
             events += self._begin_behind_settled(stretch, window)
-            if stretch.window_start < (stretch.heard_from if closing else window.end) - INVENTED_SAMPLES:
+            if self._passes.window_start < (stretch.heard_from if closing else window.end) - INVENTED_SAMPLES:
                 self._passes.hear_rest_again(stretch)
                 return events
         if closing:
@@ -337,48 +358,72 @@ class Session:
 
         if trusted:
             transcript.settle(window)
-        ends = self._passes.ends_in_next(stretch)
-        cut = None if ends else transcript.cut(window, stretch.segment_window_start, self._passes.cost)
-        if cut is not None:
-            events += self._cut(stretch, cut)
+        if not self._passes.ends_in_next(stretch):
+            events += self._move_on(stretch, window)
         elif transcript.stuck:
             events += self._begin_behind_settled(stretch, window)
-        if self._passes.moves_on(stretch, window.end) and (position := transcript.move_on()) is not None:
-            self._passes.move_on(stretch, position, within_segment=True)
         partial = transcript.partial(window, trusted=trusted)
         return events if partial is None else [*events, partial]
 
+    def _move_on(self, stretch: Stretch, window: Window) -> list[Event]:
+        """Make the beginning of long speech final, and keep the next window short enough."""
+        transcript, passes = self._transcript, self._passes
+        final = transcript.publish(window, self._pauses)
+        events: list[Event] = [] if final is None else [self._told(final, transcript.segment_start)]
+        if final is None and transcript.stuck:
+            return self._begin_behind_settled(stretch, window)
+        full = passes.is_full(window.end)
+        if full or transcript.crowded or passes.too_long(window.end):
+            earliest = window.end - self._reach
+            if transcript.crowded:
+                earliest = max(earliest, (passes.window_start + window.end) // 2)
+            position = transcript.move_on(window, earliest, full=full)
+            if position is not None:
+                passes.move_on(position)
+        return events
+
     def _begin_behind_settled(self, stretch: Stretch, window: Window) -> list[Event]:
         end = window.end if stretch.open else min(window.end, stretch.end)
-        return self._cut(stretch, self._transcript.begin_behind_settled(window, end))
-
-    def _cut(self, stretch: Stretch, cut: Cut) -> list[Event]:
-        """Begin the next window behind a cut; return what has become final."""
-        self._passes.move_on(stretch, cut.window_start, within_segment=False)
-        return [] if cut.final is None else [self._told(cut.final, self._transcript.segment_start)]
+        final, position = self._transcript.begin_behind_settled(end)
+        self._passes.move_on(position)
+        return [] if final is None else [self._told(final, self._transcript.segment_start)]
 
     def _cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
         match boundary:
             case SpeechStart(position):
-                # A window may have heard, and a final told, more than the gate took for speech.
-                position = max(position, self._told_until)
-                stretch = self._passes.begin(position, after_loss=self._after_loss)
-                self._after_loss = False
-                if stretch is self._passes.current:
-                    self._transcript.begin(position)
+                if self._passes.newest is None or not self._passes.newest.open:
+                    # A window may have heard, and a final told, more than the gate took for speech.
+                    position = max(position, self._told_until)
+                    if position - self._audible_from <= BEGIN_SAMPLES:
+                        position = self._audible_from
+                    stretch = self._passes.begin(position, after_loss=self._after_loss)
+                    self._after_loss, self._pauses = False, []
+                    if stretch is self._passes.current:
+                        self._begin(stretch)
+                else:
+                    self._pauses.append((self._gate.floor + position) // 2)
                 return [Speech(state="start", time=seconds(position))]
             case SpeechEnd(position):
-                newest = self._passes.newest
-                assert newest is not None, "speech ends that never began"
-                current = newest is self._passes.current
-                newest = self._passes.end(max(position, self._transcript.segment_start if current else newest.start))
-                events: list[Event] = [Speech(state="end", time=seconds(newest.end))]
-                if self._passes.closes(newest, newest.taken_end):
-                    # The newest hypothesis says it all; where it can be relied on.
-                    if self._transcript.reliable or not self._may_look_again(newest):
-                        return [*events, *self._close()]
-                    self._passes.look_again(newest)
-                return events
+                return [Speech(state="end", time=seconds(position))]
+        return []
+
+    def _begin(self, stretch: Stretch) -> None:
+        """Begin to transcribe a stretch, with as many words before it as there is room for."""
+        reach = 0 if stretch.after_loss else self._reach
+        position = self._transcript.begin(stretch.start, window_start=self._passes.window_start, reach=reach)
+        self._passes.window_start = position // HOP_LENGTH * HOP_LENGTH
+
+    def _end_stretch(self) -> list[Event]:
+        """What was said before a long silence becomes final."""
+        newest = self._passes.newest
+        assert newest is not None, "speech ends that never began"
+        current = newest is self._passes.current
+        newest = self._passes.end(max(self._gate.floor, self._transcript.segment_start if current else newest.start))
+        if self._passes.closes(newest, newest.taken_end):
+            # The newest hypothesis says it all; where it can be relied on.
+            if self._transcript.reliable or not self._may_look_again(newest):
+                return self._close()
+            self._passes.look_again(newest)
         return []
 
     def _may_look_again(self, stretch: Stretch) -> bool:
@@ -386,7 +431,10 @@ class Session:
         return self._retry_s > 0 and not stretch.looked_again
 
     def _end_speech(self) -> list[Event]:
-        return [*self._cross(self._gate.close(self._passes.heard)), *self._tell_losses()]
+        events = self._close_gate()
+        if self._passes.newest is not None and self._passes.newest.open:
+            events += self._end_stretch()
+        return [*events, *self._tell_losses()]
 
     def _close(self) -> list[Event]:
         """Make final what is known of the oldest stretch, which has ended."""
@@ -410,7 +458,7 @@ class Session:
         self._passes.remove_first()
         following = self._passes.current
         if following is not None:
-            self._transcript.begin(following.start)
+            self._begin(following)
 
     def _abandon(self, stretch: Stretch, events: list[Event]) -> int:
         """Make final what is known of a stretch, the oldest; return where what is lost of it begins."""
@@ -428,7 +476,8 @@ class Session:
     def _lose_from(self, start: int, reason: GapReason) -> list[Event]:
         """What was heard from a position on is lost; speech has ended."""
         # Up to the grid of the spectrogram's frames, so that the next window begins behind what is lost.
-        self._gate.skip_to(-(-self._passes.heard // HOP_LENGTH) * HOP_LENGTH)
+        self._audible_from = -(-self._passes.heard // HOP_LENGTH) * HOP_LENGTH
+        self._gate.skip_to(self._audible_from)
         self._passes.last_speech = self._gate.last_speech
         self._after_loss = True
         # What comes in a pause is a loss of its own.

@@ -33,8 +33,11 @@ class SessionSettings:
     # An unsettled word is shown where it is at least this probable; 0 shows all.
     show_probability: float
 
-    # Length of a window from which any settled text is made final.
+    # Length of a segment from which any settled text is made final.
     trim_after_s: float
+
+    # Silence behind which what was said is made final, sentence or not.
+    final_silence_s: float = 0.6
 
     condition_on_previous_text: bool
     no_speech_threshold: float
@@ -52,8 +55,8 @@ class SessionSettings:
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodeOptions | None = None
 
-    # Length from which on a window moves on within a segment, where passes are expensive; 30: never.
-    short_window_s: float = 30.0
+    # Longest window.
+    window_s: float = 28.0
 
     # Whether partials and finals tell the place of each word.
     words: bool = True

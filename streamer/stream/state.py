@@ -78,7 +78,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             needed_from=position,
             mark=mark,
             gate=GateState(False, None, position, position),
-            passes=PassesState((), position, position, 0),
+            passes=PassesState((), position, position, 0, position),
             transcript=TranscriptState(segment, "", "", segment > 1, Text(position), ()),
             losses=lost,
             after_loss=bool(lost),
@@ -91,15 +91,19 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
         words = [*text.words, *text.tail]
         positions = [self.needed_from, self.heard, self.gate.last_speech, self.gate.floor, self.told_until]
         positions += [*self.flushes, *(end for loss in self.losses for end in (loss.start, loss.end))]
-        positions += [self.passes.last_speech, *([self.paused_from] if self.paused_from is not None else [])]
+        positions += [
+            self.passes.last_speech,
+            self.passes.window_start,
+            *([self.paused_from] if self.paused_from is not None else []),
+        ]
         positions += [text.segment_start, *(word.start_samples for word in words), *(w.end_samples for w in words)]
         for stretch in stretches:
-            positions += [stretch.start, stretch.window_start, stretch.segment_window_start, stretch.end]
+            positions += [stretch.start, stretch.end]
             positions += [stretch.heard_from, stretch.taken_end, stretch.issued_end]
         possible = (
             all(0 <= position <= MAX_POSITION for position in positions)
             and self.needed_from <= self.heard
-            and all(stretch.window_start <= self.heard + N_SAMPLES for stretch in stretches)
+            and self.passes.window_start <= self.heard + N_SAMPLES
             and all(not stretch.open for stretch in stretches[:-1])
             and _is_ascending([stretch.start for stretch in stretches])
             and 0 <= text.n_forgotten <= text.n_final <= text.n_settled
@@ -107,8 +111,8 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             and 0 <= text.n_new <= len(text.tail)
             and (not text.tail_writes_on or bool(text.tail and text.words))
             and self.transcript.segment >= 1
-            and (self.gate.open == bool(stretches and stretches[-1].open))
-            and (not stretches or self.needed_from == stretches[0].window_start)
+            and (not self.gate.open or bool(stretches and stretches[-1].open))
+            and (not stretches or self.needed_from == self.passes.window_start)
         )
         if not possible:
             raise SessionStateError(

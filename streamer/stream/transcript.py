@@ -4,9 +4,9 @@ Sans-I/O. It is told hypotheses and answers with partials and finals; which wind
 of its own.
 
 Words settle when the decoder is sure of them or successive hypotheses agree. The decoder is made to begin each
-hypothesis with the settled words of its window, so that what has been said to be stable stays. Long speech is cut
-behind a settled word; after a cut the window keeps the last few words of the final as *anchor*: the decoder is given
-them too, and goes on behind them, so that nothing is lost or doubled at the join.
+hypothesis with the settled words of its window, so that what has been said to be stable stays. Long speech is made
+final behind a settled word. Finals do not move the window: it keeps their sound and their words for as long as it has
+room, and over pauses, since the decoder reads what comes next better behind what came before.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from typing import Self
 
 import msgspec
 
-from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Final, Partial, seconds
 from streamer.stream.agreement import LocalAgreement
 from streamer.stream.settings import SessionSettings
@@ -24,13 +24,13 @@ from streamer.stream.words import (
     CLAUSE_ENDS,
     MIN_REREAD_WORDS,
     SENTENCE_ENDS,
-    between,
     event_words,
     find_reread,
     mean_log_prob,
+    pause_before,
     placed,
 )
-from streamer.whisper.result import Hypothesis, TimedWord, has_words
+from streamer.whisper.result import Hypothesis, TimedWord, has_words, is_mark
 
 # Words that end nearer than this to the end of the audio may be cut off: they do not settle.
 CUT_OFF_SAMPLES = SAMPLE_RATE // 5
@@ -46,24 +46,19 @@ LIKELY_PROBABILITY = 0.5
 # The decoder makes them up when it writes on past the end, and takes them back in the next pass.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
 
-# Passes in a row that bring no new word before the decoder reads again, until the next window begins behind that. What
-# the first reads again the second, which hears more, often does not.
-MAX_REREADING_PASSES = 2
+# So much speech without a word behind the settled ones: given these, the decoder leaves out what follows.
+MAX_SKIPPED_SAMPLES = 3 * SAMPLE_RATE
 
-N_ANCHOR_WORDS = 3  # of the last final that a window keeps after a cut: enough for the decoder to find its place
+# Passes in a row that bring no new word, as the decoder reads again or leaves out what follows, until the next window
+# begins behind the settled words. What the first reads again the second, which hears more, often does not.
+MAX_STUCK_PASSES = 2
 
-# Settled words that a window keeps which moves on within a segment: these may have been settled in haste.
-N_KEPT_WORDS = 3
-MAX_KEPT_WORDS = 6
+# Speech behind a longer pause is decoded on its own.
+MAX_PAUSE_SAMPLES = 5 * SAMPLE_RATE
 
-MAX_ANCHOR_SAMPLES = 5 * SAMPLE_RATE  # further back, an anchor is no use: there was a pause, or a word was misplaced
-MAX_ANCHOR_TOKENS = 50  # more are a loop, or text without spaces: they would leave little room for what follows
-ANCHOR_MARGIN_SAMPLES = SAMPLE_RATE // 10  # audio kept before an anchor's first word, as good as word times are
+FORCED_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of a full window stay unsettled
 
-MAX_WINDOW_SAMPLES = N_SAMPLES - 2 * SAMPLE_RATE  # is cut even where nothing was settled: it cannot grow beyond 30 s
-FORCED_CUT_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of such a window stay unsettled
-
-# Settled tokens with which a window is cut, however short: half of the decoder's context is for a text.
+# Settled tokens with which a window moves on, however short: half of the decoder's context is for a text.
 MAX_SETTLED_TOKENS = 200
 
 # Text of earlier finals that goes into the prompt, in characters; the decoder trims it to what its context allows.
@@ -71,14 +66,6 @@ PROMPT_CHARACTERS = 1_000
 
 # A language is sure where it is likelier than all others together; one that is not is asked for again.
 SURE_LANGUAGE_PROBABILITY = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Cut:
-    """Where a segment ends, and with which window what follows it is heard."""
-
-    final: Final | None  # None where nothing was said since the last
-    window_start: int  # where the next window begins: at the anchor, or at the cut
 
 
 @dataclass(slots=True)
@@ -93,8 +80,9 @@ class Text:
     n_forgotten: int = 0
     n_final: int = 0
 
-    # Number of the first settled word that lies in the next window.
+    # Number of the first settled word that lies in the next window, and of the first that a prompt may show.
     first_word: int = 0
+    prompt_from: int = 0
 
     # Unsettled words of the newest hypothesis.
     tail: list[TimedWord] = field(default_factory=list)
@@ -102,9 +90,10 @@ class Text:
     # How many of these, from the first on, are new: those behind them the decoder read again, or went on from there.
     n_new: int = 0
 
-    # Whether it read again, and how many passes in a row brought no new word before that.
+    # Whether it read again, whether it leaves out speech, and how many passes in a row brought no new word for either.
     rereads: bool = False
-    n_rereading: int = 0
+    skips: bool = False
+    n_stuck: int = 0
 
     # Whether the tail begins in the middle of a word, whose beginning is the last settled word.
     tail_writes_on: bool = False
@@ -128,6 +117,9 @@ class Text:
     partial: Partial | None = None
     n_told_stable: int = 0
 
+    # Unsettled words that it shows.
+    shown: tuple[str, ...] = ()
+
     @property
     def n_settled(self) -> int:
         return self.n_forgotten + len(self.words)
@@ -135,16 +127,6 @@ class Text:
     def settled_from(self, number: int) -> list[TimedWord]:
         """Return the settled words from a number on."""
         return self.words[max(0, number - self.n_forgotten) :]
-
-    def anchor_start(self, first: int, end: int, position: int) -> int | None:
-        """Return where a window begins that keeps settled words from a number to another, which ends at a position.
-
-        None where they are no use: far-away words would keep the window from moving on, endless ones the decoder.
-        """
-        anchor = self.settled_from(first)[: max(0, end - first)]
-        begin = anchor[0].start_samples - ANCHOR_MARGIN_SAMPLES if anchor else position
-        n_tokens = sum(len(word.tokens) for word in anchor)
-        return None if position - begin > MAX_ANCHOR_SAMPLES or n_tokens > MAX_ANCHOR_TOKENS else begin
 
     def settle(self, n_words: int) -> None:
         """Settle the first words of the tail."""
@@ -184,12 +166,12 @@ class Transcript:
         self.segment = 1
         # Language that was spoken last, as far as it is known for sure.
         self.known_language = ""
-        # The end of the text that is final, as far as the decoder may see it.
+        # The end of the text before the words that are kept, as far as the decoder may see it.
         self._said = ""
         # Whether any text has become final.
         self._anything_said = False
+        self._text = Text(0)
         self.change(settings)
-        self.begin(0)
 
     def change(self, settings: SessionSettings) -> None:
         self._settings = settings
@@ -213,10 +195,58 @@ class Transcript:
         transcript._agreement.remember(state.partners)
         return transcript
 
-    def begin(self, start: int) -> None:
-        """Go on with speech that begins at a position; what was not final of the last is forgotten."""
-        self._text = Text(start)
+    def begin(self, start: int, *, window_start: int = 0, reach: int = 0) -> int:
+        """Go on with speech that begins at a position; return where its first window begins.
+
+        What was not final is forgotten. The window takes in final words before `start`, as far back as `reach`.
+
+        window_start : where the next window would have begun
+        """
+        old, self._text = self._text, Text(start)
         self._agreement.reset()
+        text = self._text
+        text.words, text.n_forgotten = old.words[: old.n_final - old.n_forgotten], old.n_forgotten
+        text.first_word, text.n_final = old.first_word, text.n_settled
+        text.n_told_stable = text.n_final
+        place: tuple[int, int] | None = None
+        if reach and text.first_word < text.n_final and start - text.words[-1].end_samples <= MAX_PAUSE_SAMPLES:
+            if window_start >= start - reach:
+                place = text.first_word, window_start
+            else:
+                place = self._find_start(start - reach, start)
+        text.first_word, position = place or (text.n_final, start)
+        self._forget(text.first_word)
+        return position
+
+    def _find_start(self, earliest: int, latest: int) -> tuple[int, int] | None:
+        """Look for a settled word for a window to begin with, between two positions.
+
+        Returns its number and a position before it: at the beginning of a sentence, or else behind the widest gap.
+        """
+        text = self._text
+        places = []
+        for i in range(max(1, text.first_word - text.n_forgotten), len(text.words)):
+            end, start = pause_before(text.words, i)
+            position = (end + start) // 2
+            if earliest <= position <= latest and not is_mark(text.words[i].text):
+                rank = text.words[i - 1].text.endswith(SENTENCE_ENDS), start - end
+                places.append((rank, text.n_forgotten + i, position))
+        return max(places)[1:] if places else None
+
+    def _forget(self, n_words: int) -> None:
+        """Let the words before a number go: no window reaches back to them."""
+        text = self._text
+        self._said = self._said_before(n_words)
+        n_old = max(0, n_words - text.n_forgotten)
+        del text.words[:n_old]
+        text.n_forgotten += n_old
+
+    def _said_before(self, n_words: int) -> str:
+        """Return the text before the word of a number, as far as a prompt may show it."""
+        text = self._text
+        first = max(0, text.prompt_from - text.n_forgotten)
+        left = text.words[first : max(0, n_words - text.n_forgotten)]
+        return (self._said + "".join(word.text for word in left))[-PROMPT_CHARACTERS:]
 
     @property
     def segment_start(self) -> int:
@@ -239,15 +269,9 @@ class Transcript:
         prefix = tuple(token for word in words for token in word.tokens)
         if len(prefix) > MAX_SETTLED_TOKENS and window.first_word < text.first_word:
             return None
-        n_anchor = max(0, text.n_final - window.first_word)
-        anchor = sum(len(word.text) for word in words[:n_anchor])
-        said = self._said[: max(0, len(self._said) - anchor)]
-        # Words of the open segment that the window has left behind.
-        left = text.settled_from(text.n_final)[: max(0, window.first_word - text.n_final)]
-        said = (said + "".join(word.text for word in left))[-PROMPT_CHARACTERS:]
         return Request(
             prefix=prefix,
-            prompt=said if self._settings.condition_on_previous_text else "",
+            prompt=self._said_before(window.first_word) if self._settings.condition_on_previous_text else "",
             language=self.language,
             languages=self._settings.languages,
             known_language=self.known_language,
@@ -267,13 +291,16 @@ class Transcript:
         A hypothesis that loops, compresses too well or looks like silence is no partner for agreement.
         """
         text = self._text
+        # Windows on their way are newer than this one and begin no earlier.
+        self._forget(min(window.first_word, text.n_final))
         text.no_speech_prob = hypothesis.no_speech_prob
         text.avg_logprob = hypothesis.avg_logprob
         self._note_language(request, hypothesis)
         self._measure(window, request, hypothesis)
         self._find_new(window)
         # A window that was on its way when a newer one was made to begin further on may well read again.
-        text.n_rereading = text.n_rereading + 1 if text.rereads and not text.n_new and newest else 0
+        is_stuck = text.skips or (text.rereads and not text.n_new)
+        text.n_stuck = text.n_stuck + 1 if is_stuck and newest else 0
         silence = self._is_silence(hypothesis)
         text.loops = hypothesis.looped or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
         improbable = bool(text.tail) and hypothesis.avg_logprob < self._settings.logprob_threshold
@@ -295,6 +322,9 @@ class Transcript:
         text = self._text
         new = text.tail[: text.n_new]
         limit = window.end - CUT_OFF_SAMPLES
+        # Where the sound ends Whisper ends the sentence: marks at the end settle when more was heard behind them.
+        while new and is_mark(new[-1].text):
+            new.pop()
         n_eligible = next((i for i, word in enumerate(new) if word.end_samples > limit), len(new))
         words = [word.text for word in text.tail]
         text.settle(self._agreement.update(words, n_eligible, self._count_certain(new, window)))
@@ -309,71 +339,87 @@ class Transcript:
 
     @property
     def stuck(self) -> bool:
-        """Whether the decoder reads the same again with each pass."""
-        return self._text.n_rereading >= MAX_REREADING_PASSES
+        """Whether the decoder reads the same again with each pass, or leaves out what follows."""
+        return self._text.n_stuck >= MAX_STUCK_PASSES
 
-    def begin_behind_settled(self, window: Window, end: int) -> Cut:
-        """Settle what is new; let the next window begin behind that, without an anchor: it cannot be read again.
+    @property
+    def skips(self) -> bool:
+        """Whether the decoder leaves out speech behind the settled words."""
+        return self._text.skips
+
+    def begin_behind_settled(self, end: int) -> tuple[Final | None, int]:
+        """Settle what is new; let the next window begin behind that, without known words: it cannot be read again.
 
         end : of the window's speech. Settled words that are open become final.
+
+        Returns the final, if there is one, and where the next window begins.
         """
         text = self._text
         text.settle(text.n_new)
         # A word that is read twice is placed too early or too late; it was heard as far as the decoder looked for it.
         heard = [max(word.end_samples, word.attended_samples) for word in text.words[-1:]]
         position = min(max([text.segment_start, *heard]), end)
-        text.tail, text.tail_writes_on, text.rereads, text.n_rereading = [], False, False, 0
+        text.tail, text.tail_writes_on, text.rereads, text.skips, text.n_stuck = [], False, False, False, 0
         self._agreement.reset()
-        final = self._cut(window, text.n_settled, position).final if text.n_settled > text.n_final else None
+        final = self._publish(text.n_settled, position) if text.n_settled > text.n_final else None
         text.first_word = text.n_settled
-        return Cut(final, position)
+        return final, position
 
-    def forget_prompt(self) -> None:
-        self._said = ""
+    def forget_before_segment(self) -> int:
+        """Let the next window begin with the segment that is open, without what was said before; return where."""
+        text = self._text
+        self._said, text.prompt_from = "", text.n_final
+        text.first_word = max(text.first_word, text.n_final)
+        return text.segment_start
 
-    def cut(self, window: Window, window_start: int, cost: int) -> Cut | None:
-        """Make the beginning of long speech final; None where it is not time yet.
+    def publish(self, window: Window, pauses: Sequence[int]) -> Final | None:
+        """Make whole sentences before a pause final, and the beginning of long speech; None if it is not time yet.
 
-        window_start : where the next window would begin
-        cost : of the last pass, in samples: where passes cost much, a window is full that could not hold what is said
-            until the next
+        pauses : positions of silences in the stretch
         """
         text = self._text
-        length = window.end - window_start
-        full = length >= MAX_WINDOW_SAMPLES or (length >= self._trim_after and length + cost >= MAX_WINDOW_SAMPLES)
-        n_tokens = sum(len(word.tokens) for word in text.settled_from(text.first_word))
-        place = self._find_cut(length, full=full, crowded=n_tokens > MAX_SETTLED_TOKENS)
-        # Unless much is cut off, a full window would not move on.
-        middle = window_start + length // 2
-        if full and (place is None or place[1] < middle):
-            place = self._force_cut(window, middle)
+        place = self._find_cut(window.end - text.segment_start, pauses)
         if place is None:
             return None
         n_final, position = place
-        position = min(max(position, text.segment_start), window.end)
-        return self._cut(window, n_final, position)
+        return self._publish(n_final, min(max(position, text.segment_start), window.end))
 
-    def move_on(self) -> int | None:
-        """Let the next window keep the last few settled words alone; return where it begins, None for where it does."""
+    @property
+    def crowded(self) -> bool:
+        """Whether a window holds as many words as the decoder can be given."""
         text = self._text
-        words, first = text.words, text.first_word - text.n_forgotten
-        places = range(max(first + 1, len(words) - MAX_KEPT_WORDS), len(words) - N_KEPT_WORDS + 1)
-        if not places:
+        return sum(len(word.tokens) for word in text.settled_from(text.first_word)) > MAX_SETTLED_TOKENS
+
+    def move_on(self, window: Window, earliest: int, *, full: bool) -> int | None:
+        """Let the next window begin at a later word, at `earliest`; return where, None if it cannot.
+
+        full : whether it has to, as it can take in no more audio: words settle that have not, but for the last
+        """
+        text = self._text
+        place = self._find_start(earliest, (earliest + window.end) // 2) or self._find_start(earliest, window.end)
+        if place is None and full:
+            limit = window.end - FORCED_MARGIN_SAMPLES
+            new = text.tail[: text.n_new]
+            text.settle(next((i for i, word in enumerate(new) if word.end_samples > limit), len(new)))
+            self._agreement.reset()
+            behind = text.tail[0].start_samples if text.tail else limit
+            heard = [word.end_samples for word in text.words[-1:]]
+            place = self._find_start(earliest, window.end) or (text.n_settled, max([min(behind, limit), *heard]))
+        if place is None:
             return None
-        # At the widest gap: a window that begins within speech is harder to read.
-        first = text.n_forgotten + max(places, key=lambda i: (words[i].start_samples - words[i - 1].end_samples, i))
-        start = text.anchor_start(first, text.n_settled, text.words[-1].end_samples)
-        if start is not None:
-            text.first_word = first
-        return start
+        text.first_word, position = place
+        return position
 
     def partial(self, window: Window, *, trusted: bool) -> Partial | None:
         """Return what the open segment reads; None where that is nothing new."""
         text = self._text
         settled = text.settled_from(text.n_final)
         previous = text.partial
+        n_shown = min(text.n_new, self._count_shown(window, trusted))
+        while n_shown and is_mark(text.tail[n_shown - 1].text):
+            n_shown -= 1
         text.n_told_stable = text.n_settled
-        words = self._spoken(settled + text.tail[: min(text.n_new, self._count_shown(window, len(settled), trusted))])
+        words, n_stable = self._spoken(settled + text.tail[:n_shown], len(settled))
         if previous is None and not words:
             return None
         partial = Partial(
@@ -382,9 +428,10 @@ class Transcript:
             end=seconds(window.end),
             text="".join(word.text for word in words).lstrip(),
             # Without a space at its end: a final that ends there ends without it.
-            stable=len("".join(word.text for word in words[: len(settled)]).strip()),
-            words=event_words(words, len(settled), text.segment_start, window.end),
+            stable=len("".join(word.text for word in words[:n_stable]).strip()),
+            words=event_words(words, n_stable, text.segment_start, window.end),
         )
+        text.shown = tuple(word.text for word in text.tail[:n_shown])
         if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
             return None
         text.partial = partial
@@ -395,13 +442,17 @@ class Transcript:
         text = self._text
         if not text.reliable:
             self._keep_likely()
-        return self._final(text.settled_from(text.n_final) + text.tail, end)
+        text.settle(len(text.tail))
+        final = self._publish(text.n_settled, end)
+        if not (final.text and text.reliable):
+            text.first_word = text.n_settled  # nothing to go on from
+        return final
 
     def abandon(self, end: int) -> Final | None:
         """Make final what is known of speech of which the rest is lost, from a position on; None where nothing is."""
         text = self._text
-        words = text.settled_from(text.n_final) + text.tail[: text.n_new]
-        return self._final(words, end) if words or end > text.segment_start else None
+        text.settle(text.n_new)
+        return self._publish(text.n_settled, end) if text.n_settled > text.n_final or end > text.segment_start else None
 
     def clear(self) -> None:
         """Forget what is not final. Its segment's number is not used again, since some of it may have been shown."""
@@ -438,37 +489,31 @@ class Transcript:
 
     def _measure(self, window: Window, request: Request, hypothesis: Hypothesis) -> None:
         text = self._text
-        first, first_open = window.first_word - text.n_forgotten, text.n_final - text.n_forgotten
-        # For each token of the prefix, the index of the settled word that it belongs to.
-        owners = [i for i in range(first, len(text.words)) for _ in text.words[i].tokens]
-        tokens = tuple(token for word in hypothesis.words for token in word.tokens)
-        assert len(owners) == len(request.prefix), "another window was taken since the request"
-        assert tokens[: len(owners)] == request.prefix, "the decoder left the prefix that it was given"
+        # Where in the prefix each settled word begins.
+        places: dict[int, int] = {}
+        n_prefix = 0
+        for i in range(window.first_word - text.n_forgotten, len(text.words)):
+            places[n_prefix] = i
+            n_prefix += len(text.words[i].tokens)
+        assert n_prefix == len(request.prefix), "another window was taken since the request"
         text.tail, text.tail_writes_on = [], False
-        position = 0  # tokens of the hypothesis that were looked at
+        behind = 0  # tokens of the hypothesis that were looked at
         for timed in hypothesis.words:
             word = placed(timed, window)
-            owned = owners[position : position + len(word.tokens)]
-            position += len(word.tokens)
-            if not owned:
+            begin, behind = behind, behind + len(word.tokens)
+            if begin >= n_prefix:
                 text.tail.append(word)
                 continue
-            if owned[-1] < first_open:
+            i = places.get(begin, -1)
+            if i < max(0, text.n_final - text.n_forgotten):
                 continue  # final: it stays as it is, and what is written on at it has come too late
-            known = "".join(text.words[i].text for i in range(owned[0], owned[-1] + 1))
-            settled = text.words[owned[0]]
-            text.words[owned[0]] = replace(
-                settled,
-                start_samples=word.start_samples,
-                end_samples=word.end_samples,
-                probability=word.probability,
-                log_prob=word.log_prob * len(settled.tokens) / len(word.tokens),
-            )
-            if len(owned) < len(word.tokens) and word.text.startswith(known):
+            settled = text.words[i]
+            if settled.tokens == word.tokens:
+                text.words[i] = replace(word, attended_samples=settled.attended_samples)
+            elif behind > n_prefix and word.text.startswith(settled.text):
                 # The decoder wrote on at the last word: "President" has become "President's".
-                rest, n_rest = word.text[len(known) :], len(word.tokens) - len(owned)
-                log_prob = word.log_prob * n_rest / len(word.tokens)
-                own = word.tokens[-n_rest:]
+                rest, own = word.text[len(settled.text) :], word.tokens[n_prefix - begin :]
+                log_prob = word.log_prob * len(own) / len(word.tokens)
                 text.tail.append(
                     replace(word, text=rest, tokens=own, start_samples=word.end_samples, log_prob=log_prob)
                 )
@@ -491,6 +536,9 @@ class Transcript:
         if text.rereads and stretch.stop == len(text.tail):
             del text.tail[text.n_new :]
             text.tail_writes_on = text.tail_writes_on and bool(text.tail)
+        known = window.first_word < text.n_settled
+        silent = all(is_mark(word.text) for word in text.tail)
+        text.skips = known and silent and window.end - text.words[-1].end_samples >= MAX_SKIPPED_SAMPLES
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
         """Say whether nobody spoke: by openai-whisper's rule, or where none of the words is likely either."""
@@ -513,76 +561,73 @@ class Transcript:
                 return i
         return len(words)
 
-    def _find_cut(self, length: int, *, full: bool, crowded: bool) -> tuple[int, int] | None:
-        """Look for a cut behind a settled word, the less particular the longer the window is.
+    def _find_cut(self, length: int, pauses: Sequence[int]) -> tuple[int, int] | None:
+        """Look for a cut behind a settled word, the less particular the longer the segment is.
 
-        length : of the window, in samples
-        full : whether it cannot grow
-        crowded : whether it holds as many words as the decoder can be given
+        length : of the segment, in samples
 
         Returns after which settled word (its number) and at which position to cut, None for not yet.
         """
         text, trim_after = self._text, self._trim_after
         open_words = text.settled_from(text.n_final)
         # Stable words that were told belong to this segment. The decoder might still write on at the last settled one.
-        candidates = range(max(0, text.n_told_stable - text.n_final - 1), len(open_words) - 1)
-        if crowded and candidates:
-            i = candidates[-1]
-            return text.n_final + i + 1, between(open_words[i], open_words[i + 1])
+        candidates = [
+            i
+            for i in range(max(0, text.n_told_stable - text.n_final - 1), len(open_words) - 1)
+            if not is_mark(open_words[i + 1].text)
+        ]
+        gaps = {i: pause_before(open_words, i + 1) for i in candidates}
+
+        def cut(i: int) -> tuple[int, int]:
+            return text.n_final + i + 1, sum(gaps[i]) // 2
+
+        for i in reversed(candidates):
+            # Words have a place that is good to some tenths of a second, and none ends within a silence.
+            begin, end = open_words[i].start_samples - SAMPLE_RATE, open_words[i + 1].end_samples
+            if open_words[i].text.endswith(SENTENCE_ENDS) and any(begin < pause < end for pause in pauses):
+                return cut(i)
         for ends, from_samples in ((SENTENCE_ENDS, trim_after // 2), (CLAUSE_ENDS, trim_after * 3 // 4)):
             for i in reversed(candidates):
                 if length >= from_samples and open_words[i].text.endswith(ends):
-                    return text.n_final + i + 1, between(open_words[i], open_words[i + 1])
-        if candidates and (full or length >= trim_after):
-            i = max(candidates, key=lambda i: (open_words[i + 1].start_samples - open_words[i].end_samples, i))
-            return text.n_final + i + 1, between(open_words[i], open_words[i + 1])
-        if open_words and (full or crowded or length >= trim_after * 3 // 2):
-            # Nothing settles any more. A shorter window is easier to agree on.
+                    return cut(i)
+        if candidates and length >= trim_after:
+            return cut(max(candidates, key=lambda i: (gaps[i][1] - gaps[i][0], i)))
+        if open_words and length >= trim_after * 3 // 2:
+            # Nothing settles any more.
             last = open_words[-1]
-            return text.n_settled, between(last, text.tail[0]) if text.tail else last.end_samples
+            behind = text.tail[0].start_samples if text.tail else last.end_samples
+            return text.n_settled, (last.end_samples + behind) // 2
         return None
 
-    def _force_cut(self, window: Window, middle: int) -> tuple[int, int]:
-        """Settle what the newest hypothesis says, all but its end, and cut behind it, beyond `middle`."""
-        text = self._text
-        limit = window.end - FORCED_CUT_MARGIN_SAMPLES
-        text.settle(next((i for i, word in enumerate(text.tail[: text.n_new]) if word.end_samples > limit), text.n_new))
-        self._agreement.reset()
-        if text.n_settled > text.n_final and text.words[-1].end_samples >= middle:
-            return text.n_settled, text.words[-1].end_samples
-        # Nothing was heard for long.
-        following = text.tail[0].start_samples if text.tail else limit
-        return text.n_settled, max(middle, min(following, limit))
-
-    def _cut(self, window: Window, n_final: int, position: int) -> Cut:
-        """Make everything before a settled word final, and let the next window begin at the anchor."""
+    def _publish(self, n_final: int, end: int) -> Final:
+        """Make everything before a settled word final, as a segment that ends at a position."""
         text = self._text
         if text.tail_writes_on and n_final == text.n_settled:
             # The beginning of its first word becomes final: what was written on has come too late.
             del text.tail[0]
             text.tail_writes_on = False
-        final = self._final(text.words[text.n_final - text.n_forgotten : n_final - text.n_forgotten], position)
+        final = self._final(text.words[text.n_final - text.n_forgotten : n_final - text.n_forgotten], end)
         text.n_final = text.n_told_stable = n_final
-        text.segment_start = position
-        text.first_word = max(text.first_word, n_final - N_ANCHOR_WORDS)
-        begin = text.anchor_start(text.first_word, n_final, position)
-        if begin is None:
-            text.first_word, begin = n_final, position
-        # Windows on their way are newer than this one and begin no earlier.
-        n_old = min(window.first_word, n_final) - text.n_forgotten
-        del text.words[:n_old]
-        text.n_forgotten += n_old
-        return Cut(final, min(begin, position))
+        text.segment_start = end
+        return final
 
-    def _spoken(self, words: list[TimedWord]) -> list[TimedWord]:
-        """Return the words of the open segment; none if they are bare punctuation or notes, and none is stable yet."""
+    def _spoken(self, words: Sequence[TimedWord], n_stable: int) -> tuple[list[TimedWord], int]:
+        """Return the words to show of the open segment, and how many of them are stable.
+
+        Punctuation that belongs to the segment before is left out, and so are bare punctuation and notes, unless some
+        of them are stable already.
+        """
         shown = self._text.partial
-        return words if (shown and shown.stable) or has_words("".join(word.text for word in words)) else []
+        n_marks = next((i for i, word in enumerate(words) if not is_mark(word.text)), len(words))
+        spoken = list(words[n_marks:])
+        if not (shown and shown.stable) and not has_words("".join(word.text for word in spoken)):
+            return [], 0
+        return spoken, max(0, n_stable - n_marks)
 
-    def _final(self, words: list[TimedWord], end: int) -> Final:
-        text, words = self._text, self._spoken(words)
+    def _final(self, settled: Sequence[TimedWord], end: int) -> Final:
+        text = self._text
+        words, _ = self._spoken(settled, len(settled))
         said = "".join(word.text for word in words)
-        self._said = (self._said + said)[-PROMPT_CHARACTERS:]
         self._anything_said |= bool(said)
         final = Final(
             segment=self.segment,
@@ -595,19 +640,19 @@ class Transcript:
             avg_logprob=round(min(0.0, mean_log_prob(words) if words else text.avg_logprob), 4),
         )
         self.segment += 1
-        text.partial = None
+        text.partial, text.shown = None, ()
         return final
 
-    def _count_shown(self, window: Window, n_settled: int, trusted: bool) -> int:
+    def _count_shown(self, window: Window, trusted: bool) -> int:
         """Count the unsettled words that will probably stay: the last are guessed; what is on screen stays there."""
         text = self._text
         if not self._settings.show_probability:
             return len(text.tail)
-        seen = text.partial.words[n_settled:] if text.partial is not None else ()
+        seen = text.shown[text.n_settled - text.n_told_stable :]
         limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
         for i, word in enumerate(text.tail):
             least = self._settings.show_probability if word.end_samples <= limit else CUT_OFF_PROBABILITY
             likely = trusted and word.likelihood >= least
-            if not likely and not (i < len(seen) and seen[i].word == word.text):
+            if not likely and not (i < len(seen) and seen[i] == word.text):
                 return i
         return len(text.tail)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Word, seconds
 from streamer.stream.window import Window
-from streamer.whisper.result import TimedWord
+from streamer.whisper.result import TimedWord, is_mark
 
 # The decoder reads again where so many words follow each other for which it looked no further than before, and for one
 # of them it looked back by more than this. Of the other words it looks back as far for one in a hundred, on its own.
@@ -47,9 +47,10 @@ def find_reread(words: Sequence[TimedWord], reach: int) -> range:
     return range(len(words), len(words))
 
 
-def between(left: TimedWord, right: TimedWord) -> int:
-    """Return the position in the middle between two words."""
-    return (left.end_samples + right.start_samples) // 2
+def pause_before(words: Sequence[TimedWord], i: int) -> tuple[int, int]:
+    """Return the positions between which nothing is said before a word: marks have a place, and no sound."""
+    end = next((word.end_samples for word in reversed(words[:i]) if not is_mark(word.text)), words[i].start_samples)
+    return min(end, words[i].start_samples), words[i].start_samples
 
 
 def mean_log_prob(words: Sequence[TimedWord]) -> float:
@@ -58,19 +59,23 @@ def mean_log_prob(words: Sequence[TimedWord]) -> float:
 
 
 def event_words(words: Sequence[TimedWord], n_stable: int, start: int, end: int) -> tuple[Word, ...]:
-    """Turn words into those of an event, in order and within its bounds."""
+    """Turn words, punctuation joined to the word before it, into those of an event, in order and within its bounds.
+
+    n_stable : how many of the words are stable
+    """
+    joined: list[tuple[TimedWord, bool]] = []
+    for i, word in enumerate(words):
+        if joined and is_mark(word.text):
+            last, _ = joined.pop()
+            word = replace(last, text=last.text + word.text)
+        joined.append((word, i < n_stable))
     result: list[Word] = []
     earliest = start
-    for i, word in enumerate(words):
+    for word, stable in joined:
         begin = min(max(word.start_samples, earliest), end)
         earliest = min(max(word.end_samples, begin), end)
+        probability = round(word.probability, 3)
         result.append(
-            Word(
-                word=word.text,
-                start=seconds(begin),
-                end=seconds(earliest),
-                probability=round(word.probability, 3),
-                stable=i < n_stable,
-            )
+            Word(word=word.text, start=seconds(begin), end=seconds(earliest), probability=probability, stable=stable)
         )
     return tuple(result)

@@ -102,7 +102,7 @@ class Speech:
         return (window for clip in self.clips for window in self.cut(*clip, N_FRAMES))
 
     def cut(self, begin: int, end: int, longest: int) -> Iterator[Span]:
-        """Cut joined frames into spans of half of `longest` to `longest`: at a silence, else where speech is least likely."""
+        """Cut joined frames into spans of `longest` at most: at a silence, else where speech is least likely."""
         while end - begin > longest:
             earliest, latest = begin + longest // 2, begin + longest
             silence = self._starts[bisect_right(self._starts, latest) - 1]

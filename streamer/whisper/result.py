@@ -16,6 +16,11 @@ def has_words(text: str) -> bool:
     return any(map(str.isalnum, _NOTE.sub("", text)))
 
 
+def is_mark(text: str) -> bool:
+    """Return whether a word is punctuation that belongs to the word before it."""
+    return not text[:1].isspace() and not any(map(str.isalnum, text))
+
+
 @dataclass(frozen=True, slots=True)
 class TimedWord:
     """A word as Whisper writes it, with its tokens and its place in the window, or, once `placed`, in the session."""

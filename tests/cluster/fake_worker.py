@@ -257,7 +257,7 @@ class FakeWorker:
             state,
             needed_from=own.first,
             losses=(),
-            passes=PassesState((), own.head, own.head, 0),
+            passes=PassesState((), own.head, own.head, 0, own.head),
         )
         own.checkpoint = msgspec.structs.replace(own.checkpoint, seq=own.seq, command=own.command, state=state)
         texts = tuple(event.to_json() for event in stamped)

@@ -168,9 +168,10 @@ def test_what_a_client_chooses_wins_over_the_settings() -> None:
     chosen = session_settings(Settings(), MODEL, options)
     assert (chosen.language, chosen.task, chosen.pace_s) == ("de", "translate", 2.0)
     assert chosen.gate == dataclasses.replace(plain.gate, threshold=0.7, min_silence_s=0.2)
-    assert (
-        dataclasses.replace(chosen, language="auto", task="transcribe", pace_s=plain.pace_s, gate=plain.gate) == plain
-    )
+    # Who says what silence ends speech wants a final then.
+    assert chosen.final_silence_s == 0.2
+    own = {name: getattr(plain, name) for name in ("language", "task", "pace_s", "gate", "final_silence_s")}
+    assert dataclasses.replace(chosen, **own) == plain
 
 
 def test_what_a_client_chooses_of_decoding_wins_over_the_settings() -> None:

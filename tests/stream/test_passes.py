@@ -3,7 +3,7 @@
 import itertools
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
-from streamer.stream.passes import EXPENSIVE_SAMPLES, HESITATION_SAMPLES, MAX_SILENCE_SAMPLES, PAUSE_SAMPLES, Passes
+from streamer.stream.passes import HESITATION_SAMPLES, MAX_SILENCE_SAMPLES, PAUSE_SAMPLES, Passes
 from streamer.stream.window import Window
 from tests.stream.test_session import SETTINGS, settings_of
 
@@ -15,6 +15,8 @@ def passes_of(*stretches_s: tuple[float, float | None]) -> Passes:
     passes = Passes(SETTINGS, itertools.count(1))
     for begin_s, end_s in stretches_s:
         begin = round(begin_s * SAMPLE_RATE)
+        if passes.current is None:
+            passes.move_on(begin)
         passes.begin(begin, after_loss=False)
         if end_s is None:
             passes.advance(begin + SAMPLE_RATE, begin + SAMPLE_RATE)
@@ -87,29 +89,23 @@ def test_the_more_a_pass_costs_the_more_is_heard_before_the_next() -> None:
         assert passes.due()
 
 
-def test_only_the_windows_of_expensive_passes_move_on_within_a_segment() -> None:
-    passes = Passes(settings_of(short_window_s=4.0), itertools.count(1))
-    stretch = passes.begin(0, after_loss=False)
-    end = 4 * SAMPLE_RATE
-    passes.cost = EXPENSIVE_SAMPLES - 1
-    assert not passes.moves_on(stretch, end)
-    passes.cost = EXPENSIVE_SAMPLES
-    assert passes.moves_on(stretch, end)
-    assert not passes.moves_on(stretch, end // 2)  # the next is short enough
-    passes.change(settings_of(short_window_s=30.0))
-    assert not passes.moves_on(stretch, end)
+def test_a_window_is_too_long_when_the_next_would_be() -> None:
+    passes = Passes(settings_of(window_s=10.0), itertools.count(1))
+    assert not passes.too_long(10 * SAMPLE_RATE - PACE)
+    assert passes.too_long(10 * SAMPLE_RATE - PACE + 1)
+    passes.cost = 2 * SAMPLE_RATE
+    assert passes.too_long(8 * SAMPLE_RATE + 1)
+    passes.move_on(SAMPLE_RATE)
+    assert not passes.too_long(8 * SAMPLE_RATE + 1)
+    assert not passes.is_full(N_SAMPLES - SAMPLE_RATE)
+    assert passes.is_full(N_SAMPLES)
 
 
-def test_a_window_that_moves_on_leaves_the_segment_where_it_began() -> None:
+def test_windows_never_go_back() -> None:
     passes = passes_of((1.0, None))
-    stretch = passes.current
-    assert stretch is not None
-    passes.move_on(stretch, 2 * SAMPLE_RATE, within_segment=True)
-    assert (stretch.window_start, stretch.segment_window_start) == (2 * SAMPLE_RATE, SAMPLE_RATE)
-    passes.move_on(stretch, 0, within_segment=True)  # never back
-    assert stretch.window_start == 2 * SAMPLE_RATE
-    passes.move_on(stretch, 3 * SAMPLE_RATE, within_segment=False)
-    assert stretch.segment_window_start == 3 * SAMPLE_RATE
+    passes.move_on(2 * SAMPLE_RATE)
+    passes.move_on(0)
+    assert window_of(passes).start == 2 * SAMPLE_RATE
 
 
 def test_the_pace_can_change() -> None:
@@ -174,6 +170,7 @@ def test_what_goes_on_behind_speech_that_was_given_up_is_due_at_once() -> None:
     stretch = passes.remove_first()
     position = passes.heard - HOP_LENGTH
     rest = passes.resume_at(stretch, position)
+    passes.move_on(position)
     assert passes.waiting_from == rest.start == position
     assert window_of(passes).start == position
     assert not passes.due()

@@ -209,7 +209,7 @@ def test_audio_that_stops_for_an_hour_and_goes_on_is_two_stretches_of_speech_and
 
 
 def test_a_machine_that_slept_for_hours_goes_on_where_it_was() -> None:
-    rig = Rig(words_at(*(0.5 + 0.5 * i for i in range(20))))
+    rig = Rig(words_at(*(0.6 + 0.5 * i for i in range(20))))
     rig.speak_until(4.0)
     # Nobody looked at the clock meanwhile; there is audio at once.
     rig.clock.advance(8 * HOUR_S)
@@ -312,7 +312,7 @@ def test_settings_can_change_while_somebody_speaks() -> None:
     rig = Rig(words_at(0.5, 1.0, 2.0, 2.5, 5.0, 5.5), settings=settings_of(language="en"))
     quick = dataclasses.replace(SETTINGS.gate, min_silence_s=0.2)
     rig.speak_until(1.4)
-    rig.runner.change(settings_of(gate=quick, pace_s=10.0, language="auto"))
+    rig.runner.change(settings_of(gate=quick, final_silence_s=0.2, pace_s=10.0, language="auto"))
     n_windows = len(rig.windows)
     languages: list[str] = []
 
@@ -327,7 +327,7 @@ def test_settings_can_change_while_somebody_speaks() -> None:
     assert len(rig.windows) == n_windows + 2
     assert languages[-1] == "auto"
     # Nothing is as probable: nobody speaks any more.
-    rig.runner.change(settings_of(gate=dataclasses.replace(quick, threshold=0.99)))
+    rig.runner.change(settings_of(gate=dataclasses.replace(quick, threshold=0.99), final_silence_s=0.2))
     rig.speak_until(7.0)
     rig.finish()
     assert len(rig.finals) == 2

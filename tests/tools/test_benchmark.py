@@ -71,7 +71,7 @@ def test_peers_are_measured_beside_ours(
 ) -> None:
     asked = []
 
-    def peer(folder: Path) -> Shows:
+    def peer(folder: Path, files: object) -> Shows:
         asked.append(folder)
         return Shows("whisper-live", 2.0)
 
@@ -134,13 +134,15 @@ def test_the_offline_decoder_has_the_model_of_the_stream(tmp_path: Path, monkeyp
     command = ["stream", "--corpus", str(tmp_path / "corpus"), "--flags"]
     assert benchmark.main([*command, "--device CPU --model=tiny.en --beam-size 2"]) == 0
     assert benchmark.main([*command, "--device CPU"]) == 0
-    assert asked == [(*stream.OFFLINE_FLAGS, "--model", "tiny.en"), stream.OFFLINE_FLAGS]
+    assert benchmark.main([*command, "", "--model", "base"]) == 0
+    nano = [*stream.OFFLINE_FLAGS, "--model", "nano.en", "--language", "en"]
+    assert asked == [[*nano, "--model", "tiny.en"], nano, ["--model", "base", "--language", "en"]]
 
 
 def test_a_system_that_fails_does_not_keep_others_from_being_soaked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(benchmark.PEERS, "whisper-live", lambda folder: Shows("whisper-live", fails_to_start=True))
+    monkeypatch.setitem(benchmark.PEERS, "whisper-live", lambda *_: Shows("whisper-live", fails_to_start=True))
     figures = tmp_path / "figures.json"
     command = ["soak", "--corpus", str(tmp_path / "corpus"), "--hours", "0.001", "--peers", "whisper-live"]
     assert benchmark.main([*command, "--json", str(figures)]) == 0
@@ -179,7 +181,7 @@ def test_systems_are_compared_and_then_models(
         asked.append((name, *flags))
         return Shows(name)
 
-    def peer(folder: Path) -> Shows:
+    def peer(folder: Path, files: object) -> Shows:
         asked.append(folder)
         return Shows("whisper-live", 2.0)
 
@@ -189,9 +191,10 @@ def test_systems_are_compared_and_then_models(
     command = ["stream", "--corpus", str(tmp_path / "corpus"), "--no-offline", "--json", str(figures)]
     command += ["--flags", "--model base", "--windows", "5,10", "--windows", "30"]
     assert benchmark.main([*command, "--peers", "whisper-live", "--peers-folder", str(tmp_path)]) == 0
+    nano = ("--model", "nano.en", "--language", "en")
     assert asked == [
-        ("streamer", "--model", "base", "--windows", "5,10"),
-        ("streamer 30", "--model", "base", "--windows", "30"),
+        ("streamer", *nano, "--model", "base", "--windows", "5,10"),
+        ("streamer 30", *nano, "--model", "base", "--windows", "30"),
         tmp_path,
     ]
     told = json.loads(figures.read_text(encoding="utf-8"))["figures"]

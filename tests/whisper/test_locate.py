@@ -107,7 +107,8 @@ def test_the_nearest_name_or_path_is_offered_alone(
 def test_an_unknown_name_lists_what_there_is(
     name: str, asked: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(tmp_path)  # beside which there is no nano
+    (tmp_path / "unlike").mkdir()
+    monkeypatch.chdir(tmp_path / "unlike")  # beside which there is nothing like it
     with pytest.raises(ModelError, match=r"there is no model .*: expected .*, or one of nano\.en, tiny") as caught:
         find_or_pull(name, lambda progress: None)
     assert "\n" not in str(caught.value)

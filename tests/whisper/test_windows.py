@@ -343,7 +343,8 @@ def test_captions_are_made_in_short_windows_and_files_in_whole_ones(
     monkeypatch.setattr(Runtime, "encode", listening)
 
     def text(windows_s: str, *, streaming: bool) -> str:
-        overrides = {"model.device": "CPU", "model.cache_dir": str(cache_dir), "model.windows_s": windows_s}
+        overrides = {"model.name": "nano.en", "model.device": "CPU", "model.cache_dir": str(cache_dir)}
+        overrides["model.windows_s"] = windows_s
         settings = load_settings(None, {}, overrides)
         lengths.clear()
         assert transcribe_files(settings, [SPEECH], format="text", streaming=streaming, output=None) == 0

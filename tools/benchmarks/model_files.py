@@ -9,7 +9,7 @@ import json
 import math
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from tools.benchmarks.peers.weights import (
     CONVERTER,
     N_STANDARD,
     NANO,
+    alignment_heads,
     ranks,
     standard_nano,
     write_huggingface,
@@ -103,6 +104,10 @@ class ModelFiles:
         if self.name == "nano.en":
             return standard_nano()
         return random_checkpoint(dimensions(self.name))
+
+    def alignment_heads(self) -> Sequence[tuple[int, int]]:
+        """Return layer and number of each head of nano.en whose cross-attention tells the words' times."""
+        return alignment_heads()
 
     def _root(self) -> Path:
         """Return the folder of all formats, empty where it was filled from other weights or in another way."""

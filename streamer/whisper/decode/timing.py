@@ -7,7 +7,7 @@ arXiv:2305.11408.
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.window import DecodedWindow
-from streamer.whisper.result import Hypothesis, TimedWord
+from streamer.whisper.result import Hypothesis, TimedWord, is_mark
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 MEDIAN_FILTER_WIDTH = 7  # encoder positions (140 ms), as in openai-whisper
@@ -135,8 +135,11 @@ def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequenc
 
 
 def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_samples: int) -> Hypothesis:
-    """Turn tokens without timestamps into words with times, for a window of `n_samples`."""
-    spellings = tokenizer.split_to_words(window.tokens, language)
+    """Turn tokens without timestamps into words with times, for a window of `n_samples`.
+
+    Punctuation behind a word is a word of its own: where the sound ends Whisper often takes it back.
+    """
+    spellings = list(_split_marks(tokenizer.split_to_words(window.tokens, language), tokenizer))
     if spellings and spellings[-1][0].isspace():
         del spellings[-1]  # the beginning of a word that has not come
     words = time_words(window, spellings, n_samples)
@@ -154,6 +157,18 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
         n_given=window.n_given,
         n_begins_with=window.n_begins_with,
     )
+
+
+def _split_marks(spellings: Sequence[Spelling], tokenizer: Tokenizer) -> Iterator[Spelling]:
+    for text, tokens in spellings:
+        n = len(tokens)
+        while n > 1 and is_mark(tokenizer.decode(tokens[n - 1 :])):
+            n -= 1
+        if n == len(tokens):
+            yield text, tokens
+            continue
+        yield tokenizer.decode(tokens[:n]), tokens[:n]
+        yield tokenizer.decode(tokens[n:]), tokens[n:]
 
 
 def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int) -> list[TimedWord]:

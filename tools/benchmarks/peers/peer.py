@@ -3,7 +3,7 @@
 import asyncio
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -12,12 +12,25 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.bench.timeline import Timeline
+from streamer.whisper.weights.checkpoint import Checkpoint
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
 from tools.benchmarks.playing import Conversation, Screen, play
 from tools.benchmarks.processes import Meter, Server, ServerFailure, free_port
 from tools.benchmarks.systems import warm_up
 
 START_TIMEOUT_S = 180.0
+
+
+class Files(Protocol):
+    """A model in the formats that peers read; see `ModelFiles` and `PublishedModel`."""
+
+    def ctranslate2(self) -> Path: ...
+
+    def openai(self) -> Path: ...
+
+    def checkpoint(self) -> Checkpoint: ...
+
+    def alignment_heads(self) -> Sequence[tuple[int, int]]: ...
 
 
 class Peer(ABC):

@@ -21,7 +21,7 @@ from websockets.asyncio.client import ClientConnection
 
 from tools.benchmarks.model_files import ModelFiles
 from tools.benchmarks.peers.environment import TORCH, Environment
-from tools.benchmarks.peers.peer import Peer, parse_answer
+from tools.benchmarks.peers.peer import Files, Peer, parse_answer
 from tools.benchmarks.playing import Samples, Screen
 from tools.benchmarks.processes import ServerFailure
 
@@ -47,14 +47,18 @@ QUIET_FINISHED_S = 4.0
 class WhisperLive(Peer):
     """A server of whisper-live's."""
 
-    def __init__(self, folder: Path, *, n_threads: int = 1) -> None:
-        """`folder` holds the peers' environments; `n_threads` are OpenMP's, its run_server.py takes 1 by default."""
+    def __init__(self, folder: Path, files: Files | None = None, *, n_threads: int = 1) -> None:
+        """`folder` holds the peers' environments; `n_threads` are OpenMP's, its run_server.py takes 1 by default.
+
+        files : of the model; None: nano.en's
+        """
         super().__init__("whisper-live", folder, {"OMP_NUM_THREADS": str(n_threads)})
+        self._files = files or ModelFiles("nano.en", folder)
 
     def command(self, port: int) -> list[str]:
         """Return what starts the server."""
         python = ENVIRONMENT.python(self._folder)
-        model = ModelFiles("nano.en", self._folder).ctranslate2()
+        model = self._files.ctranslate2()
         # -P: beside the script lies a module of the library's name.
         return [str(python), "-P", str(SERVER), str(port), str(model)]
 

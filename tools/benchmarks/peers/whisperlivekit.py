@@ -20,8 +20,8 @@ from websockets.asyncio.client import ClientConnection
 from streamer.audio.constants import SAMPLE_RATE
 from tools.benchmarks.model_files import ModelFiles
 from tools.benchmarks.peers.environment import TORCH, Environment
-from tools.benchmarks.peers.peer import Peer, parse_answer
-from tools.benchmarks.peers.weights import alignment_heads, restore
+from tools.benchmarks.peers.peer import Files, Peer, parse_answer
+from tools.benchmarks.peers.weights import restore
 from tools.benchmarks.playing import Samples, Screen, pcm16
 from tools.benchmarks.processes import ServerFailure
 from tools.benchmarks.systems import warm_up
@@ -48,11 +48,16 @@ NAMES: dict[Policy, str] = {
 class WhisperLiveKit(Peer):
     """A server of WhisperLiveKit's."""
 
-    def __init__(self, folder: Path, policy: Policy, *, n_threads: int | None = None) -> None:
-        """`folder` holds the peers' environments; `n_threads` are OpenMP's, None: as many as there are cores."""
+    def __init__(
+        self, folder: Path, policy: Policy, files: Files | None = None, *, n_threads: int | None = None
+    ) -> None:
+        """`folder` holds the peers' environments; `n_threads` are OpenMP's, None: as many as there are cores.
+
+        files : of the model; None: nano.en's
+        """
         super().__init__(NAMES[policy], folder, {} if n_threads is None else {"OMP_NUM_THREADS": str(n_threads)})
         self._policy: Policy = policy
-        self._files = ModelFiles("nano.en", folder)
+        self._files = files or ModelFiles("nano.en", folder)
 
     def command(self, port: int) -> list[str]:
         """Return what starts the server."""
@@ -110,9 +115,9 @@ class WhisperLiveKitConversation:
         return self._ended
 
 
-def heads_mask(files: ModelFiles) -> str:
+def heads_mask(files: Files) -> str:
     """Return the alignment heads as openai-whisper writes them: a mask over layers and heads, in gzip and base 85."""
     dims = files.checkpoint().dims
     mask = np.zeros((dims.n_text_layer, dims.n_text_head), dtype=np.bool_)
-    mask[tuple(np.transpose(alignment_heads()))] = True
+    mask[tuple(np.transpose(files.alignment_heads()))] = True
     return base64.b85encode(gzip.compress(mask.tobytes())).decode("ascii")
