@@ -50,7 +50,6 @@ try:
     from tools.benchmarks.peers.whisper_live import WhisperLive
     from tools.benchmarks.peers.whisperlivekit import WhisperLiveKit
     from tools.benchmarks.published import PublishedModel
-    from tools.benchmarks.sounds_of_rooms import SOUNDS
     from tools.benchmarks.systems import Streamer, StreamingSystem
 except ModuleNotFoundError as error:
     if __name__ != "__main__":
@@ -330,7 +329,7 @@ def _play(args: argparse.Namespace, recordings: Sequence[Recording], console: Co
 
     with tempfile.TemporaryDirectory() as temporary:
         folder = Folder(args.timelines or Path(temporary))
-        systems = _systems(args)
+        systems = _systems(args, Path(temporary))
         if not args.no_offline:
             flags = [*(() if args.model else OFFLINE_FLAGS), *_model(args), *_model_flags(_flags(args))]
             transcribe_offline(recordings, folder, flags)
@@ -436,12 +435,13 @@ def _each(
 ) -> list[object]:
     """Measure one system after the other; of one that fails the reason is told, and the others go on."""
     figures: list[object] = []
-    for system in _systems(args):
-        try:
-            figures.append({"system": system.name, **measure(system)})
-        except StreamerError as error:
-            console.print(f"{system.name}: {error}", markup=False, highlight=False)
-            figures.append({"system": system.name, "error": str(error)})
+    with tempfile.TemporaryDirectory() as temporary:
+        for system in _systems(args, Path(temporary)):
+            try:
+                figures.append({"system": system.name, **measure(system)})
+            except StreamerError as error:
+                console.print(f"{system.name}: {error}", markup=False, highlight=False)
+                figures.append({"system": system.name, "error": str(error)})
     return figures
 
 
@@ -567,24 +567,33 @@ def _recordings(args: argparse.Namespace, *, spoken: bool | None = None) -> list
     paths = [SAMPLE] if args.corpus is None else corpus.find(args.corpus, args.half, kinds)
     names = [name for name in args.only.split(",") if name]
     recordings = [corpus.read(path) for path in paths if not names or path.stem in names]
-    recordings = [r for r in recordings if spoken is None or (r.kind not in SOUNDS) == spoken]
+    recordings = [r for r in recordings if spoken is None or bool(r.text) == spoken]
     if not recordings:
         raise UsageError(
             f"{args.corpus or SAMPLE} has no such recording: name a folder that `corpus` has made, and kinds or names"
             " that it has"
         )
-    return recordings
+    return _with_times(recordings, args.model) if getattr(args, "model", None) else recordings
 
 
-def _systems(args: argparse.Namespace) -> list[StreamingSystem]:
-    """Return ours and the others that were asked for."""
+def _with_times(recordings: Sequence[Recording], model: str) -> list[Recording]:
+    from streamer.commands.loading import load
+    from streamer.settings.table import ModelSettings
+    from tools.benchmarks.files import normaliser
+    from tools.benchmarks.word_times import with_times
+
+    return with_times(recordings, lambda: load(ModelSettings(name=model), n_beams=5), normaliser("en"))
+
+
+def _systems(args: argparse.Namespace, temporary: Path) -> list[StreamingSystem]:
+    """Return ours and the others that were asked for; their formats of a published model are written to a folder."""
     from tools.benchmarks.results import OURS
 
     names = [name for name in args.peers.split(",") if name]
     if unknown := [name for name in names if name not in PEERS]:
         raise UsageError(f"no peer is called {unknown[0]}: expected some of {', '.join(PEERS)}")
     folder = args.peers_folder or default_folder()
-    model = PublishedModel(args.model, folder / "published", folder) if args.model else None
+    model = PublishedModel(args.model, temporary, folder) if args.model else None
     ours: list[StreamingSystem] = []
     for windows in args.windows or [""]:
         flags = [*_model(args), *_flags(args), *(["--windows", windows] if windows else [])]

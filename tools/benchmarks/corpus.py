@@ -9,6 +9,7 @@ reported is measured on `held`. On one machine the folder is the same to the bit
 
 import json
 import random
+import re
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, UsageError
+from streamer.languages import LANGUAGE_NAMES
 from tools.benchmarks.passages import Passage, Word, cut_within_words, join, say_next, shorten_pauses
 from tools.benchmarks.sounds_of_rooms import SOUNDS, crowd
 from tools.benchmarks.synthetic import sentences, sounds
@@ -117,13 +119,23 @@ SPEECH: dict[str, Kind] = {
 
 
 def find(folder: Path, half: str | None = None, kinds: Sequence[str] = ()) -> list[Path]:
-    """The recordings of a folder in the order of their names: of one half or both, of some kinds or all."""
+    """The recordings of a folder in the order of their names: of one half or both, of some kinds or all.
+
+    Of a folder of folders, those in English with a text beside them.
+    """
     found = []
-    for path in sorted(folder.glob("*.flac")):
+    below = (path for path in folder.glob("*/*.flac") if path.with_suffix(".txt").is_file())
+    for path in sorted(folder.glob("*.flac")) or sorted(path for path in below if language_of(path) == "en"):
         about = _describe(path)
         if half in (None, about["half"]) and (not kinds or about["kind"] in kinds):
             found.append(path)
     return found
+
+
+def language_of(path: Path, default: str = "en") -> str:
+    """Return the language of a recording: the end of its name, as in `fleurs-de-01`, if that is one."""
+    code = re.search(r"-([a-z]{2})(-\d+)?$", path.stem)
+    return code[1] if code and code[1] in LANGUAGE_NAMES else default
 
 
 def read(path: Path) -> Recording:

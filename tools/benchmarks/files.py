@@ -25,7 +25,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
 from streamer.bench.text import Errors, Normaliser, errors
 from streamer.errors import UsageError
-from streamer.languages import LANGUAGE_NAMES
+from tools.benchmarks.corpus import language_of
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
 from tools.benchmarks.processes import Meter, Server, ServerFailure
 from tools.benchmarks.published import PublishedModel
@@ -68,11 +68,11 @@ def find(corpus: Path, only: str = "*", language: str = "en") -> list[Spoken]:
         text = path.with_suffix(".txt")
         if not text.is_file():
             continue
-        code = re.search(r"-([a-z]{2})(-\d+)?$", path.stem)
-        known = code[1] if code and code[1] in LANGUAGE_NAMES else language
         if other := found.get(path.stem):
             raise UsageError(f"{other.path} and {path} have the same name: rename one of them")
-        found[path.stem] = Spoken(path, known, text.read_text(encoding="utf-8"), soundfile.info(path).duration)
+        found[path.stem] = Spoken(
+            path, language_of(path, language), text.read_text(encoding="utf-8"), soundfile.info(path).duration
+        )
     if not found:
         raise UsageError(f"{corpus} has no recording {only}.flac with {only}.txt beside it: check --corpus and --only")
     return sorted(found.values(), key=lambda recording: (recording.language, recording.path))
