@@ -23,7 +23,7 @@ from streamer.stream.window import Request, Window
 from streamer.stream.words import (
     CLAUSE_ENDS,
     MIN_REREAD_WORDS,
-    SENTENCE_ENDS,
+    ends_sentence,
     event_words,
     find_reread,
     mean_log_prob,
@@ -229,7 +229,7 @@ class Transcript:
             end, start = pause_before(text.words, i)
             position = (end + start) // 2
             if earliest <= position <= latest and not is_mark(text.words[i].text):
-                rank = text.words[i - 1].text.endswith(SENTENCE_ENDS), start - end
+                rank = ends_sentence(text.words, i - 1), start - end
                 places.append((rank, text.n_forgotten + i, position))
         return max(places)[1:] if places else None
 
@@ -584,12 +584,12 @@ class Transcript:
         for i in reversed(candidates):
             # Words have a place that is good to some tenths of a second, and none ends within a silence.
             begin, end = open_words[i].start_samples - SAMPLE_RATE, open_words[i + 1].end_samples
-            if open_words[i].text.endswith(SENTENCE_ENDS) and any(begin < pause < end for pause in pauses):
+            paused = any(begin < pause < end for pause in pauses)
+            if ends_sentence(open_words, i) and (paused or length >= trim_after // 2):
                 return cut(i)
-        for ends, from_samples in ((SENTENCE_ENDS, trim_after // 2), (CLAUSE_ENDS, trim_after * 3 // 4)):
-            for i in reversed(candidates):
-                if length >= from_samples and open_words[i].text.endswith(ends):
-                    return cut(i)
+        for i in reversed(candidates):
+            if length >= trim_after * 3 // 4 and open_words[i].text.endswith(CLAUSE_ENDS):
+                return cut(i)
         if candidates and length >= trim_after:
             return cut(max(candidates, key=lambda i: (gaps[i][1] - gaps[i][0], i)))
         if open_words and length >= trim_after * 3 // 2:

@@ -14,6 +14,8 @@ MIN_REREAD_WORDS = 2
 REREAD_SAMPLES = SAMPLE_RATE // 10
 
 SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
+# Behind these a full stop ends no sentence.
+ABBREVIATIONS = frozenset(("Mr", "Mrs", "Ms", "Dr", "Prof", "St"))
 CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
 
 
@@ -45,6 +47,12 @@ def find_reread(words: Sequence[TimedWord], reach: int) -> range:
             reach = words[behind].attended_samples
         first = behind + 1
     return range(len(words), len(words))
+
+
+def ends_sentence(words: Sequence[TimedWord], i: int) -> bool:
+    """Return whether a sentence ends with a word, or a mark."""
+    abbreviates = i > 0 and words[i].text == "." and words[i - 1].text.strip() in ABBREVIATIONS
+    return words[i].text.endswith(SENTENCE_ENDS) and not abbreviates
 
 
 def pause_before(words: Sequence[TimedWord], i: int) -> tuple[int, int]:

@@ -1,11 +1,11 @@
-"""What the decoder reads again, told by where it looked."""
+"""What the decoder reads again, told by where it looked; where sentences end."""
 
 from collections.abc import Sequence
 
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.stream.words import find_reread
+from streamer.stream.words import ends_sentence, find_reread
 from streamer.whisper.result import TimedWord
 
 
@@ -29,3 +29,20 @@ from streamer.whisper.result import TimedWord
 def test_what_is_read_again_is_found(attended_s: Sequence[float], reach_s: float, stretch: range) -> None:
     words = [TimedWord(" so", (1,), 0, 0, 0.9, round(time_s * SAMPLE_RATE), -0.1) for time_s in attended_s]
     assert find_reread(words, round(reach_s * SAMPLE_RATE)) == stretch
+
+
+@pytest.mark.parametrize(
+    ("texts", "expected"),
+    [
+        ((" so", " it", "."), True),
+        ((" so", " it."), True),
+        ((" so", "?"), True),
+        ((" so", " it", ","), False),
+        ((" said", " Mr", "."), False),
+        ((" the", " street", "."), True),
+        ((".",), True),
+    ],
+)
+def test_a_full_stop_ends_a_sentence_unless_it_abbreviates(texts: Sequence[str], expected: bool) -> None:
+    words = [TimedWord(text, (1,), 0, 0, 1.0) for text in texts]
+    assert ends_sentence(words, len(words) - 1) == expected
