@@ -65,7 +65,8 @@ class Written:
     def huggingface(self, folder: Path) -> None:
         """Write with transformers, with the settings that the published model has."""
         untyped: Untyped = transformers
-        config = untyped.WhisperConfig(**sizes(self.checkpoint.dims))
+        end = self.ours.tokenizer.special.end_of_text
+        config = untyped.WhisperConfig(**sizes(self.checkpoint.dims), bos_token_id=end, eos_token_id=end)
         model = untyped.WhisperForConditionalGeneration(config)
         tensors = {f"model.{name}": torch.from_numpy(np.array(v)) for name, v in self.checkpoint.tensors.items()}
         model.load_state_dict(tensors, strict=False)
@@ -79,8 +80,8 @@ class Written:
             max_initial_timestamp_index=known.max_initial_timestamp_index,
             no_timestamps_token_id=special.no_timestamps,
             decoder_start_token_id=special.start_of_transcript,
-            eos_token_id=special.end_of_text,
-            pad_token_id=special.end_of_text,
+            eos_token_id=end,
+            pad_token_id=end,
         )
         model.half().save_pretrained(folder)
 

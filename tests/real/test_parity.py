@@ -48,9 +48,12 @@ def test_tokens_are_openai_whispers(
         record_property("note", f"{about}, {path.stem}, token {found.n_equal}: {found.difference}")
     assert found.is_tie or not found.difference, found.difference
     late = [(word, seconds) for word, seconds in found.words if seconds > WORD_TIME_S]
+    worst_s = max((seconds for _, seconds in found.words), default=0.0)
     if found.words:
         record_property(f"{about}: within 20 ms, words", (len(found.words) - len(late), len(found.words)))
-    assert not late
+    # Paths through the attention that cost the same to some digits may differ by a frame more.
+    assert len(late) <= len(found.words) // 50
+    assert worst_s <= 2 * WORD_TIME_S
 
 
 def test_a_tie_is_judged_by_openai_whispers_own_log_probabilities(pair: Pair) -> None:
