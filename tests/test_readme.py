@@ -171,7 +171,7 @@ def test_its_figures_are_those_of_what_was_measured() -> None:
         (REPOSITORY / "docs" / name).read_text(encoding="utf-8") for name in ("metrics.md", "decoding.md")
     )
     rows = re.findall(r"^\| .* \| ([\d.]+) % \| (\d+), (\d+), (\d+) \|", README, re.MULTILINE)
-    assert len(rows) == 3
+    assert len(rows) == 4
     for rate, *kinds in rows:
         shown = f"{rate} ({', '.join(kinds)})", f"{rate} % | {' | '.join(kinds)} |"
         assert any(text in measured for text in shown), rate

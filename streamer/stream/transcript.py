@@ -452,6 +452,7 @@ class Transcript:
         """Make final what is known of speech of which the rest is lost, from a position on; None where nothing is."""
         text = self._text
         text.settle(text.n_new)
+        text.first_word = text.n_settled  # no window reaches back over what is lost
         return self._publish(text.n_settled, end) if text.n_settled > text.n_final or end > text.segment_start else None
 
     def clear(self) -> None:

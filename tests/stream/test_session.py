@@ -713,6 +713,23 @@ def test_a_window_reaches_back_over_a_pause() -> None:
     assert (request.prefix, request.prompt) == ((), " one two. three four")
 
 
+def test_no_window_reaches_back_over_speech_that_was_given_up() -> None:
+    session = speaking()
+    settle(session, [(" one", 0.5, 1.0)])
+    hear(session, 4.0)
+    hear(session, 5.0, 0.0)
+    hear(session, 7.0)
+    window = session.next_window(7.0)
+    assert window is not None
+    assert window.last
+    (final,) = session.fail(window)
+    assert isinstance(final, Final)
+    assert [type(event) for event in session.recovered()] == [Gap]
+    window = window_at(session, 8.0)
+    assert window.start / SAMPLE_RATE > 4.5
+    assert request_of(session, window).prefix == ()
+
+
 def test_speech_becomes_final_behind_a_longer_silence_than_ends_it() -> None:
     session = speaking(settings_of(final_silence_s=1.5))
     hear(session, 1.7)
