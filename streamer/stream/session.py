@@ -14,7 +14,7 @@ from typing import Self
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
 from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
-from streamer.stream.passes import Passes, Stretch
+from streamer.stream.passes import PAUSE_SAMPLES, Passes, Stretch
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import Loss, SessionState
 from streamer.stream.transcript import INVENTED_SAMPLES, MAX_PAUSE_SAMPLES, Transcript
@@ -154,11 +154,17 @@ class Session:
         boundary = self._gate.feed(self._passes.heard, end, probability)
         self._passes.advance(end, self._gate.last_speech)
         events = [*self._tell_losses(), *self._cross(boundary)]
-        newest, silence = self._passes.newest, end - self._gate.last_speech
-        over = not self._gate.open and silence >= round(self._settings.final_silence_s * SAMPLE_RATE)
-        if over and newest is not None and newest.open:
+        if not self._gate.open and self._is_final(end - self._gate.last_speech):
             events += self._end_stretch()
         return events
+
+    def _is_final(self, silence: int) -> bool:
+        """Return whether the newest stretch ends with as many samples of silence: sooner behind a whole sentence."""
+        newest = self._passes.newest
+        if newest is None or not newest.open:
+            return False
+        read = newest is self._passes.current and newest.taken_end >= self._passes.last_speech + PAUSE_SAMPLES
+        return silence >= round(self._settings.final_silence_s * SAMPLE_RATE) or (read and self._transcript.complete)
 
     def tick(self, now_s: float) -> list[Event]:
         """Time has passed, and all audio that came was heard: where none comes any more, speech has ended."""

@@ -42,6 +42,9 @@ CUT_OFF_PROBABILITY = 0.95
 # that fails its thresholds to the end only words this probable become final.
 LIKELY_PROBABILITY = 0.5
 
+# A mark this probable ends a sentence even if nothing follows it.
+SENTENCE_PROBABILITY = 0.7
+
 # Words that begin nearer than this to the end of the audio were not heard: nobody says a word in a tenth of a second.
 # The decoder makes them up when it writes on past the end, and takes them back in the next pass.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
@@ -316,6 +319,15 @@ class Transcript:
     @property
     def loops(self) -> bool:
         return self._text.loops
+
+    @property
+    def complete(self) -> bool:
+        """Whether the newest hypothesis probably ends with a sentence."""
+        text = self._text
+        if not (text.reliable and text.tail) or text.n_new < len(text.tail):
+            return False
+        words = [*text.words[-1:], *text.tail]
+        return ends_sentence(words, len(words) - 1) and words[-1].likelihood >= SENTENCE_PROBABILITY
 
     def settle(self, window: Window) -> None:
         """Settle what the newest hypothesis, that of a window, has said for sure, or as those before it."""

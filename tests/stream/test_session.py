@@ -763,6 +763,18 @@ def test_speech_that_begins_with_the_audio_lacks_nothing() -> None:
     assert start.time > 1.6
 
 
+@pytest.mark.parametrize(("probability", "is_final"), [(0.9, True), (0.3, False)])
+def test_a_sentence_that_probably_ends_is_final_as_soon_as_speech_ends(probability: float, is_final: bool) -> None:
+    session = speaking(settings_of(final_silence_s=1.5))
+    hear(session, 1.7)
+    window = pause_at(session, 2.0)
+    stop = TimedWord(".", tokens_of("."), 20_000, 20_800, probability)
+    hypothesis = Hypothesis((timed(" one", 0.5, 1.0), stop), "en", 0.0, -0.1)
+    session.apply_hypothesis(window, request_of(session, window), hypothesis, 2.0)
+    finals = [event.text for event in hear(session, 2.5, 0.0) if isinstance(event, Final)]
+    assert finals == (["one."] if is_final else [])
+
+
 def test_punctuation_at_the_end_of_the_sound_is_neither_shown_nor_stable() -> None:
     session = speaking(settings_of(policy="alignatt"))
     words = [(" one", 0.5, 1.0), (" two", 1.2, 1.6)]
