@@ -629,10 +629,10 @@ class StreamSettings:
     )
     agreement: int = setting(2, "passes in a row that must agree on a word before it is settled", within=(1, 5))
     attention_margin_s: float = setting(
-        0.2, "alignatt: end of the audio in which the decoder is sure of nothing", unit="s", within=(0.0, 5.0)
+        0.4, "alignatt: end of the audio in which the decoder is sure of nothing", unit="s", within=(0.0, 5.0)
     )
     commit_probability: float = setting(
-        0.4, "alignatt: least probability of a word that it is sure of", within=(0.0, 1.0)
+        0.6, "alignatt: least probability of a word that it is sure of", within=(0.0, 1.0)
     )
     show_probability: float = setting(
         0.5, "least probability of a word shown before it settles; 0 shows all, and flickers", within=(0.0, 1.0)

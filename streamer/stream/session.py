@@ -398,10 +398,10 @@ class Session:
         match boundary:
             case SpeechStart(position):
                 if self._passes.newest is None or not self._passes.newest.open:
+                    if self._gate.floor == self._audible_from >= position - BEGIN_SAMPLES:
+                        position = self._audible_from
                     # A window may have heard, and a final told, more than the gate took for speech.
                     position = max(position, self._told_until)
-                    if position - self._audible_from <= BEGIN_SAMPLES:
-                        position = self._audible_from
                     stretch = self._passes.begin(position, after_loss=self._after_loss)
                     self._after_loss, self._pauses = False, []
                     if stretch is self._passes.current:

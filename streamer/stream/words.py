@@ -67,13 +67,15 @@ def mean_log_prob(words: Sequence[TimedWord]) -> float:
 
 
 def event_words(words: Sequence[TimedWord], n_stable: int, start: int, end: int) -> tuple[Word, ...]:
-    """Turn words, punctuation joined to the word before it, into those of an event, in order and within its bounds.
+    """Turn words into those of an event, in order and within its bounds.
+
+    Punctuation is joined to the word before it, unless that is stable and the punctuation is not.
 
     n_stable : how many of the words are stable
     """
     joined: list[tuple[TimedWord, bool]] = []
     for i, word in enumerate(words):
-        if joined and is_mark(word.text):
+        if joined and is_mark(word.text) and joined[-1][1] == (i < n_stable):
             last, _ = joined.pop()
             word = replace(last, text=last.text + word.text)
         joined.append((word, i < n_stable))

@@ -761,6 +761,12 @@ def test_speech_that_begins_with_the_audio_lacks_nothing() -> None:
     (start,) = hear(session, 2.4)
     assert isinstance(start, Speech)
     assert start.time > 1.6
+    # It does not begin once more where it ended before.
+    session = Session(settings_of(gate=dataclasses.replace(GATE, min_silence_s=0.1)))
+    hear(session, 0.3)
+    (end,) = (event for event in hear(session, 0.45, 0.0) if isinstance(event, Speech))
+    (start,) = (event for event in hear(session, 0.8) if isinstance(event, Speech))
+    assert start.time >= end.time
 
 
 @pytest.mark.parametrize(("probability", "is_final"), [(0.9, True), (0.3, False)])
@@ -788,6 +794,16 @@ def test_punctuation_at_the_end_of_the_sound_is_neither_shown_nor_stable() -> No
     assert isinstance(partial, Partial)
     assert [word.word for word in partial.words] == [" one", " two,", " three"]
     assert partial.stable == len("one two, three")
+    # Before, a mark that is not stable is no part of a stable word.
+    window = window_at(session, 5.0)
+    said = [*words, (",", 1.6, 1.7), (" three", 2.6, 3.0), (",", 3.0, 3.1), (" fo", 4.9, 5.0)]
+    found = [*(timed(*word) for word in said[:-1]), TimedWord(" fo", tokens_of(" fo"), 77_000, 78_000, 0.99)]
+    (partial,) = session.apply_hypothesis(
+        window, request_of(session, window), Hypothesis(tuple(found), "en", 0.0, -0.1), 5.0
+    )
+    assert isinstance(partial, Partial)
+    stable = "".join(word.word for word in partial.words if word.stable).strip()
+    assert stable == partial.text[: partial.stable]
 
 
 def test_punctuation_that_comes_behind_a_final_is_left_out() -> None:
