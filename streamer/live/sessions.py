@@ -76,6 +76,7 @@ def ready_event(model: WhisperModel, language: str) -> Ready:
     return Ready(model=model.name, device=dict(model.runtime.devices), sample_rate=SAMPLE_RATE, language=language)
 
 
+# Least length of captions' windows, whatever short ones the model is compiled for.
 SHORTEST_WINDOW_S = 3.0
 
 

@@ -1,7 +1,7 @@
 """When a window of speech is due, which one it is, and what is on its way. Sans-I/O, positions in absolute samples.
 
 A *stretch* is speech between two long silences. Only the oldest is transcribed; those behind it wait, or share its
-window. Windows reach back over silences, as far as the transcript has settled words there.
+window. A window also reaches back over earlier silences, as far as settled words go.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ import msgspec
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.stream.settings import SessionSettings
-from streamer.stream.window import Window
+from streamer.stream.window import MAX_SILENCE_SAMPLES, Window
 
 # Silence this long is a pause: what was said before it is complete. (Stops, such as the t in "at ten", are shorter.)
 PAUSE_SAMPLES = SAMPLE_RATE // 4
@@ -26,8 +26,7 @@ HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long it is worth wa
 EASE = 2.5
 EASY_SAMPLES = SAMPLE_RATE
 
-MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # between two stretches of speech that share a window
-JOIN_OPEN_SAMPLES = 8 * SAMPLE_RATE  # where a pass costs as much, speech that waits and what is being said share one
+JOIN_OPEN_SAMPLES = 8 * SAMPLE_RATE  # if a pass costs as much, waiting speech and ongoing speech share a window
 
 
 class State(Enum):

@@ -17,15 +17,15 @@ from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.stream.passes import PAUSE_SAMPLES, Passes, Stretch
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import Loss, SessionState
-from streamer.stream.transcript import INVENTED_SAMPLES, MAX_PAUSE_SAMPLES, Transcript
-from streamer.stream.window import Request, Window
+from streamer.stream.transcript import INVENTED_SAMPLES, Transcript
+from streamer.stream.window import MAX_SILENCE_SAMPLES, Request, Window
 from streamer.whisper.result import Hypothesis
 
 # Where no audio has come for as long, speech has ended: whoever sent it has stopped. Networks hesitate for less.
 STALL_S = 2.0
 
-# Speech that is found so soon after the audio begins, or comes again, begins with it: a detector that has heard nothing
-# yet misses first sounds.
+# Speech detected this soon after the audio starts, or resumes after a loss, starts with it: the detector misses first
+# sounds while its state is cold.
 BEGIN_SAMPLES = SAMPLE_RATE // 2
 
 
@@ -49,7 +49,7 @@ class Session:
         self._missing = False
         # Whether audio was lost since the newest stretch of speech.
         self._after_loss = False
-        # Positions of the silences in the newest stretch.
+        # Positions of the silences in the newest speech.
         self._pauses: list[int] = []
         # Where the audio begins, or came again after the last loss.
         self._audible_from = start
@@ -127,7 +127,7 @@ class Session:
         gate = self._settings.gate
         lookback = round((gate.pad_s + gate.min_speech_s) * SAMPLE_RATE) + SAMPLE_RATE
         start = max(0, self._passes.heard - lookback)
-        if start - self._passes.last_speech > MAX_PAUSE_SAMPLES:
+        if start - self._passes.last_speech > MAX_SILENCE_SAMPLES:
             return start
         return max(min(start, self._passes.window_start), start - self._reach)
 
@@ -159,7 +159,7 @@ class Session:
         return events
 
     def _is_final(self, silence: int) -> bool:
-        """Return whether the newest stretch ends with as many samples of silence: sooner behind a whole sentence."""
+        """Return whether so many samples of silence make the newest speech final: fewer do behind a whole sentence."""
         newest = self._passes.newest
         if newest is None or not newest.open:
             return False
@@ -400,7 +400,7 @@ class Session:
                 if self._passes.newest is None or not self._passes.newest.open:
                     if self._gate.floor == self._audible_from >= position - BEGIN_SAMPLES:
                         position = self._audible_from
-                    # A window may have heard, and a final told, more than the gate took for speech.
+                    # A final may cover more audio than the gate detected as speech.
                     position = max(position, self._told_until)
                     stretch = self._passes.begin(position, after_loss=self._after_loss)
                     self._after_loss, self._pauses = False, []
@@ -414,10 +414,10 @@ class Session:
         return []
 
     def _begin(self, stretch: Stretch) -> None:
-        """Begin to transcribe a stretch, with as many words before it as there is room for."""
+        """Begin to transcribe speech; its first window takes in earlier words, as far as there is room."""
         reach = 0 if stretch.after_loss else self._reach
         position = self._transcript.begin(stretch.start, window_start=self._passes.window_start, reach=reach)
-        self._passes.window_start = position // HOP_LENGTH * HOP_LENGTH
+        self._passes.move_on(position)
 
     def _end_stretch(self) -> list[Event]:
         """What was said before a long silence becomes final."""

@@ -19,7 +19,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Final, Partial, seconds
 from streamer.stream.agreement import LocalAgreement
 from streamer.stream.settings import SessionSettings
-from streamer.stream.window import Request, Window
+from streamer.stream.window import MAX_SILENCE_SAMPLES, Request, Window
 from streamer.stream.words import (
     CLAUSE_ENDS,
     MIN_REREAD_WORDS,
@@ -55,9 +55,6 @@ MAX_SKIPPED_SAMPLES = 3 * SAMPLE_RATE
 # Passes in a row that bring no new word, as the decoder reads again or leaves out what follows, until the next window
 # begins behind the settled words. What the first reads again the second, which hears more, often does not.
 MAX_STUCK_PASSES = 2
-
-# Speech behind a longer pause is decoded on its own.
-MAX_PAUSE_SAMPLES = 5 * SAMPLE_RATE
 
 FORCED_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of a full window stay unsettled
 
@@ -212,7 +209,7 @@ class Transcript:
         text.first_word, text.n_final = old.first_word, text.n_settled
         text.n_told_stable = text.n_final
         place: tuple[int, int] | None = None
-        if reach and text.first_word < text.n_final and start - text.words[-1].end_samples <= MAX_PAUSE_SAMPLES:
+        if reach and text.first_word < text.n_final and start - text.words[-1].end_samples <= MAX_SILENCE_SAMPLES:
             if window_start >= start - reach:
                 place = text.first_word, window_start
             else:
@@ -334,7 +331,7 @@ class Transcript:
         text = self._text
         new = text.tail[: text.n_new]
         limit = window.end - CUT_OFF_SAMPLES
-        # Where the sound ends Whisper ends the sentence: marks at the end settle when more was heard behind them.
+        # Whisper ends the sentence at the end of the audio: marks there settle only when a word follows.
         while new and is_mark(new[-1].text):
             new.pop()
         n_eligible = next((i for i, word in enumerate(new) if word.end_samples > limit), len(new))
@@ -387,7 +384,7 @@ class Transcript:
     def publish(self, window: Window, pauses: Sequence[int]) -> Final | None:
         """Make whole sentences before a pause final, and the beginning of long speech; None if it is not time yet.
 
-        pauses : positions of silences in the stretch
+        pauses : positions of silences in the current speech
         """
         text = self._text
         place = self._find_cut(window.end - text.segment_start, pauses)
@@ -405,7 +402,7 @@ class Transcript:
     def move_on(self, window: Window, earliest: int, *, full: bool) -> int | None:
         """Let the next window begin at a later word, at `earliest`; return where, None if it cannot.
 
-        full : whether it has to, as it can take in no more audio: words settle that have not, but for the last
+        full : whether the window has no room for more audio: unsettled words settle then, except the last
         """
         text = self._text
         place = self._find_start(earliest, (earliest + window.end) // 2) or self._find_start(earliest, window.end)
@@ -415,8 +412,8 @@ class Transcript:
             text.settle(next((i for i, word in enumerate(new) if word.end_samples > limit), len(new)))
             self._agreement.reset()
             behind = text.tail[0].start_samples if text.tail else limit
-            heard = [word.end_samples for word in text.words[-1:]]
-            place = self._find_start(earliest, window.end) or (text.n_settled, max([min(behind, limit), *heard]))
+            ends = [word.end_samples for word in text.words[-1:]]
+            place = self._find_start(earliest, window.end) or (text.n_settled, max([min(behind, limit), *ends]))
         if place is None:
             return None
         text.first_word, position = place

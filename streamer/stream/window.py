@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from streamer.audio.constants import SAMPLE_RATE
 from streamer.stream.settings import DecodeOptions
+
+MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # speech behind a longer silence gets a window of its own
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

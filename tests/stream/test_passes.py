@@ -3,8 +3,8 @@
 import itertools
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
-from streamer.stream.passes import HESITATION_SAMPLES, MAX_SILENCE_SAMPLES, PAUSE_SAMPLES, Passes
-from streamer.stream.window import Window
+from streamer.stream.passes import HESITATION_SAMPLES, PAUSE_SAMPLES, Passes
+from streamer.stream.window import MAX_SILENCE_SAMPLES, Window
 from tests.stream.test_session import SETTINGS, settings_of
 
 PACE = round(SETTINGS.pace_s * SAMPLE_RATE)

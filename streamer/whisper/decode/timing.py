@@ -160,6 +160,7 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
 
 
 def _split_marks(spellings: Sequence[Spelling], tokenizer: Tokenizer) -> Iterator[Spelling]:
+    """Yield words, and the punctuation behind each as a word of its own."""
     for text, tokens in spellings:
         n = len(tokens)
         while n > 1 and is_mark(tokenizer.decode(tokens[n - 1 :])):
