@@ -93,7 +93,7 @@ class TerminalSink:
         """Put a line above the region, whose text it replaces."""
         assert self._live is not None
         # Emptied first, so that the text is never on screen twice.
-        self._live.update(Group(), refresh=not line.plain)
+        self._live.update(Group(), refresh=True)
         if line.plain:
             self._console.print(line)
 

@@ -152,6 +152,11 @@ def test_a_final_says_who_speaks_where_that_is_known() -> None:
     assert file.getvalue() == "mic: Hello?\n"
 
 
+def test_a_final_is_shown_once() -> None:
+    screen = show(partial(" one two"), final("One two."), close=False)
+    assert [line for line in screen.lines() if line] == ["One two."]
+
+
 @pytest.mark.parametrize("terminal", ["xterm", "dumb"])
 def test_where_nothing_can_be_redrawn_only_finals_are_written_one_a_line(terminal: str) -> None:
     flushed: list[str] = []
