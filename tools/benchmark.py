@@ -221,13 +221,6 @@ def _parser() -> argparse.ArgumentParser:
     _recordings_arguments(beams)
     beams.add_argument("--beams", type=_count, default=5, help="beams that are followed (default: %(default)s)")
 
-    second = add("second-pass", "wrong words, delay and cost with finals read again, and without", _second_pass)
-    _recordings_arguments(second)
-    second.add_argument("--flags", default="", help="more flags of both daemons: --flags='--model base.en'")
-    second.add_argument(
-        "--correction", default="--second-pass nano.en", help="flags of the one that reads again (default: %(default)s)"
-    )
-
     names = add("names", "names that a glossary sets right, and words that it harms", _names)
     _recordings_arguments(names)
 
@@ -514,20 +507,6 @@ def _beams(args: argparse.Namespace, console: Console) -> dict[str, float]:
     from tools.benchmarks.beams import measure_beams
 
     return measure_beams(_recordings(args, spoken=True), args.beams, console)
-
-
-def _second_pass(args: argparse.Namespace, console: Console) -> Mapping[str, object]:
-    from whisper.normalizers import EnglishTextNormalizer
-
-    from tools.benchmarks.second_pass import measure_second_pass
-
-    flags = _flags(args)
-    systems = [Streamer(flags, "without"), Streamer([*flags, *shlex.split(args.correction)], "with")]
-    recordings = _recordings(args, spoken=True)
-    with tempfile.TemporaryDirectory() as folder:
-        return measure_second_pass(
-            systems, recordings, _model_flags(flags), Path(folder), EnglishTextNormalizer(), console
-        )
 
 
 def _names(args: argparse.Namespace, console: Console) -> Mapping[str, object]:

@@ -52,8 +52,9 @@ class Figures:
     recordings: list[str]
     audio_s: float
 
-    # Of the finals, and of the same model's offline transcript.
+    # Of the finals, of the finals with later corrections, and of the same model's offline transcript.
     streamed: Errors = field(default_factory=Errors)
+    corrected: Errors = field(default_factory=Errors)
     offline: Errors = field(default_factory=Errors)
 
     # Of recordings in which nothing is said: their length, words of the finals, and all words that were shown.
@@ -104,6 +105,7 @@ class Figures:
             "audio_s": self.audio_s,
             "wer_offline": self.offline.rate,
             "wer_streamed": self.streamed.rate,
+            "wer_corrected": self.corrected.rate,
             "wer_streaming_costs": _difference(self.streamed.rate, self.offline.rate),
             "substitutions": self.streamed.substitutions,
             "deletions": self.streamed.deletions,

@@ -148,6 +148,7 @@ def _add_accuracy(
         return
     text = " ".join(timeline.revisions[-1].words) if timeline.revisions else ""
     figures.streamed = errors(spoken, normalise(text).split())
+    figures.corrected = errors(spoken, normalise(text if timeline.corrected is None else timeline.corrected).split())
     if offline_text is not None:
         figures.offline = errors(spoken, normalise(offline_text).split())
 

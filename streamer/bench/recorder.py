@@ -5,6 +5,7 @@ from typing import Any
 from streamer.bench.measure import SpokenWord
 from streamer.bench.timeline import Revision, Timeline
 from streamer.events import Event, Final, Gap, Partial, Speech
+from streamer.events import Revision as Correction
 
 
 class Recorder:
@@ -20,6 +21,8 @@ class Recorder:
 
         # Words of all finals so far, as they are shown and as the model places them.
         self._final_text: tuple[str, ...] = ()
+        # Texts of the finals by their numbers, as corrected later.
+        self._corrected: dict[int, str] = {}
         self.final_words: list[SpokenWord] = []
 
         # Position in the audio up to which the session has heard, as far as its events tell.
@@ -41,10 +44,13 @@ class Recorder:
                 self._revisions.append(Revision(wall_s, self._heard_s, (*self._final_text, *words), n_stable))
             case Final():
                 self._heard_s = max(self._heard_s, event.end)
+                self._corrected[event.seq] = event.text
                 self._final_text = (*self._final_text, *event.text.split())
                 self.final_words += [SpokenWord(word.word.strip(), word.start, word.end) for word in event.words]
                 self._finals.append((event.start, event.end))
                 self._revisions.append(Revision(wall_s, self._heard_s, self._final_text, len(self._final_text)))
+            case Correction():
+                self._corrected[event.of] = event.text
 
     def timeline(self, system: str, recording: str, audio_s: float, **cost: Any) -> Timeline:  # noqa: ANN401
         """Return what was shown of a recording of `audio_s` seconds, with what it cost, as `Timeline` has it."""
@@ -60,6 +66,7 @@ class Recorder:
             speech=self._speech,
             gaps=self._gaps,
             finals=self._finals,
+            corrected=" ".join(self._corrected.values()),
             **cost,
         )
 

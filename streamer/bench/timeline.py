@@ -45,6 +45,9 @@ class Timeline:
     # Tokens of all hypotheses, the settled words that they begin with included; None: unknown.
     decoder_tokens: int | None = None
 
+    # Text of all finals with the corrections that came later (`revision` events); None: unknown.
+    corrected: str | None = None
+
     # (start, end) in the audio of each segment that was made final, in seconds, where the system tells it.
     finals: list[tuple[float, float]] = field(default_factory=list)
 

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import psutil
 
-from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.commands.fit import SIZES, Speed, delay_s, memory_bytes
 from streamer.commands.pull import fetch
 from streamer.errors import ModelError, StreamerError
@@ -17,6 +16,7 @@ from streamer.settings.table import AUTO, DecodingSettings, Settings, StreamSett
 from streamer.whisper import cache as measurements
 from streamer.whisper.device.devices import device_facts, the_core
 from streamer.whisper.files import read_json
+from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.hub import cache
 from streamer.whisper.hub.published import PACKAGED
 from streamer.whisper.shipped import SAMPLE_OF
@@ -26,9 +26,9 @@ logger = logging.getLogger(__name__)
 # The best first. Without English models: `base` alone knows other languages, and can translate.
 _ENGLISH = ("small.en", "base", "tiny.en")
 
-# Seconds that an inference of live captions, over 30 s of audio, may take at most. Captions of base are then about 2 s
+# Seconds that an inference of live captions, over 15 s of audio, may take at most. Captions of base are then 1.5 s
 # behind. small.en is taken only if it leaves the machine idle most of the time. tiny.en is taken however slow it is.
-_MAX_PASS_S = {"small.en": 0.4, "base": 1.0}
+_MAX_PASS_S = {"small.en": 0.2, "base": 0.6}
 
 _SPEED_FILE = "speed.json"
 
@@ -74,7 +74,7 @@ def keeping_pace(names: Sequence[str], speed: Speed, free_bytes: int, stream: St
     fitting = []
     for name in names:
         dims = SIZES[f"{name.removesuffix('.en')}.en"]
-        _, pass_s = delay_s(speed, dims, CHUNK_LENGTH_S, stream)
+        _, pass_s = delay_s(speed, dims, DEFAULT_WINDOWS_S[0], stream)
         if pass_s <= _MAX_PASS_S.get(name, pass_s) and memory_bytes(dims) <= free_bytes:
             fitting.append(name)
     return fitting or [names[-1]]

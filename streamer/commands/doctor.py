@@ -27,7 +27,6 @@ from rich.console import Console
 from rich.text import Text
 
 from streamer import __version__
-from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.commands import probes
 from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
 from streamer.commands.probes import Audio, Inference, ask_apart
@@ -37,6 +36,7 @@ from streamer.errors import ConfigError, StreamerError
 from streamer.outside import one_line
 from streamer.settings.load import config_path, token_path
 from streamer.settings.table import AUTO, Settings
+from streamer.whisper.generation import DEFAULT_WINDOWS_S
 
 # What a check may take, such as one of a directory on a server that is away.
 CHECK_TIMEOUT_S = 15.0
@@ -332,10 +332,10 @@ def check_sizes(machine: Machine) -> Finding:
     if "error" in machine.speed:
         return warning(f"unknown: {machine.speed['error']}", "see OpenVINO above")
     # Late: they need OpenVINO, which may be what is broken.
-    from streamer.commands.fit import LIVE_S, SIZES, Speed, delay_s, memory_bytes
+    from streamer.commands.fit import SIZES, Speed, delay_s, memory_bytes
 
     speed, settings = Speed(**machine.speed), machine.settings
-    window_s = LIVE_S if settings.model.windows_s else CHUNK_LENGTH_S
+    window_s = min(settings.model.windows_s or DEFAULT_WINDOWS_S)
     facts, verdict, remedy = [], Verdict.OK, ""
     for name, dims in SIZES.items():
         need = round(memory_bytes(dims))

@@ -13,6 +13,7 @@ import numpy as np
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
 from streamer.commands.timing import times_s
+from streamer.settings.apply import when_stable
 from streamer.settings.table import StreamSettings
 from streamer.stream.passes import EASE, EASY_SAMPLES
 from streamer.whisper.device.compile import Compilation
@@ -46,9 +47,6 @@ _N_RUNS = 2
 
 # Whole encoders took so much longer than a layer of theirs.
 _WHOLE = 1.15
-
-# Audio in a window of live captions, on average, where there are short ones.
-LIVE_S = 5
 
 # Calls of the decoder in a pass, besides a block for settled words, and more for each second of new audio.
 _N_CALLS, _N_CALLS_PER_S = 3, 6
@@ -106,7 +104,7 @@ def delay_s(speed: Speed, dims: ModelDimensions, window_s: int, stream: StreamSe
         cost_s = speed.pass_s(dims, window_s, interval_s)
         interval_s = max(stream.pace_s, cost_s, min(EASY_SAMPLES / SAMPLE_RATE, EASE * cost_s))
         interval_s = min(interval_s, CHUNK_LENGTH_S)  # no pass hears more
-    return stream.attention_margin_s + _MORE_S + interval_s / 2 + cost_s, cost_s
+    return when_stable(stream)[0] + _MORE_S + interval_s / 2 + cost_s, cost_s
 
 
 def encoder_flops(dims: ModelDimensions, window_s: int) -> float:

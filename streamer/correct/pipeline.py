@@ -1,8 +1,8 @@
-"""Takes finals through the correctors, and tells what comes of them as `revision` events.
+"""Runs finals through the second pass and the correctors, and publishes `revision` events.
 
 Each final goes through the quick correctors at once. Then the slow ones follow, and the quick ones again on what these
-found. No caption waits for any of it: they work in threads of their own, and a final that is not done by its
-deadline stays as it is.
+found; with a second pass, they follow when a passage has been transcribed again. No caption waits for any of it: all
+of this runs in threads of its own, and a final that is not done by its deadline stays as it is.
 """
 
 import dataclasses
@@ -12,10 +12,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from streamer.arrays import Float32Array
 from streamer.correct.corrector import Corrector, Heard, text_of
 from streamer.correct.failing import Failing
+from streamer.correct.second_pass import Passage, Passages, ReadAgain, share_words
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.stream.eventlog import EventLog
 from streamer.stream.settings import SessionSettings
@@ -41,16 +43,25 @@ ReadSettings = Callable[[], SessionSettings | None]
 class Corrections:
     """The correctors at work, for all sessions. Any thread may call any method."""
 
-    def __init__(self, correctors: Sequence[Corrector], *, deadline_s: float, failing: Failing | None = None) -> None:
+    def __init__(
+        self,
+        correctors: Sequence[Corrector],
+        *,
+        deadline_s: float,
+        failing: Failing | None = None,
+        read_again: ReadAgain | None = None,
+    ) -> None:
         """Put correctors to work in their order.
 
-        deadline_s : time after a final beyond which its correction is given up
+        deadline_s : time after a final, or a passage, beyond which its correction is given up
         failing : takes those that do not work
+        read_again : the second pass, if there is one
         """
         self.quick = [corrector for corrector in correctors if not corrector.slow]
         self.slow = [corrector for corrector in correctors if corrector.slow]
         self.deadline_s = deadline_s
         self.failing = failing or Failing()
+        self.read_again = read_again
         self._lanes = Lane("correct"), Lane("correct slowly")
 
     def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
@@ -97,15 +108,23 @@ class FinalsOfSession:
         self._lock = threading.Lock()
         # Held while a revision is told, so that none is older than one before it. No listener takes it.
         self._telling = threading.Lock()
+        self._passages = Passages(self._put_passage) if corrections.read_again is not None else None
         log.subscribe(self._take)
 
     def finish(self, then: Callable[[], object]) -> None:
         """Call `then`, once, when all finals that were told are corrected, or given up."""
+        if self._passages is not None:
+            self._passages.close()
         end = once(then, self._corrections.deadline_s)
         put = self._corrections.put
-        put((lambda: put(end, slow=True)) if self._corrections.slow else end, slow=False)
+        put((lambda: put(end, slow=True)) if self._corrections.slow or self._passages else end, slow=False)
 
     def _take(self, event: Event) -> None:
+        self._correct(event)
+        if self._passages is not None:
+            self._passages.take(event)
+
+    def _correct(self, event: Event) -> None:
         if not isinstance(event, Final) or not event.words or event.task:
             return
         until_s = time.monotonic() + self._corrections.deadline_s
@@ -121,17 +140,55 @@ class FinalsOfSession:
         corrections = self._corrections
         words, by = corrections.correct(corrections.quick, heard, until_s)
         self._tell(heard, heard.words, words, by)
-        if corrections.slow:
+        if corrections.slow and self._passages is None:
             corrections.put(lambda: self._correct_slowly(heard, words, until_s), slow=True)
 
-    def _correct_slowly(self, heard: Heard, told: tuple[Word, ...], until_s: float) -> None:
+    def _correct_slowly(self, heard: Heard, told: tuple[Word, ...], until_s: float, by: str = "") -> None:
         corrections = self._corrections
-        words, by = corrections.correct(corrections.slow, heard, until_s)
-        if by:
+        words, others = corrections.correct(corrections.slow, heard, until_s)
+        if by := ",".join(filter(None, (by, others))):
             # In any case: a word that is masked must not come back.
             until_s = time.monotonic() + corrections.deadline_s
             words, _ = corrections.correct(corrections.quick, dataclasses.replace(heard, words=words), until_s)
             self._tell(heard, told, words, by)
+
+    def _put_passage(self, finals: tuple[Final, ...], n_known: int) -> None:
+        until_s = time.monotonic() + self._corrections.deadline_s
+        self._corrections.put(lambda: self._read_again(finals, n_known, until_s), slow=True)
+
+    def _read_again(self, finals: tuple[Final, ...], n_known: int, until_s: float) -> None:
+        """Transcribe a passage again; after that its finals go through the slow correctors."""
+        with self._lock:
+            words_now = {seq: words for seq, (_, words) in self._told.items()}
+        texts = [text_of(words) for seq, words in words_now.items() if seq < finals[0].seq]
+        found = share_words(finals, self._words_again(finals, " ".join(texts[-N_BEFORE:]), until_s))
+        for i, (final, words) in enumerate(zip(finals, found, strict=True)):
+            told = words_now.get(final.seq, final.words)
+            # A final of which nothing was found again keeps its words.
+            new = words if words and text_of(words) != text_of(told) else told
+            if i >= n_known:
+                heard = Heard(
+                    final, new, tuple(texts[-N_BEFORE:]), partial(self._audio, final.start, final.end), self._settings()
+                )
+                by = "second_pass" if new is not told else ""
+                self._correct_slowly(heard, told, time.monotonic() + self._corrections.deadline_s, by)
+            texts.append(text_of(new))
+
+    def _words_again(self, finals: tuple[Final, ...], prompt: str, until_s: float) -> Sequence[Word]:
+        """Return the words of a passage that is transcribed again; none if that cannot be."""
+        read_again, failing = self._corrections.read_again, self._corrections.failing
+        samples = self._audio(finals[0].start, finals[-1].end)
+        if samples is None or read_again is None:
+            return ()
+        try:
+            words = read_again(Passage(finals, samples, prompt, self._settings(), until_s))
+        except TimeoutError:
+            return ()
+        except Exception as error:  # noqa: BLE001 - reported there
+            failing.add("second_pass", error)
+            return ()
+        failing.remove("second_pass")
+        return words
 
     def relabel(self, number: int) -> None:
         """Tell a final once more, as it reads by now, where somebody else says a word than was told."""

@@ -1,80 +1,149 @@
-"""Finals are read again, with more beams or by a larger model, and read better where that is likelier."""
+"""The second pass: consecutive finals are transcribed again together, as a recording is, and get new words.
 
-import math
-import time
+Live captions decide on each word within a second or two. With all that follows, five beams, timestamps and fallback,
+Whisper reads the same speech better: offline decoding is what live text is measured against.
+"""
+
+import difflib
+import threading
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 
 import msgspec
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import N_SAMPLES
-from streamer.correct.corrector import Heard, text_of
-from streamer.errors import StreamerError
-from streamer.events import Final, Word
+from streamer.events import Event, Final, Gap, Speech, Word
+from streamer.stream.settings import SessionSettings
 
-# A text has to be likelier by this, in nats a token. On the corpus's tuning half nano.en's wrong words went from 30.4 %
-# to 25.8 % where anything likelier was taken, to 24.1 % with 0.02 to 0.05, and to 25.8 % with 0.1.
-MARGIN = 0.03
+# Longest passage: Whisper's window holds 30 s.
+MAX_PASSAGE_S = 28.0
+
+# A passage does not reach over a longer silence.
+MAX_SILENCE_S = 5.0
+
+# Silence after which the passage is transcribed, however short it is.
+IDLE_S = 2.0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Region:
-    """The audio of a final, to be read again."""
+class Passage:
+    """Consecutive finals to transcribe again."""
 
-    heard: Heard
+    finals: tuple[Final, ...]
 
-    # Shape (n,) at 16 kHz, 30 s at most.
+    # Audio from the first final's start to the last one's end, 16 kHz mono, shape (n,).
     samples: Float32Array
 
-    # When nobody wants it any more, by the monotonic clock.
+    # Text before the passage.
+    prompt: str
+
+    # Settings of the session; None if it is over.
+    settings: SessionSettings | None
+
+    # Deadline in seconds of the monotonic clock.
     until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Readers:
-    """What reads, and what judges. All raise TimeoutError where the region's time is up."""
-
-    # Returns words with times from the region's beginning; none where they are a loop, too unlikely, or silence.
-    read: Callable[[Region], Sequence[Word]]
-
-    # Of each model the mean log-probability of a text's tokens, were that said in the region.
-    scores: Sequence[Callable[[Region, Sequence[Word]], float]]
+# Transcribes a passage; returns words with times of the session, none if they cannot be trusted. Raises TimeoutError at
+# the deadline, StreamerError if the model fails.
+ReadAgain = Callable[[Passage], Sequence[Word]]
 
 
-class SecondPass:
-    """See `Corrector`."""
+class Passages:
+    """Groups the finals of one session into passages."""
 
-    name = "second_pass"
-    slow = True
+    def __init__(self, on_passage: Callable[[tuple[Final, ...], int], object]) -> None:
+        """Call `on_passage` with the finals of each passage and how many of them are context, from any thread."""
+        self._on_passage = on_passage
+        # Finals of the next passage, and the context before them.
+        self._new: list[Final] = []
+        self._context: tuple[Final, ...] = ()
+        self._speaking = False
+        self._timer: threading.Timer | None = None
+        self._lock = threading.Lock()
 
-    def __init__(self, readers: "Future[Readers]") -> None:
-        """Correct nothing before there are readers."""
-        self.readers = readers
+    def take(self, event: Event) -> None:
+        """Note an event of the session, in order."""
+        match event:
+            case Speech():
+                self._speaking = event.state == "start"
+                if self._speaking:
+                    self._wait_no_longer()
+            case Gap():
+                self.close()
+                self._context = ()
+            case Final(words=(_, *_), task=""):
+                if self._new and not _follows(event, self._new):
+                    self.close()
+                self._new.append(event)
+                if not self._speaking:
+                    self._wait_no_longer()
+                    self._timer = threading.Timer(IDLE_S, self.close)
+                    self._timer.daemon = True
+                    self._timer.start()
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        if not self.readers.done():
-            return heard.words
-        if error := self.readers.exception():
-            raise StreamerError(str(error))  # another one each time: its traceback would grow
-        readers, samples = self.readers.result(), heard.audio()
-        if samples is None or not 0 < len(samples) <= N_SAMPLES:
-            return heard.words
-        region = Region(heard, samples, time.monotonic() + left_s)
-        words = _in_session(readers.read(region), heard.final)
-        if text_of(words) in ("", heard.text):
-            return heard.words
-        # Where one of them cannot be written by a model's rules, it has nothing to compare.
-        gains = (score(region, words) - score(region, heard.words) for score in readers.scores)
-        return words if all(MARGIN < gain < math.inf for gain in gains) else heard.words
+    def close(self) -> None:
+        """End the passage: pass its finals on."""
+        self._wait_no_longer()
+        with self._lock:
+            new, self._new = tuple(self._new), []
+            if not new:
+                return
+            first = len(self._context)
+            while first and _follows(new[-1], (*self._context[first - 1 :], *new[:-1])):
+                first -= 1
+            context = self._context[first:]
+            self._context = (*context, *new)
+        self._on_passage((*context, *new), len(context))
+
+    def _wait_no_longer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
 
-def _in_session(words: Sequence[Word], final: Final) -> tuple[Word, ...]:
-    """Return words with times of the session, within their final, and said by whom the final's words there are."""
-    placed: list[Word] = []
-    for word in words:
-        start, end = (round(min(final.start + time_s, final.end), 3) for time_s in (word.start, word.end))
-        said = next((other.speaker for other in final.words if other.end > (start + end) / 2), None)
-        placed.append(msgspec.structs.replace(word, start=start, end=end, speaker=said))
-    return tuple(placed)
+def _follows(final: Final, before: Sequence[Final]) -> bool:
+    """Return whether a final fits into the passage of those before it."""
+    pairs = zip(before, (*before[1:], final), strict=True)
+    return (
+        final.end - before[0].start <= MAX_PASSAGE_S
+        and final.language == before[-1].language
+        and all(later.start - earlier.end <= MAX_SILENCE_S for earlier, later in pairs)
+    )
+
+
+def share_words(finals: Sequence[Final], words: Sequence[Word]) -> list[tuple[Word, ...]]:
+    """Distribute new words of consecutive finals over these; return the words of each.
+
+    A word goes to the final whose old word it is aligned with. One that is aligned with none goes to the final in whose
+    time it lies, but not out of order.
+    """
+    if not finals:
+        return []
+    old = [(_key(word), n) for n, final in enumerate(finals) for word in final.words]
+    keys = [_key(word) for word in words]
+    owners: list[int | None] = [None] * len(words)
+    for block in difflib.SequenceMatcher(None, [key for key, _ in old], keys, autojunk=False).get_matching_blocks():
+        for i in range(block.size):
+            owners[block.b + i] = old[block.a + i][1]
+    ends = [final.end for final in finals[:-1]]
+    shares: list[list[Word]] = [[] for _ in finals]
+    earliest = 0
+    for i, word in enumerate(words):
+        latest = next((owner for owner in owners[i:] if owner is not None), len(finals) - 1)
+        by_time = bisect_left(ends, (word.start + word.end) / 2)
+        earliest = min(max(by_time, earliest), latest)
+        shares[earliest].append(_within(word, finals[earliest]))
+    return [tuple(share) for share in shares]
+
+
+def _key(word: Word) -> str:
+    return "".join(character for character in word.word.casefold() if character.isalnum())
+
+
+def _within(word: Word, final: Final) -> Word:
+    """Return a word within its final, said by the speaker of the final's words at that time."""
+    start, end = (round(min(max(time_s, final.start), final.end), 3) for time_s in (word.start, word.end))
+    nearest = next((other for other in final.words if other.end > (start + end) / 2), final.words[-1])
+    return msgspec.structs.replace(word, start=start, end=end, speaker=nearest.speaker)

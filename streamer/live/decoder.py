@@ -20,7 +20,7 @@ from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import drawer
 from streamer.whisper.decode.timing import to_hypothesis
-from streamer.whisper.decode.window import WindowOptions, decode_window, detect_language, max_tokens_for
+from streamer.whisper.decode.window import WindowOptions, detect_language, max_tokens_for
 from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
@@ -79,27 +79,6 @@ class WhisperDecoder:
     def decode(self, encoded: EncodedWindow, request: Request) -> Hypothesis:
         """Decode a window as asked for. Raises InferenceError where the device fails, and no other is left."""
         return self._model.run(lambda runtime: self._decode(runtime.decoder_of(encoded), request))
-
-    def score(self, encoded: EncodedWindow, request: Request, text: str) -> float:
-        """Return the mean log-probability of the tokens of a text, and of its end, were it said in a window.
-
-        Raises what `decode` raises.
-        """
-        tokenizer = self._model.tokenizer
-        prepared = self._prepared(request.options or self._own)
-        options = dataclasses.replace(
-            self._options,
-            language=request.language,
-            task=request.task,
-            prompt=self._prompt(request, prepared.initial),
-            begins_with=(*tokenizer.encode(text), tokenizer.special.end_of_text),
-            max_tokens=0,
-            keep_attention=False,
-        )
-        scored = self._model.run(
-            lambda runtime: decode_window(runtime.decoder_of(encoded), tokenizer, self._config, options)
-        )
-        return sum(scored.log_probs) / len(scored.log_probs)
 
     def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls

@@ -7,7 +7,6 @@ import logging
 import math
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
 from functools import partial
 from pathlib import Path
 
@@ -17,11 +16,10 @@ from streamer.audio.ring import Overrun
 from streamer.correct.corrector import Corrector
 from streamer.correct.failing import Failing
 from streamer.correct.pipeline import Corrections
-from streamer.correct.second_pass import Readers, SecondPass
 from streamer.correct.spelling import Glossary, Spelling
 from streamer.correct.usual import usual_words
 from streamer.events import Event
-from streamer.live.second_pass import second_pass
+from streamer.live.second_pass import SecondPass, has_second_pass
 from streamer.live.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
 from streamer.live.translation import TranslatedSession, Translations
 from streamer.settings.table import Settings
@@ -42,17 +40,21 @@ class Enrichment:
         """Read and load what is asked for. Raises StreamerError where that cannot be."""
         # What does not work for now: `enrichment` in /healthz.
         self.failing = Failing()
-        correctors = _correctors(settings, model, engine)
+        correctors = _correctors(settings, model)
+        self.second_pass: SecondPass | None = None
+        if has_second_pass(settings, model):
+            self.second_pass = SecondPass(settings, model, engine.is_free_for, self.failing)
         self.speakers: SpeakersOfSessions | None = None
         if settings.speakers.enabled:
             self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.failing)
         # Seconds after a final beyond which nobody wants what is found out of it.
         self.deadline_s = settings.correction.deadline_s
-        needed = correctors or self.speakers is not None
-        self.corrections = Corrections(correctors, deadline_s=self.deadline_s, failing=self.failing) if needed else None
-        for corrector in correctors:
-            if isinstance(corrector, SecondPass):
-                corrector.readers.add_done_callback(self._tell_of_loading)
+        self.corrections: Corrections | None = None
+        if correctors or self.speakers is not None or self.second_pass is not None:
+            read_again = self.second_pass.read if self.second_pass is not None else None
+            self.corrections = Corrections(
+                correctors, deadline_s=self.deadline_s, failing=self.failing, read_again=read_again
+            )
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
         self.translations = Translations(settings, model, engine.is_free_for, self.failing)
@@ -65,10 +67,6 @@ class Enrichment:
     def open(self, log: EventLog, runner: SessionRunner) -> "EnrichedSession":
         """Add to the events of a session, from the first on."""
         return EnrichedSession(self, log, runner)
-
-    def _tell_of_loading(self, readers: "Future[Readers]") -> None:
-        if isinstance(error := readers.exception(), Exception):
-            self.failing.add(SecondPass.name, error)
 
 
 class EnrichedSession:
@@ -134,12 +132,10 @@ def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
     return Glossary(Path(path), usual_words(model.tokenizer.encode)) if path else None
 
 
-def _correctors(settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> list[Corrector]:
+def _correctors(settings: Settings, model: WhisperModel) -> list[Corrector]:
     wanted = settings.correction
     glossary = open_glossary(settings, model)
     correctors: list[Corrector] = []
-    if wanted.model:
-        correctors.append(second_pass(settings, model, engine.is_free_for))
     if wanted.to:
         from streamer.correct.language_model import LanguageModel
 

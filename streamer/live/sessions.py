@@ -13,7 +13,7 @@ from streamer.events import Error, Event, Ready
 from streamer.live.enrich import Enrichment
 from streamer.live.streams import MAX_WRITE_SAMPLES
 from streamer.protocols.native import SessionOptions
-from streamer.settings.apply import decode_options, gate_settings, is_conditioned
+from streamer.settings.apply import decode_options, gate_settings, is_conditioned, when_stable
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
@@ -91,17 +91,18 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
         model.tokenizer.start_sequence(code, task)
     if language == "auto" and len(set(options.languages or ())) == 1:
         (language,) = set(options.languages or ())
+    margin_s, probability = when_stable(settings.stream)
     chosen = SessionSettings(
         gate=gate_settings(settings.speech),
         pace_s=settings.stream.pace_s,
         policy=settings.stream.policy,
         n_agreeing=settings.stream.agreement,
-        attention_margin_s=settings.stream.attention_margin_s,
-        commit_probability=settings.stream.commit_probability,
+        attention_margin_s=margin_s,
+        commit_probability=probability,
         show_probability=settings.stream.show_probability,
         trim_after_s=settings.stream.trim_after_s,
         final_silence_s=max(settings.stream.final_silence_s, settings.speech.min_silence_s),
-        window_s=settings.stream.window_s or _longest_window_s(model),
+        window_s=settings.stream.window_s or _longest_window_s(model, whole=settings.stream.captions == "exact"),
         condition_on_previous_text=is_conditioned(settings.decoding, model),
         no_speech_threshold=_or(settings.decoding.no_speech_threshold, math.inf),
         logprob_threshold=_or(settings.decoding.logprob_threshold, -math.inf),
@@ -113,10 +114,13 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     return _with_options(chosen, settings, model, options)
 
 
-def _longest_window_s(model: WhisperModel) -> float:
-    """Return the longest window of captions: 2 s of silence follow, behind which Whisper ends its text."""
+def _longest_window_s(model: WhisperModel, *, whole: bool) -> float:
+    """Return the longest window of captions: 2 s of silence follow, behind which Whisper ends its text.
+
+    whole : whether windows may be as long as the model's longest, and not only as its longest short one
+    """
     *short, longest = model.runtime.windows_s
-    return max(SHORTEST_WINDOW_S, (short[-1] if short else longest) - 2.0)
+    return max(SHORTEST_WINDOW_S, (short[-1] if short and not whole else longest) - 2.0)
 
 
 def _with_options(

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from streamer.audio.constants import TOKENS_PER_SECOND
 from streamer.errors import ConfigError
-from streamer.settings.table import DecodingSettings, SpeechSettings
+from streamer.settings.table import DecodingSettings, SpeechSettings, StreamSettings
 from streamer.stream.gate import GateSettings
 from streamer.stream.settings import DecodeOptions
 from streamer.whisper.decode.fallback import FallbackOptions
@@ -146,6 +146,19 @@ def _generation(decoding: DecodingSettings, model: WhisperModel) -> GenerationCo
         suppress_tokens=tuple(sorted(set(suppressed))),
         begin_suppress_tokens=config.begin_suppress_tokens if decoding.suppress_blank else (),
         max_initial_timestamp_index=round(latest_s * TOKENS_PER_SECOND) if latest_s else None,
+    )
+
+
+# Attention margin in seconds and probability from which a word is stable (measured on people: docs/tuning.md).
+CAPTIONS = {"early": (0.1, 0.3), "balanced": (0.4, 0.6), "exact": (0.4, 0.6)}
+
+
+def when_stable(stream: StreamSettings) -> tuple[float, float]:
+    """Return the attention margin in seconds and the probability that make a word stable at once."""
+    margin_s, probability = CAPTIONS[stream.captions]
+    return (
+        margin_s if stream.attention_margin_s is None else stream.attention_margin_s,
+        probability if stream.commit_probability is None else stream.commit_probability,
     )
 
 

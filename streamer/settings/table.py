@@ -622,17 +622,27 @@ class StreamSettings:
         unit="s",
         within=(5.0, 3600.0),
     )
+    captions: str = setting(
+        "balanced",
+        "early: stable sooner, more wrong words; exact: later, fewer",
+        choices=("early", "balanced", "exact"),
+        flag="--captions",
+        metavar="HOW",
+    )
     policy: str = setting(
         "alignatt",
         "agreement: a word settles when passes agree on it; alignatt: also when the decoder is sure",
         choices=("agreement", "alignatt"),
     )
     agreement: int = setting(2, "passes in a row that must agree on a word before it is settled", within=(1, 5))
-    attention_margin_s: float = setting(
-        0.4, "alignatt: end of the audio in which the decoder is sure of nothing", unit="s", within=(0.0, 5.0)
+    attention_margin_s: float | None = setting(
+        None,
+        "alignatt: end of the audio that is never stable; none: by captions",
+        unit="s",
+        within=(0.0, 5.0),
     )
-    commit_probability: float = setting(
-        0.6, "alignatt: least probability of a word that it is sure of", within=(0.0, 1.0)
+    commit_probability: float | None = setting(
+        None, "alignatt: least probability of a stable word; none: by captions", within=(0.0, 1.0)
     )
     show_probability: float = setting(
         0.5, "least probability of a word shown before it settles; 0 shows all, and flickers", within=(0.0, 1.0)
@@ -753,10 +763,14 @@ class OutputsSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorrectionSettings:
-    """What corrects finals later, as `revision` events; nothing unless it is asked for."""
+    """What corrects finals later, as `revision` events."""
 
     glossary: str = setting("", "YAML file of terms as they are to be spelled; empty: none", metavar="FILE")
-    model: str = setting("", "model that reads finals again in idle time; empty: none", flag="--second-pass")
+    model: str = setting(
+        "auto",
+        "transcribes finals again in idle time; auto: the captions' model; empty: none",
+        flag="--second-pass",
+    )
     device: str = _device("", "where it computes, if elsewhere than the first", flag="--second-pass-device")
     beam_size: int = setting(5, "beams of the second pass", low=1, high=32, flag="--second-pass-beams", metavar="N")
     to: str = setting(

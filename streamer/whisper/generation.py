@@ -39,6 +39,11 @@ _MUSIC = "♩♪♫♬♭♮♯"
 _INSIDE_WORDS = (" -", " '")
 
 
+# Windows of live captions, in seconds, of a model that names none: a pass costs half of what one of 30 s does, and
+# people's captions hardly get worse (docs/tuning.md).
+DEFAULT_WINDOWS_S = (15,)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationConfig:
     """What a model's `generation_config.json` says."""

@@ -21,7 +21,7 @@ from streamer.whisper.device.devices import DeviceSettings, StagePlan, available
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime, at_once
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.generation import GenerationConfig
+from streamer.whisper.generation import DEFAULT_WINDOWS_S, GenerationConfig
 from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
@@ -229,7 +229,7 @@ def load_model(
     weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 for INT8_SIZES on CPUs and GPUs;
         empty, and auto otherwise: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
-        the model names
+        the model names, or else 15
 
     Raises ModelError where there is no such model, or a part is missing or does not fit; PeerError where it cannot be
     fetched; ConfigError where a device is not there; InferenceError where it cannot compile or run the graphs.
@@ -351,7 +351,7 @@ def _n_beams(source: ModelSource, *, live: bool) -> int:
 def _windows(source: ModelSource, wanted: Sequence[int] | None) -> Sequence[int]:
     """Return the lengths of audio to make graphs for. Raises ConfigError if the model's are for 30 s alone."""
     if source.foreign_decoder is None:
-        return source.generation.windows_s if wanted is None else wanted
+        return source.generation.windows_s or DEFAULT_WINDOWS_S if wanted is None else wanted
     if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
         raise ConfigError(
             f"model.windows_s is {list(wanted)}, and {source.name} consists of graphs that were exported for 30 s:"

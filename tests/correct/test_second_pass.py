@@ -1,35 +1,32 @@
-"""What becomes of a second reading, without a model."""
+"""Passages of a second pass, and what becomes of their words, without a model."""
 
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
+import msgspec
 import numpy as np
 import pytest
 
-from streamer.arrays import Float32Array
-from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.correct import second_pass
 from streamer.correct.corrector import Heard, text_of
 from streamer.correct.pipeline import Corrections
-from streamer.correct.second_pass import MARGIN, Readers, Region, SecondPass
-from streamer.errors import ModelError, StreamerError
-from streamer.events import Event, Final, Revision, Word
+from streamer.correct.second_pass import MAX_PASSAGE_S, MAX_SILENCE_S, Passage, Passages, ReadAgain, share_words
+from streamer.errors import StreamerError
+from streamer.events import Event, Final, Gap, Revision, Speech, Word
 from streamer.stream.eventlog import EventLog
 
 WAIT_S = 10.0
-HEARD = " the sea of green"
-READ = " the sea is green"
-
-Score = Callable[[Region, Sequence[Word]], float]
 
 
-def words_of(text: str, start: float = 0.0, speaker: str | None = None) -> tuple[Word, ...]:
-    """Return words of half a second each."""
+def words_of(text: str, start: float = 0.0, each_s: float = 0.5, speaker: str | None = None) -> tuple[Word, ...]:
+    """Return words that follow each other."""
     return tuple(
         Word(
             word=f" {word}",
-            start=start + n / 2,
-            end=start + (n + 1) / 2,
+            start=start + n * each_s,
+            end=start + (n + 1) * each_s,
             probability=0.9,
             stable=True,
             speaker=speaker,
@@ -38,116 +35,185 @@ def words_of(text: str, start: float = 0.0, speaker: str | None = None) -> tuple
     )
 
 
-SAMPLES: Float32Array = np.zeros(2 * SAMPLE_RATE, np.float32)
-
-
-def heard(samples: Float32Array | None = SAMPLES, speaker: str | None = None) -> Heard:
-    """Return a final from second 7 to 9."""
-    words = words_of(HEARD, 7.0, speaker)
-    final = Final(
+def final(text: str, start: float, end: float, *, language: str = "en", speaker: str | None = None) -> Final:
+    words = words_of(text, start, (end - start) / max(1, len(text.split())), speaker)
+    return Final(
         segment=1,
-        start=7.0,
-        end=9.0,
-        text=text_of(words),
+        start=start,
+        end=end,
+        text=text,
         words=words,
-        language="en",
+        language=language,
         no_speech_prob=0.0,
         avg_logprob=-0.1,
     )
-    return Heard(final, words, (), lambda: samples)
 
 
-def liking(gain: float) -> Score:
-    """Return a score by which what was read is likelier by so much."""
-    return lambda region, words: -1.0 + gain * (text_of(words) != HEARD.strip())
+def passages_of(*events: Event) -> list[tuple[list[str], int]]:
+    """Return the texts of each passage that these events make up to the end, and how many are context."""
+    found: list[tuple[list[str], int]] = []
+    passages = Passages(lambda finals, n_known: found.append(([each.text for each in finals], n_known)))
+    for event in events:
+        passages.take(event)
+    passages.close()
+    passages.close()  # nothing is left
+    return found
 
 
-def second_pass(read: Callable[[Region], Sequence[Word]], *gains: float) -> SecondPass:
-    readers: Future[Readers] = Future()
-    readers.set_result(Readers(read, [liking(gain) for gain in gains]))
-    return SecondPass(readers)
+SPEAKING = Speech(state="start", time=0.0)
 
 
-def reading(text: str) -> Callable[[Region], Sequence[Word]]:
-    return lambda region: words_of(text)
+def test_finals_that_fit_into_a_window_are_transcribed_together_and_are_context_while_they_fit() -> None:
+    assert passages_of(
+        SPEAKING,
+        final("one", 0.0, 10.0),
+        final("two", 10.0, 20.0),
+        final("three", 20.0, 30.0),
+        final("four", 30.0, 36.0),
+    ) == [(["one", "two"], 0), (["two", "three", "four"], 1)]
 
 
-@pytest.mark.parametrize("gains", [(0.5,), (0.5, 0.1)])
-def test_what_every_model_finds_likelier_is_told_at_its_place_in_the_session(gains: tuple[float, ...]) -> None:
-    found = second_pass(reading(f"{READ} indeed"), *gains).correct(heard(speaker="S1"), WAIT_S)
-    assert text_of(found) == "the sea is green indeed"
-    # None behind the final's end.
-    assert [(word.start, word.end) for word in found] == [(7.0, 7.5), (7.5, 8.0), (8.0, 8.5), (8.5, 9.0), (9.0, 9.0)]
-    assert [word.speaker for word in found] == ["S1"] * 4 + [None]
+def test_a_final_longer_than_a_window_is_a_passage_of_its_own() -> None:
+    assert passages_of(SPEAKING, final("long", 0.0, MAX_PASSAGE_S + 1)) == [(["long"], 0)]
 
 
-@pytest.mark.parametrize("gains", [(0.5, -0.1), (-0.1, 0.5), (-0.1,), (MARGIN / 2,), (0.5, MARGIN / 2)])
-def test_what_one_of_the_models_finds_less_likely_changes_nothing(gains: tuple[float, ...]) -> None:
-    final = heard()
-    assert second_pass(reading(READ), *gains).correct(final, WAIT_S) == final.words
+@pytest.mark.parametrize(
+    ("between", "second"),
+    [
+        ((), final("two", 2.0 + MAX_SILENCE_S + 0.1, 9.0)),
+        ((), final("two", 2.0, 4.0, language="de")),
+        ((Gap(start=2.0, end=2.5, reason="overload"),), final("two", 2.5, 4.0)),
+    ],
+)
+def test_no_passage_reaches_over_long_silence_another_language_or_lost_audio(
+    between: tuple[Event, ...], second: Final
+) -> None:
+    assert passages_of(SPEAKING, final("one", 0.0, 2.0), *between, second) == [(["one"], 0), (["two"], 0)]
 
 
-@pytest.mark.parametrize("text", ["", HEARD])
-def test_nothing_and_the_same_are_not_even_compared(text: str) -> None:
-    def score(region: Region, words: Sequence[Word]) -> float:
-        raise AssertionError("there is nothing to compare")
-
-    readers: Future[Readers] = Future()
-    readers.set_result(Readers(reading(text), [score]))
-    final = heard()
-    assert SecondPass(readers).correct(final, WAIT_S) == final.words
+def test_finals_without_words_and_translations_belong_to_none() -> None:
+    translation = msgspec.structs.replace(final("eins", 0.0, 1.0), task="translate")
+    assert passages_of(SPEAKING, final("", 0.0, 1.0), translation) == []
 
 
-@pytest.mark.parametrize("n_samples", [None, 0, N_SAMPLES + 1])
-def test_audio_that_is_gone_or_longer_than_a_window_is_not_read(n_samples: int | None) -> None:
-    def read(region: Region) -> Sequence[Word]:
-        raise AssertionError("there is nothing to read")
+def test_a_passage_is_transcribed_soon_after_speech_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(second_pass, "IDLE_S", 0.01)
+    found: Future[int] = Future()
+    passages = Passages(lambda finals, n_known: found.set_result(len(finals)))
+    for event in (SPEAKING, Speech(state="end", time=1.0), final("one", 0.0, 1.0)):
+        passages.take(event)
+    assert found.result(WAIT_S) == 1
 
-    final = heard(None if n_samples is None else np.zeros(n_samples, np.float32))
-    assert second_pass(read, 0.5).correct(final, WAIT_S) == final.words
+
+def test_words_go_to_the_finals_whose_words_they_replace_however_their_times_lie() -> None:
+    finals = [final("the see of", 0.0, 1.5, speaker="S1"), final("Green what a day", 1.5, 3.5, speaker="S2")]
+    # All times are half a second late: the text decides.
+    shared = share_words(finals, words_of("The sea of green, what a lovely day.", 0.5))
+    assert [text_of(words) for words in shared] == ["The sea of", "green, what a lovely day."]
+    assert [word.speaker for word in shared[1]] == ["S2"] * 5
+    assert all(
+        each.start <= word.start <= word.end <= each.end for each, s in zip(finals, shared, strict=True) for word in s
+    )
 
 
-def told(corrector: SecondPass) -> tuple[list[Event], Corrections]:
-    """Return the revisions of a session with one final."""
+def test_words_that_resemble_none_go_by_their_times() -> None:
+    finals = [final("um", 0.0, 1.0), final("er", 1.0, 2.0), final("ah", 2.0, 3.0)]
+    assert [text_of(words) for words in share_words(finals, words_of("quite another text"))] == [
+        "quite another",
+        "text",
+        "",
+    ]
+    assert share_words(finals, ()) == [(), (), ()]
+
+
+def revised(read_again: ReadAgain, *finals: Final) -> tuple[list[Revision], Corrections]:
+    """Return the revisions of a session with some finals."""
     log = EventLog("abc", 100)
     events: list[Event] = []
     log.subscribe(events.append)
-    corrections = Corrections([corrector], deadline_s=WAIT_S)
-    finals = corrections.follow(log, lambda start, end: np.zeros(round((end - start) * SAMPLE_RATE), np.float32))
-    log.append(heard().final)
+    corrections = Corrections([], deadline_s=WAIT_S, read_again=read_again)
+    of_session = corrections.follow(log, lambda start, end: np.zeros(round((end - start) * SAMPLE_RATE), np.float32))
+    log.append(SPEAKING)
+    for each in finals:
+        log.append(each)
     over: Future[None] = Future()
-    finals.finish(lambda: over.set_result(None))
+    of_session.finish(lambda: over.set_result(None))
     over.result(WAIT_S)
     return [event for event in events if isinstance(event, Revision)], corrections
 
 
-def test_the_reader_knows_the_deadline_and_what_is_late_is_dropped() -> None:
-    until: list[float] = []
-
-    def read(region: Region) -> Sequence[Word]:
-        until.append(region.until_s - time.monotonic())
-        raise TimeoutError
-
-    revisions, corrections = told(second_pass(read, 0.5))
-    assert (revisions, corrections.failing.why) == ([], {})
-    assert 0 < until[0] <= WAIT_S
+FINALS = final("the see of green", 7.0, 9.0), final("as we speak", 9.0, 10.5)
 
 
-def test_a_model_that_cannot_be_loaded_is_told_and_one_that_is_not_there_yet_is_not() -> None:
-    readers: Future[Readers] = Future()
-    corrector = SecondPass(readers)
-    final = heard()
-    assert corrector.correct(final, WAIT_S) == final.words
-    readers.set_exception(ModelError("there is no such model: fetch it"))
-    with pytest.raises(StreamerError, match="no such model"):
-        corrector.correct(final, WAIT_S)
-    revisions, corrections = told(corrector)
-    assert (revisions, corrections.failing.why) == ([], {"second_pass": "there is no such model: fetch it"})
+def test_finals_that_read_otherwise_are_revised_and_the_others_are_not() -> None:
+    seen: list[Passage] = []
+
+    def read(passage: Passage) -> Sequence[Word]:
+        seen.append(passage)
+        return words_of("the sea of green as we speak", 7.0)
+
+    revisions, _ = revised(read, *FINALS)
+    assert [(each.of, each.by, each.text) for each in revisions] == [(2, "second_pass", "the sea of green")]
+    (passage,) = seen
+    assert [each.text for each in passage.finals] == ["the see of green", "as we speak"]
+    assert len(passage.samples) == 3.5 * SAMPLE_RATE
+    assert passage.prompt == ""
+    assert 0 < passage.until_s - time.monotonic() <= WAIT_S
 
 
-def test_a_model_that_fails_changes_nothing() -> None:
-    def read(region: Region) -> Sequence[Word]:
-        raise StreamerError("the device is lost")
+def test_the_text_before_a_passage_is_the_corrected_one() -> None:
+    prompts: list[str] = []
 
-    revisions, corrections = told(second_pass(read, 0.5))
-    assert (revisions, corrections.failing.why) == ([], {"second_pass": "the device is lost"})
+    def read(passage: Passage) -> Sequence[Word]:
+        prompts.append(passage.prompt)
+        return [
+            Word(word=word.word.replace("see", "sea"), start=word.start, end=word.end, probability=1.0, stable=True)
+            for each in passage.finals
+            for word in each.words
+        ]
+
+    revised(read, FINALS[0], final("as we speak", 20.0, 22.0))
+    assert prompts == ["", "the sea of green"]
+
+
+def _late(passage: Passage) -> Sequence[Word]:
+    raise TimeoutError
+
+
+def _broken(passage: Passage) -> Sequence[Word]:
+    raise StreamerError("the device is lost")
+
+
+@pytest.mark.parametrize(
+    ("read", "why"),
+    [(lambda passage: (), {}), (_late, {}), (_broken, {"second_pass": "the device is lost"})],
+)
+def test_what_cannot_be_read_again_stays_as_it_is(
+    read: Callable[[Passage], Sequence[Word]], why: dict[str, str]
+) -> None:
+    revisions, corrections = revised(read, *FINALS)
+    assert (revisions, corrections.failing.why) == ([], why)
+
+
+def test_slow_correctors_get_the_words_of_the_second_pass() -> None:
+    seen: list[str] = []
+
+    class Endpoint:
+        name = "language_model"
+        slow = True
+
+        def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+            seen.append(heard.text)
+            return heard.words
+
+    log = EventLog("abc", 100)
+    corrections = Corrections(
+        [Endpoint()], deadline_s=WAIT_S, read_again=lambda passage: words_of("the sea of green as we speak", 7.0)
+    )
+    of_session = corrections.follow(log, lambda start, end: np.zeros(10, np.float32))
+    for each in FINALS:
+        log.append(each)
+    over: Future[None] = Future()
+    of_session.finish(lambda: over.set_result(None))
+    over.result(WAIT_S)
+    assert seen == ["the sea of green", "as we speak"]

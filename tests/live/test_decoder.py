@@ -324,15 +324,3 @@ class TestSecondLook:
         assert found.avg_logprob >= once.avg_logprob
         assert found.n_calls > 5 * once.n_calls / 2
         assert decoder.decode(encoded, request) == found
-
-
-def test_a_text_is_scored_as_likely_as_it_was_found(model: WhisperModel, encoded: EncodedWindow) -> None:
-    decoder = WhisperDecoder(model, DecodingSettings(beam_size=1))
-    found = decoder.decode(encoded, REQUEST)
-    text = "".join(word.text for word in found.words)
-    assert decoder.score(encoded, REQUEST, text) == pytest.approx(found.avg_logprob, abs=0.01)
-    other = " ".join(reversed(text.split()))
-    assert decoder.score(encoded, REQUEST, f" {other}") < found.avg_logprob - 0.5
-    # Ending too early is unlikely, too.
-    assert decoder.score(encoded, REQUEST, text[: len(text) // 2]) < found.avg_logprob
-    assert decoder.score(encoded, REQUEST, "") < found.avg_logprob

@@ -1,97 +1,93 @@
-"""The model behind the second pass: what it gives away, whom it lets go first, and the whole thing."""
+"""The model behind the second pass: what it reads, whom it lets go first, and the whole thing."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
+from threading import Event
 
 import numpy as np
 import pytest
 
-from streamer.correct.corrector import Heard
-from streamer.correct.second_pass import Region, SecondPass
-from streamer.events import Event, Final, Revision
-from streamer.live import second_pass as live
+from streamer import events
+from streamer.arrays import Float32Array
+from streamer.correct.failing import Failing
+from streamer.correct.second_pass import Passage
+from streamer.errors import ModelError, StreamerError
+from streamer.events import Final, Revision
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
-from streamer.live.second_pass import beams_beside
+from streamer.live.second_pass import SecondPass, beams_beside
 from streamer.live.sessions import open_session
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import load_model
-from streamer.whisper.result import Hypothesis, TimedWord
+from streamer.whisper.model import WhisperModel, load_model
 from tests.daemon import SAMPLE, pause_after, recording
 from tests.promises import check_promises
 from tests.whisper.support import NANO
 
 WAIT_S = 60.0
-TRUSTED = Hypothesis((TimedWord(" so", (1,), 0, 800, 0.9),), "en", 0.0, -0.1)
 
 
-class Reading:
-    """Stands for encoder and decoder, and says what it is told."""
-
-    says = TRUSTED
-
-    def __init__(self, *_: object) -> None: ...
-
-    def encode(self, *_: object) -> object:
-        return object()
-
-    def decode(self, *_: object) -> Hypothesis:
-        return self.says
+@pytest.fixture(scope="module")
+def own(cache_dir: Path) -> WhisperModel:
+    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), most_beams=5)
 
 
-def reader(monkeypatch: pytest.MonkeyPatch, says: Hypothesis, before: list[Callable[[], None]]) -> Any:  # noqa: ANN401
-    monkeypatch.setattr(Reading, "says", says)
-    monkeypatch.setattr(live, "WhisperEncoder", Reading)
-    monkeypatch.setattr(live, "WhisperDecoder", Reading)
-    model: Any = SimpleNamespace(
-        n_beams=5,
-        tokenizer=SimpleNamespace(known_languages=["en"]),
-        dims=SimpleNamespace(n_mels=80),
-        generation=SimpleNamespace(prompted=False),
-        call_before=before.append,
-    )
-    return live._Reader(model, Settings(), lambda duration_s: False)
+def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> SecondPass:
+    correction = CorrectionSettings(**{"model": "nano.en", **changes})  # type: ignore[arg-type]
+    settings = Settings(model=ModelSettings(name="nano.en"), correction=correction)
+    return SecondPass(settings, own, lambda duration_s: free, Failing())
 
 
-def region(language: str = "en", left_s: float = WAIT_S) -> Region:
+def passage(samples: Float32Array, language: str = "en", left_s: float = WAIT_S) -> Passage:
+    """Return a passage from second 7 on."""
     final = Final(
-        segment=1, start=0.0, end=1.0, text="so", words=(), language=language, no_speech_prob=0.0, avg_logprob=-0.1
+        segment=1, start=7.0, end=9.0, text="so", words=(), language=language, no_speech_prob=0.0, avg_logprob=-0.1
     )
-    samples = np.zeros(16_000, np.float32)
-    return Region(Heard(final, (), (), lambda: samples), samples, time.monotonic() + left_s)
+    return Passage((final,), samples, "", None, time.monotonic() + left_s)
 
 
-@pytest.mark.parametrize(
-    ("changes", "n_words"),
-    [
-        ({}, 1),
-        ({"looped": True}, 0),
-        ({"failed": True}, 0),
-    ],
-)
-def test_loops_and_unlikely_texts_are_not_given_away(
-    monkeypatch: pytest.MonkeyPatch, changes: dict[str, bool], n_words: int
+def test_a_passage_is_transcribed_with_times_of_the_session(own: WhisperModel) -> None:
+    reader = second_pass(own)
+    reader.model.result(WAIT_S)
+    words = reader.read(passage(recording(SAMPLE)))
+    assert "The Commission regards such" in "".join(word.word for word in words)
+    assert words[0].start >= 7.0
+
+
+def test_silence_has_no_words_and_an_unknown_language_is_left_alone(own: WhisperModel) -> None:
+    reader = second_pass(own)
+    reader.model.result(WAIT_S)
+    assert list(reader.read(passage(np.zeros(32_000, np.float32)))) == []
+    assert reader.read(passage(recording(SAMPLE), "de")) == ()
+
+
+def test_live_captions_go_first_up_to_the_deadline(own: WhisperModel) -> None:
+    reader = second_pass(own, free=False)
+    reader.model.result(WAIT_S)
+    with pytest.raises(TimeoutError):
+        reader.read(passage(recording(SAMPLE), left_s=0.05))
+
+
+def test_a_model_that_cannot_be_loaded_is_reported_and_one_that_is_not_there_yet_is_not(
+    own: WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says = Hypothesis(TRUSTED.words, "en", 0.0, -0.1, **changes)
-    assert len(reader(monkeypatch, says, []).read(region())) == n_words
+    there = Event()
 
+    def load(self: SecondPass) -> WhisperModel:
+        assert there.wait(WAIT_S)
+        raise ModelError("no such model: fetch it")
 
-def test_a_language_that_the_model_does_not_know_is_left_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert reader(monkeypatch, TRUSTED, []).read(region("de")) == ()
-
-
-def test_live_sessions_go_first_up_to_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    before: list[Callable[[], None]] = []
-    reader(monkeypatch, TRUSTED, before).read(region(left_s=0.05))
-    with pytest.raises(TimeoutError):  # the live sessions are busy for ever
-        before[0]()
+    monkeypatch.setattr(SecondPass, "_load", load)
+    reader = second_pass(own)
+    assert reader.read(passage(recording(SAMPLE))) == ()
+    there.set()
+    assert isinstance(reader.model.exception(WAIT_S), ModelError)
+    with pytest.raises(StreamerError, match="no such model"):
+        reader.read(passage(recording(SAMPLE)))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +102,8 @@ def test_the_daemons_own_model_is_loaded_for_the_beams_where_it_reads_again(
 
 
 @pytest.mark.slow
-def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(cache_dir: Path) -> None:
-    model = load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), most_beams=5)
+def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: WhisperModel) -> None:
+    model = own
     # What captions compute stays as it was.
     assert (model.n_beams, model.twin(most_beams=True).n_beams) == (1, 5)
     correction = CorrectionSettings(model="nano.en", beam_size=5, deadline_s=WAIT_S)
@@ -117,8 +113,8 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(cache_dir: P
     engine = make_engine(model, DecodingSettings(suppress_tokens=f"-1,{the}"))
     enrichment = Enrichment(settings, model, engine)
     log = EventLog("abc", 10_000)
-    events: list[Event] = []
-    log.subscribe(events.append)
+    told: list[events.Event] = []
+    log.subscribe(told.append)
     over: Future[None] = Future()
 
     def end() -> None:
@@ -128,10 +124,8 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(cache_dir: P
     runner = open_session(settings, model, log, kind=AudioKind.RECORDED, on_finished=end, enrichment=enrichment)
     engine.start()
     try:
-        assert enrichment.corrections is not None
-        (corrector,) = enrichment.corrections.slow
-        assert isinstance(corrector, SecondPass)
-        corrector.readers.result(WAIT_S)
+        assert enrichment.second_pass is not None
+        enrichment.second_pass.model.result(WAIT_S)
         engine.add(runner)
         samples = recording(SAMPLE, pause_after(1), pause_after(2))
         runner.write(samples)
@@ -139,9 +133,9 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(cache_dir: P
         over.result(WAIT_S)
     finally:
         engine.stop()
-    check_promises(events, duration_s=len(samples) / 16_000)
-    revisions: Sequence[Revision] = [event for event in events if isinstance(event, Revision)]
-    finals = " ".join(event.text for event in events if isinstance(event, Final))
+    check_promises(told, duration_s=len(samples) / 16_000)
+    revisions: Sequence[Revision] = [event for event in told if isinstance(event, Revision)]
+    finals = " ".join(event.text for event in told if isinstance(event, Final))
     assert " the " not in finals
     assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
     assert str(enrichment.failing) == ""

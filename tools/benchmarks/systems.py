@@ -58,8 +58,6 @@ class Streamer:
         self._flags = tuple(flags)
         self._server: Server | None = None
         self._host = ""
-        # Of the recording that was played last.
-        self.conversation: StreamerConversation | None = None
 
     def start(self) -> None:
         """Start the daemon. Raises ServerFailure where it does not."""
@@ -76,7 +74,7 @@ class Streamer:
     def stream(self, recording: str, samples: NDArray[np.float32]) -> Timeline:
         """Play a recording. Raises ServerFailure where the daemon refuses it or goes away."""
         assert self._server is not None, "not started"
-        conversation = self.conversation = StreamerConversation(self._host)
+        conversation = StreamerConversation(self._host)
         before = self._counters()
         with Meter(self._server) as meter:
             cost = asyncio.run(play(conversation, samples, meter))
@@ -127,10 +125,6 @@ class StreamerConversation:
     def __init__(self, host: str) -> None:
         self.address = f"ws://{host}/v1/stream"
         self.recorder = Recorder(Settings().speech.min_silence_s)
-        # What each final reads in the end, by its number; when it came, and how long after it each revision did.
-        self.corrected: dict[int, str] = {}
-        self._final_came_s: dict[int, float] = {}
-        self.revised_after_s: list[float] = []
         self._ended = False
 
     async def open(self, connection: ClientConnection) -> None:
@@ -150,11 +144,6 @@ class StreamerConversation:
         if isinstance(event, Error) and event.fatal:
             raise ServerFailure(f"{self.address}: {event.message}")
         self.recorder.take(event, wall_s)
-        if isinstance(event, Final):
-            self.corrected[event.seq], self._final_came_s[event.seq] = event.text, wall_s
-        elif isinstance(event, Revision):
-            self.corrected[event.of] = event.text
-            self.revised_after_s.append(wall_s - self._final_came_s[event.of])
         self._ended = self._ended or isinstance(event, End)
         return isinstance(event, Partial | Final | Revision)
 
