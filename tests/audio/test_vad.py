@@ -26,6 +26,12 @@ def test_speech_is_speech_and_silence_is_not() -> None:
     assert max(detector.process(np.zeros(5 * SAMPLE_RATE, dtype=np.float32))) < 0.5
 
 
+def test_very_quiet_speech_is_found_as_well() -> None:
+    speech, _ = soundfile.read(SPEECH, dtype="float32")
+    loud, quiet = (np.array(SpeechDetector().process(np.float32(gain) * speech)) > 0.5 for gain in (1.0, 0.001))
+    assert quiet.sum() > 0.8 * loud.sum()
+
+
 def test_cutting_into_pieces_does_not_change_the_result() -> None:
     speech, _ = soundfile.read(SPEECH, dtype="float32", frames=3 * SAMPLE_RATE)
     whole = SpeechDetector().process(speech)
