@@ -1,77 +1,59 @@
-"""When a session's audio came: what has waited for too long, and whether it comes faster than it can be spoken."""
+"""When a session's audio came: how long it has waited, and whether it comes faster than it can be spoken."""
 
 import threading
 from collections import deque
 
 from streamer.audio.constants import SAMPLE_RATE
 
-# How finely arrivals are told apart.
-STEP_S = 0.1
-
-# Audio this far ahead of the clock comes from a recording. Live audio is ahead by what is sent at a time.
-RECORDED_AHEAD_S = 3.0
-
-# A lead that is not renewed is forgotten at this rate: clocks differ by a ten thousandth, which is seconds in a day.
-FORGOTTEN_S_PER_S = 0.005
-
-# Audio that comes late makes up for no longer a while without any: who sends more than was said in it, a recording.
-MOST_MADE_UP_FOR_S = 30.0
+STEP_S = 0.1  # resolution of arrival times
+RECORDED_AHEAD_S = 3.0  # audio this far ahead of the clock is a recording; live audio comes a piece at a time
+FORGOTTEN_S_PER_S = 0.005  # decay of a lead: clocks differ by a ten thousandth, which is seconds in a day
+MOST_MADE_UP_FOR_S = 30.0  # of a pause in the audio, up to which later audio may be a backlog and not a recording
 
 
 class Arrivals:
-    """Notes at which time the audio of the last `keep_s` seconds came. One thread notes, others ask."""
+    """The arrival times of the last `keep_s` seconds. One thread notes them, any may ask."""
 
     def __init__(self, keep_s: float) -> None:
         self._keep_s = keep_s
-
-        # Guards what follows; held for a few steps, never while anything is waited for.
         self._lock = threading.Lock()
-
-        # Time of a step, and how much audio there was at its end; the oldest may be older than `keep_s`.
+        # Times, and how much audio there was a step later; the oldest may be older than `keep_s`.
         self._steps: deque[tuple[float, int]] = deque()
-
-        # How far the audio is ahead of the clock, below 0 behind it; when it came last, None before the first; and
-        # whether its sender had to wait for room then.
+        # Seconds that the audio is ahead of the clock, negative behind it; when that was noted, None before the first
+        # audio; whether the sender had to wait for room then.
         self._lead_s = 0.0
         self._noted_s: float | None = None
         self._held_back = False
-
-        # Up to here the audio came too far ahead of the clock to be live: from a recording. -1 where none does.
+        # End of the newest audio that came too far ahead of the clock to be live.
         self._recorded_until = -1
 
     def note(self, head: int, now_s: float, *, held_back: bool = False, again: bool = False) -> None:
         """Note that there are `head` samples at a time; both only grow.
 
         held_back : whether the sender has to wait for room
-        again : whether it came before, and is only sent again: that says nothing of its pace
+        again : whether the audio is sent again after it came elsewhere, which says nothing of its pace
         """
         with self._lock:
             if not again:
                 self._note_lead(head, now_s, held_back=held_back)
             if self._steps and now_s - self._steps[-1][0] < STEP_S:
-                # Said to have come at the step's beginning: up to a step too old.
                 self._steps[-1] = (self._steps[-1][0], head)
-            else:
-                self._steps.append((now_s, head))
-                while len(self._steps) > 1 and self._steps[1][0] <= now_s - self._keep_s:
-                    self._steps.popleft()
+                return
+            self._steps.append((now_s, head))
+            while len(self._steps) > 1 and self._steps[1][0] <= now_s - self._keep_s:
+                self._steps.popleft()
 
     def recorded(self, position: int) -> bool:
-        """Say whether the audio at a position comes from a recording. Behind one, audio may be live again."""
+        """Return whether the audio at a position comes from a recording. Later audio may be live again."""
         return position <= self._recorded_until
 
     def position_at(self, time_s: float) -> int:
-        """Return how much audio there was at a time, 0 where that is longer ago than is kept."""
+        """Return how much audio there was at a time, 0 if that is longer ago than is kept."""
         with self._lock:
-            position = 0
-            for step_s, head in self._steps:
-                if step_s > time_s:
-                    break
-                position = head
-            return position
+            return next((head for step_s, head in reversed(self._steps) if step_s <= time_s), 0)
 
     def time_at(self, position: int) -> float | None:
-        """Return when the audio up to a position came, up to a step too early; None where it is not known any more."""
+        """Return when the audio up to a position came, up to a step too early; None if that is not known any more."""
         with self._lock:
             time_s = None
             for step_s, head in reversed(self._steps):
@@ -89,6 +71,6 @@ class Arrivals:
             lead_s = max(lead_s, -MOST_MADE_UP_FOR_S)
         self._lead_s = lead_s + (head - known) / SAMPLE_RATE
         self._noted_s, self._held_back = now_s, held_back
-        # Who has to wait for room cannot be ahead of the clock.
+        # A sender that has to wait for room cannot be ahead of the clock.
         if self._lead_s > RECORDED_AHEAD_S or (held_back and self._recorded_until >= 0):
             self._recorded_until = head

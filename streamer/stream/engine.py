@@ -1,6 +1,6 @@
-"""The threads that turn sessions' decisions into work: one listens, one encodes, one decodes, for all sessions.
+"""The threads that do the work of all sessions: one detects speech, one encodes, one decodes.
 
-While a window is decoded the next is encoded, and speech is heard all the while. Whose turn it is says the schedule.
+While a window is decoded the next is encoded. The schedule decides which one.
 """
 
 import logging
@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.stream.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
-from streamer.stream.runner import EngineStats, Job, SessionRunner
+from streamer.stream.runner import EngineStats, Host, Job, SessionRunner
 from streamer.stream.schedule import Schedule
 from streamer.stream.window import Request
 from streamer.whisper.result import Hypothesis
@@ -24,21 +24,17 @@ Encoded = TypeVar("Encoded")
 EncodedOut = TypeVar("EncodedOut", covariant=True)
 EncodedIn = TypeVar("EncodedIn", contravariant=True)
 
-IDLE_S = 0.5  # how long a thread sleeps at most before it looks again: at the clock, or should a wake-up be missed
+IDLE_S = 0.5  # how long a thread sleeps at most before it looks again
 MAX_PACE_S = 2.0  # from one pass of a session to the next, up to which captions count as live, unless told otherwise
-MAX_RETRY_LOAD = 0.5  # share of the machine's time above which finals get no second look: it is somebody else's time
+MAX_RETRY_LOAD = 0.5  # above which finals are not decoded again, as that would take time from other sessions
 
 
 class Encoder(Protocol[EncodedOut]):
-    """Turns a window's mel spectrogram into what the decoder looks at."""
-
     def encode(self, mel: Float32Array, buffer: int, n_samples: int) -> EncodedOut:
         """Encode `mel`, shape (n_mels, 3000), of `n_samples` of audio and silence, into one of `N_BUFFERS` buffers."""
 
 
 class Decoder(Protocol[EncodedIn]):
-    """Turns an encoded window into text."""
-
     def decode(self, encoded: EncodedIn, request: Request) -> Hypothesis:
         """Decode a window as asked for."""
 
@@ -59,16 +55,15 @@ class Engine(Generic[Encoded]):
         self._decoder = decoder
         self._clock = clock
         self._meter = LoadMeter(max_pace_s)
-        self._busy = BusyTime()
+        self._busy = BusyTime(clock)
         self.stats = EngineStats()
-        # Whose turn it is. Guarded by the lock, which is held for a look at it and never longer.
-        # The work in its slot: a window, what it was encoded to, and the seconds that this took.
-        self._schedule: Schedule[SessionRunner, tuple[Job, Encoded, float]] = Schedule()
+        # Guards the schedule, whose work is a window, what it was encoded to, and the seconds that this took.
         self._lock = threading.Lock()
+        self._schedule: Schedule[SessionRunner, tuple[Job, Encoded, float]] = Schedule()
         self._stopping = False
-        # Set when a thread has something to look at: cleared before it looks, so that nothing is missed.
+        # Set when a thread has something to do; cleared before it looks, so that nothing is missed.
         self._calls = {name: threading.Event() for name in ("listen", "encode", "decode")}
-        # When each thread began the turn that it is at; infinity between two.
+        # When each thread began its present turn; infinity between two.
         self._began_s = dict.fromkeys(self._calls, math.inf)
         self._threads = [
             threading.Thread(target=self._run, args=(turn, name), name=name, daemon=True)
@@ -87,15 +82,15 @@ class Engine(Generic[Encoded]):
     @property
     def busy(self) -> bool:
         """Whether some session's window is due, or at work."""
-        return self._busy.n_busy > 0 or self._schedule.waits or self.n_waiting > 0
+        return self._busy.n_busy > 0 or self._schedule.slot is not None or self.n_waiting > 0
 
     def is_free_for(self, duration_s: float) -> bool:
-        """Say whether no window is due or at work, nor will be for so long, unless speech begins."""
+        """Return whether no window is due or at work, nor will be within `duration_s` unless speech begins."""
         return not self.busy and all(runner.quiet_s >= duration_s for runner in self._runners())
 
     @property
     def failing(self) -> str:
-        """What has failed in some session and is being tried again, in a few words; empty while all is well."""
+        """The message of a failure in some session that is tried again; empty while all works."""
         return next((runner.failing for runner in self._runners() if runner.failing and runner.trying), "")
 
     @property
@@ -105,7 +100,7 @@ class Engine(Generic[Encoded]):
 
     @property
     def turn_s(self) -> float:
-        """Seconds that the longest of the threads' present turns has taken so far; infinity where a thread has died."""
+        """Seconds that the longest of the threads' present turns has taken so far; infinity if a thread has died."""
         if not self._stopping and any(thread.ident and not thread.is_alive() for thread in self._threads):
             return math.inf
         return max(0.0, self._clock() - min(self._began_s.values()))
@@ -115,7 +110,7 @@ class Engine(Generic[Encoded]):
             thread.start()
 
     def stop(self) -> None:
-        """Stop the threads after the window each is busy with; sessions that are not finished stay so."""
+        """Stop the threads after their present windows; sessions that are not finished stay so."""
         self._stopping = True
         for called in self._calls.values():
             called.set()
@@ -126,11 +121,11 @@ class Engine(Generic[Encoded]):
         """Serve a session from now on, until it is finished or closed."""
         with self._lock:
             self._schedule.add(runner)
-        runner.start(self._clock, self._calls["listen"].set, self._remove, self.stats)
+        runner.start(Host(self.stats, self._clock, self._calls["listen"].set, self._remove))
         self._calls["listen"].set()
 
     def listen(self) -> bool:
-        """Hear what has come in all sessions. Returns whether there may be more to hear at once."""
+        """Process what has come in all sessions. Returns whether there may be more to process at once."""
         more = False
         for runner in self._runners():
             begin_s, begin = self._clock(), runner.position
@@ -155,11 +150,8 @@ class Engine(Generic[Encoded]):
                 runner.recover(error)
                 continue
             if job is not None:
-                self._busy.begin(begin_s)
-                try:
+                with self._busy.at_work():
                     self._encode(runner, job, begin_s)
-                finally:
-                    self._busy.end(self._clock())
                 return True
         return False
 
@@ -170,15 +162,14 @@ class Engine(Generic[Encoded]):
         if slotted is None:
             return False
         self._calls["encode"].set()  # the slot is free: the next window can be encoded while this one is decoded
-        self._busy.begin(self._clock())
         try:
-            self._decode(slotted.owner, *slotted.work)
+            with self._busy.at_work():
+                self._decode(slotted.owner, *slotted.work)
         finally:
-            self._busy.end(self._clock())
             with self._lock:
                 self._schedule.end_decoding()
             self._calls["encode"].set()
-            self._calls["listen"].set()  # a recording is heard on when no window of its is on its way
+            self._calls["listen"].set()  # a recording is processed further when none of its windows is on its way
         return True
 
     def _encode(self, runner: SessionRunner, job: Job, begin_s: float) -> None:
@@ -186,9 +177,10 @@ class Engine(Generic[Encoded]):
             buffer, replaced = self._schedule.take_turn(runner)
         if replaced is not None:
             self.stats.windows_replaced += 1
-            runner.withdraw()
+            runner.complete(replaced[0], None, None, begin_s)
         try:
-            encoded = self._encoder.encode(runner.spectrogram(job), buffer, len(job.samples))
+            mel = runner.mel.window(job.samples, job.window.start)
+            encoded = self._encoder.encode(mel, buffer, len(job.samples))
         except Exception as error:  # noqa: BLE001 - as above
             runner.fail(job, error, self._clock())
             self._calls["listen"].set()
@@ -237,7 +229,7 @@ class Engine(Generic[Encoded]):
         self.stats.settled_tokens += hypothesis.n_begins_with
         self._meter.take_pass(
             Pass(
-                busy_s=self._busy.take(self._clock()),
+                busy_s=self._busy.take(),
                 encode_s=encode_s,
                 decode_s=decode_s,
                 n_calls=hypothesis.n_calls,

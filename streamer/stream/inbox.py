@@ -1,8 +1,8 @@
-"""What was asked of a session, each thing at its place in the audio. Any thread may ask; one takes out."""
+"""Commands to a session, each at its position in the audio."""
 
 import threading
-from collections import deque
-from collections.abc import Callable, Iterable
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 
 from streamer.audio.vad import CHUNK_SAMPLES
@@ -11,49 +11,45 @@ from streamer.events import Event
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Something to be done when the audio has been heard up to a position."""
+    """Something to do when the audio before a position has been processed."""
 
-    # Of the same that is asked for several times only the last counts; empty for what counts each time.
+    # Of equal names only the last within a chunk of audio is kept. Commands with an empty name are all kept.
     name: str
     position: int
     apply: Callable[[], Iterable[Event]]
 
 
 class Inbox:
-    """Commands in the order in which they were given. Its lock is held for a few steps."""
+    """Commands in the order in which they were given. Any thread may put one in; one thread takes them out."""
 
     def __init__(self) -> None:
-        self._commands: deque[Command] = deque()
+        self._commands: OrderedDict[Hashable, Command] = OrderedDict()
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._commands)
 
     def put(self, command: Command) -> None:
-        """Add a command, in place of one of its name within a chunk of audio: no end of them fills the memory."""
+        """Add a command. It replaces its equal in the same chunk, so that a flood of commands takes no memory."""
+        key = (command.name, command.position // CHUNK_SAMPLES) if command.name else object()
         with self._lock:
-            for i in reversed(range(len(self._commands))):
-                waiting = self._commands[i]
-                if waiting.position // CHUNK_SAMPLES != command.position // CHUNK_SAMPLES:
-                    break
-                if command.name and waiting.name == command.name:
-                    del self._commands[i]
-                    break
-            self._commands.append(command)
+            self._commands[key] = command
+            self._commands.move_to_end(key)
 
     def take(self, position: int) -> Command | None:
-        """Take out the next command, where the audio has been heard up to its place; else None."""
+        """Remove and return the next command if it is due at `position`."""
         with self._lock:
-            due = self._commands and self._commands[0].position <= position
-            return self._commands.popleft() if due else None
+            first = next(iter(self._commands.values()), None)
+            if first is None or first.position > position:
+                return None
+            return self._commands.popitem(last=False)[1]
 
     def clear(self) -> None:
-        """Forget all commands. They know the session, which is so freed without a garbage collection."""
+        """Drop all commands. They refer to the session, which could not be freed at once otherwise."""
         with self._lock:
             self._commands.clear()
 
     @property
     def next_position(self) -> int | None:
-        """Place of the next command; None where there is none."""
         with self._lock:
-            return self._commands[0].position if self._commands else None
+            return next((command.position for command in self._commands.values()), None)

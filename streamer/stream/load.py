@@ -1,48 +1,47 @@
-"""How much of the machine the sessions take: the basis on which a further one is accepted or refused."""
+"""How much of the machine the sessions take, by which a further one is accepted or refused."""
 
 import math
 import statistics
 import threading
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 MAX_LOAD = 0.9  # share of each thread's time that may be given away; the rest is for passes that take long
 
-# Passes that the cost of one is taken from; with fewer than the least, nothing is known yet.
+# How many of the newest passes the cost of one is estimated from; with fewer than the least, nothing is known.
 N_PASSES = 32
 MIN_PASSES = 3
 
-ACTIVITY_S = 30.0  # in which it shows that a session is silent: what was heard longer ago weighs less than a third
-HESITATION_S = 2.0  # who sends nothing for no longer is still sending
+ACTIVITY_S = 30.0  # in which a session proves silent: the weight of earlier audio falls to less than a third
+HESITATION_S = 2.0  # without audio, that a sender may pause and still count as sending
 
 
 class Activity:
-    """How much of its recent time a session has spoken, 0 to 1. A new session is taken to speak without a pause."""
+    """The share of its recent time in which a session spoke. A new session is taken to speak without a pause."""
 
     def __init__(self, now_s: float) -> None:
-        # The share at a moment, in seconds of the caller's clock.
-        self._share = 1.0
-        self._now_s = now_s
+        self._share, self._now_s = 1.0, now_s
 
-    def hear(self, duration_s: float, now_s: float, *, speech: bool) -> None:
-        """Take a stretch of audio, much shorter than ACTIVITY_S, with speech in it or without."""
+    def note(self, duration_s: float, now_s: float, *, speech: bool) -> None:
+        """Take some audio, much shorter than ACTIVITY_S, with speech in it or without."""
         self._share += (speech - self._share) * min(1.0, duration_s / ACTIVITY_S)
         self._now_s = now_s
 
     def share(self, now_s: float) -> float:
-        """Return the share: of a session that has sent nothing for a while it falls with the clock."""
+        """Return the share, 0 to 1. It falls with the clock while no audio comes."""
         return self._share * math.exp(min(0.0, self._now_s + HESITATION_S - now_s) / ACTIVITY_S)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What sessions need, were each transcribed as rarely as is acceptable."""
+    """What the sessions need at the slowest acceptable pace."""
 
-    # Share of the time that all work takes; above 1 captions cannot be had at that pace. 0 while nothing is known.
+    # Share of the time that all work takes, above 1 if captions cannot keep that pace. 0 while nothing is known.
     ratio: float
 
-    # Sessions that speak without a pause for which there is time, at least one; None while nothing is known.
+    # Sessions of unbroken speech for which there is time, at least one; None while nothing is known.
     capacity: int | None
 
     # Whether there is time for one more. A session that would be alone has all there is, however slow.
@@ -51,22 +50,15 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pass:
-    """What a pass took, and what it was over."""
+    """What a pass cost, and what it was over."""
 
-    # Seconds since the last pass with a thread at work: two at once count once, as they may share a processor.
-    busy_s: float
-
-    # Seconds that each of the two took.
+    busy_s: float  # since the last pass, with a thread at work; two at once count once, as they may share a processor
     encode_s: float
     decode_s: float
-
-    # Calls of the decoder, and tokens of the hypothesis, the settled ones included.
-    n_calls: int
-    n_tokens: int
-
-    # Length of the window, and how much of it no pass had heard before, in seconds.
+    n_calls: int  # of the decoder
+    n_tokens: int  # of the hypothesis, the settled ones included
     window_s: float
-    new_s: float
+    new_s: float  # of the window's audio, that was in no pass before
 
     def cost_s(self, pace_s: float) -> float:
         """Return what it would have cost `pace_s` after the last: a new token takes a call of the decoder."""
@@ -77,52 +69,55 @@ class Pass:
 
 
 class BusyTime:
-    """Time in which at least one of several threads is at work, in seconds of the caller's clock."""
+    """Time in which at least one of several threads is at work."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
         self._lock = threading.Lock()
         # Threads at work.
         self.n_busy = 0
-        # Time up to which it has been added up, and what came together since the last `take`.
+        # Time up to which it has been added up, and the sum since the last `take`.
         self._until_s = 0.0
         self._busy_s = 0.0
 
-    def begin(self, now_s: float) -> None:
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Count the calling thread as at work."""
         with self._lock:
-            self._add_up(now_s)
+            self._add_up()
             self.n_busy += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._add_up()
+                self.n_busy -= 1
 
-    def end(self, now_s: float) -> None:
-        with self._lock:
-            self._add_up(now_s)
-            self.n_busy -= 1
-
-    def take(self, now_s: float) -> float:
+    def take(self) -> float:
         """Return the time since the last call."""
         with self._lock:
-            self._add_up(now_s)
+            self._add_up()
             busy_s, self._busy_s = self._busy_s, 0.0
             return busy_s
 
-    def _add_up(self, now_s: float) -> None:
+    def _add_up(self) -> None:
+        now_s = self._clock()
         if self.n_busy:
-            self._busy_s += max(0.0, now_s - self._until_s)
-        self._until_s = max(self._until_s, now_s)
+            self._busy_s += now_s - self._until_s
+        self._until_s = now_s
 
 
 class LoadMeter:
-    """Measures what a pass costs: by the clock, so that what else the machine is busy with counts."""
+    """Measures what a pass costs by the clock, so that other work on the machine counts, too."""
 
     def __init__(self, max_pace_s: float) -> None:
         """Make a meter; `max_pace_s` is the time from one pass of a session to the next that is still acceptable."""
         self._max_pace_s = max_pace_s
-
-        # Seconds that the newest passes would have taken at that pace, and that a second of audio took to listen to.
+        # Cost of the newest passes at that pace, and of listening to a second of audio.
         self._pass_s: deque[float] = deque(maxlen=N_PASSES)
         self._listen_share: deque[float] = deque(maxlen=N_PASSES)
 
     def take_listening(self, cost_s: float, duration_s: float) -> None:
-        """Take what it cost to look for speech in some audio."""
         self._listen_share.append(cost_s / duration_s)
 
     def take_pass(self, measured: Pass) -> None:
@@ -132,7 +127,7 @@ class LoadMeter:
         """Return the load of sessions, each with the share of its time in which there is something to transcribe."""
         if len(self._pass_s) < MIN_PASSES:
             return Load(0.0, None, room=True)
-        # Of a few passes one may stand out, the first above all: the median is what to expect.
+        # The median: of a few passes one may stand out, the first above all.
         transcribe = statistics.median(self._pass_s) / self._max_pace_s
         listen = statistics.median(self._listen_share) if self._listen_share else 0.0
         n_speaking = sum(activities)

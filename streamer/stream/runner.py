@@ -1,9 +1,8 @@
-"""A session at work: its audio, its decisions, and what is published of it.
+"""A session at work: its audio, its decisions, and the events that it publishes.
 
-Audio, losses and commands come in order, from any thread, and wait in the ring buffer and in a queue beside it; the
-listening thread hears them one after the other. Windows go out to the encoding thread and come back from the decoding
-thread. All decisions are made, and all events published, under one lock, under which nothing is computed that takes
-time: whoever sends audio or commands never waits for it.
+Audio, losses and commands come from any thread and wait in the ring buffer and the inbox. The thread `listen` takes
+them from there in order; windows go to the thread `encode` and come back from `decode`. All decisions are made and all
+events are published under one lock, under which nothing slow is computed, so that a sender never waits for it.
 """
 
 import logging
@@ -26,6 +25,7 @@ from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Final, Gap, GapReason, Partial
 from streamer.stream.arrivals import Arrivals
+from streamer.stream.detection import Detection
 from streamer.stream.inbox import Command, Inbox
 from streamer.stream.load import Activity
 from streamer.stream.outage import Outage
@@ -40,33 +40,26 @@ logger = logging.getLogger(__name__)
 
 Taken = TypeVar("Taken")
 
-# Audio that has waited for too long is given up in pieces of at least this, since each piece ends a segment.
-MIN_SHED_SAMPLES = 2 * SAMPLE_RATE
-
-# Recorded audio looked at for speech at a time, so that the others need not wait. Live audio is looked at to its end.
-MAX_CHUNKS_A_TURN = 64
-
-# With less room than this in the buffer its sender has to wait: who sends so much at a time does so at once.
-HELD_BACK_SAMPLES = 5 * SAMPLE_RATE
-
+MIN_SHED_SAMPLES = 2 * SAMPLE_RATE  # least audio given up at a time because it waited too long: each ends a segment
+MAX_CHUNKS_A_TURN = 64  # of recorded audio, so that other sessions need not wait; live audio is processed to its end
+HELD_BACK_SAMPLES = 5 * SAMPLE_RATE  # with less room than this in the buffer a sender has to wait
 OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE  # least distance kept from where the buffer is being overwritten
 SILENCE_SAMPLES = SAMPLE_RATE  # written at a time in place of audio that was lost
-ARRIVALS_KEPT_S = 60.0  # how long it is known when audio came, where no audio waits for too long
+ARRIVALS_KEPT_S = 60.0  # how long it is known when audio came, if no audio waits for too long
 TICK_S = 0.5  # how often a session looks at the clock while nothing comes
 RETRY_S = 2.0  # that a live session may spend on a better text for a final
-WARMING_CHUNKS = 32  # a second of audio, that a detector hears again before it goes on where another was
 
 
 class AudioKind(Enum):
     """Whether audio waits until it is transcribed."""
 
-    # It does not: where the machine is too slow for it, some is lost.
+    # Live audio does not: some is lost on a machine that is too slow for it.
     LIVE = auto()
 
-    # It does: it is heard on only when no window of it waits or is being transcribed, and nothing is lost.
+    # Recorded audio does: it is processed only while no window is due or being transcribed, and nothing is lost.
     RECORDED = auto()
 
-    # Its sender can wait. What comes faster than it can be spoken counts as recorded, the rest as live.
+    # The sender can wait. Audio that comes faster than it can be spoken counts as recorded, the rest as live.
     EITHER = auto()
 
 
@@ -78,15 +71,14 @@ class EngineStats:
     decodes: int = 0
     encode_s: float = 0.0
     decode_s: float = 0.0
-    # Calls of the decoder; tokens that were found; tokens that were given before these, and how many of the given ones
-    # are of settled words, with which hypotheses begin (see `Hypothesis`).
+    # Calls of the decoder; tokens found; tokens given before these, and those of them that are of settled words.
     decoder_calls: int = 0
     decoder_tokens: int = 0
     given_tokens: int = 0
     settled_tokens: int = 0
     windows_replaced: int = 0
     failures: int = 0
-    # Seconds of audio that were told to be lost, by reason; that came in, lost or not, by whose it is.
+    # Seconds of audio published as gaps, by reason; that came in, lost or not, by source.
     gap_s: dict[str, float] = field(default_factory=lambda: dict.fromkeys(get_args(GapReason), 0.0))
     audio_s: dict[str, float] = field(default_factory=lambda: {"own": 0.0, "client": 0.0})
     # Called with the seconds that a pass took; with the event that first shows live audio, and its age.
@@ -96,15 +88,25 @@ class EngineStats:
 
 
 @dataclass(frozen=True, slots=True)
+class Host:
+    """What an engine offers to the sessions that it serves. The defaults are for a session that none serves yet."""
+
+    stats: EngineStats = field(default_factory=EngineStats)
+    clock: Callable[[], float] = time.monotonic
+    wake: Callable[[], object] = lambda: None  # there may be something to do
+    remove: Callable[["SessionRunner"], object] = lambda runner: None  # the session is over
+
+
+@dataclass(frozen=True, slots=True)
 class Job:
-    """A window that was handed out."""
+    """A window that was handed out, and its audio, shape (n,)."""
 
     window: Window
-    samples: Float32Array  # its audio, shape (n,)
+    samples: Float32Array
 
 
 class SessionRunner:
-    """A session at work. `Engine.add` sets it to work; what is public may be called from any thread."""
+    """A session at work. `Engine.add` sets it to work; any thread may call what is public."""
 
     def __init__(
         self,
@@ -126,95 +128,72 @@ class SessionRunner:
         """Make a session for audio of a kind, of which the buffer holds `capacity_samples`.
 
         Live audio that has waited for `max_delay_s` when its turn comes is given up. A `reserved` session counts as
-        speaking when it is asked whether there is room for another. `name` is what the log calls it by. `label` returns
-        an event as it is to be published; it sees the words of a text also where nobody wants them. It, `on_event` and
+        speaking when it is asked whether there is room for another. `name` is for the log. `label` returns an event as
+        it is to be published; it sees the words of a text even if they are not published. `label`, `on_event` and
         `on_finished` are called under the session's lock, from the engine's threads: they return at once.
 
-        With `state` it goes on where another was. Audio from `state.needed_from` on is to be written first, and the
-        session to be set to work when all of it up to `state.heard` is there (`restored`). Up to position `live_from`
-        it says nothing of the pace at which it comes. Raises SessionStateError where the state is none.
+        With `state` the session continues another. Audio from `state.needed_from` to `state.heard` is to be written
+        before it is set to work (`restored`). Audio before `live_from` is sent again: its pace says nothing. Raises
+        SessionStateError if the state is invalid.
         """
         self.logger = logging.LoggerAdapter(logger, {"session": name})
+        self.kind, self.reserved, self.settings = kind, reserved, settings
+        self._max_delay_s, self._live_from = max_delay_s, live_from
+        self._label, self._on_event, self._on_finished = label, on_event, on_finished
+        self._host = Host()
+
+        # What came in.
         self.ring = RingBuffer(capacity_samples, start=0 if state is None else state.needed_from)
-        self.kind = kind
-        self.reserved = reserved
-        self.settings = settings
-        # Whether what comes is not heard, as somebody has asked last.
-        self.paused = state is not None and state.paused_from is not None
-        # Until then its sender is waited for, who may have more audio than can reach us.
-        self.excused_until_s = -math.inf
-        self._live_from = live_from
-        self._max_delay_s = max_delay_s
-        self._label = label
-        self._on_event = on_event
-        self._on_finished = on_finished
-        # What tells the time, and what is to be called when there may be something to do; set by `start`.
-        self._clock: Callable[[], float] = time.monotonic
-        self._wake: Callable[[], None] = lambda: None
-        self._on_over: Callable[[SessionRunner], None] = lambda runner: None
-        self._stats = EngineStats()
-
         self._inbox = Inbox()
-        # When audio came, and how much of it was speech.
         self._arrivals = Arrivals(max_delay_s if math.isfinite(max_delay_s) else ARRIVALS_KEPT_S)
-        self._activity = Activity(self._clock())
+        # Whether the client paused last; until when a silent client is waited for, as its audio may be on its way.
+        self.paused = state is not None and state.paused_from is not None
+        self.excused_until_s = -math.inf
 
-        # The listening thread's own: what hears speech; position up to which it has listened; when to look again.
-        self._new_detector = new_detector
-        self._detector = new_detector()
+        # Used by the thread `listen`: how far it has processed the audio, and when it looks at the clock again.
         self.position = 0 if state is None else state.heard
+        self._detection = Detection(self.ring, new_detector, start=0 if state is None else None)
+        self._activity = Activity(self._host.clock())
         self._tick_at_s = -math.inf
-        # Whether what comes next does not follow what the detector has heard.
-        self._detector_behind = False
-        # Whether the detector has yet to hear what came before the position.
-        self._detector_cold = state is not None
-        # The encoding thread's own.
+        # Used by the thread `encode`, and by `decode`: end of the windows that were decoded.
         self.mel = LogMelStream(n_mels)
-        # The decoding thread's own: position up to which windows were decoded.
         self._decoded_until = 0
 
         # Guards everything below.
         self._lock = threading.Lock()
         self._session = Session(settings) if state is None else Session.restored(settings, state)
+        # Whether nothing is published any more: the session is finished or closed.
+        self.over = False
         # Length of the audio, once its end is known.
         self.end_position: int | None = None
         # Windows handed out that have not come back.
         self._n_in_flight = 0
-        # Since when the next window is due, and by when it should be encoded; None and infinity while none is.
-        self._due_since_s: float | None = None
-        self.deadline_s = math.inf
-        # For how long none will be, as audio comes at the pace of speech.
+        # Since when the next window is due, and by when it should be encoded; infinity while none is due.
+        self._due_since_s = self.deadline_s = math.inf
+        # For how long none will be, if audio comes at the pace of speech.
         self.quiet_s = math.inf
-        # Second of the audio up to which partials have shown words.
+        # Time in the audio up to which partials have shown words.
         self._shown_s = 0.0
-        # Whether nothing is published any more: the session is finished, or was given up or removed.
-        self.over = False
         self._outage = Outage()
-        # Whether what failed is going to be tried again: nobody knows how things are where nobody has spoken since.
+        # Whether what failed is going to be tried again, and not left until the next speech.
         self.trying = False
 
-    def start(
-        self,
-        clock: Callable[[], float],
-        wake: Callable[[], None],
-        on_over: Callable[["SessionRunner"], None],
-        stats: EngineStats,
-    ) -> None:
+    def start(self, host: Host) -> None:
         """Be served by an engine from now on."""
-        self._clock, self._wake, self._on_over, self._stats = clock, wake, on_over, stats
-        self._activity = Activity(clock())
-        self._arrivals.note(self.ring.head, clock(), again=True)
+        self._host = host
+        self._activity = Activity(host.clock())
+        self._arrivals.note(self.ring.head, host.clock(), again=True)
         self.ring.on_write = self._note_arrival
 
     # What comes in.
 
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
-        self._stats.audio_s["own" if self.reserved else "client"] += len(samples) / SAMPLE_RATE
+        self._host.stats.audio_s["own" if self.reserved else "client"] += len(samples) / SAMPLE_RATE
         self.ring.write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:
-        """Take it that so much audio is lost here. Only the thread that writes may call it."""
+        """Note that so much audio is lost here. Only the thread that writes may call it."""
         for first in range(0, n_samples, SILENCE_SAMPLES):
             n_silent = min(SILENCE_SAMPLES, n_samples - first)
             self._command("", lambda end=self.ring.head + n_silent: self._miss(end, reason))  # type: ignore[misc]
@@ -222,8 +201,7 @@ class SessionRunner:
 
     def end(self) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
-        # Without the lock: it stores one number, which listening looks at without the lock, too.
-        self._outage.wait_no_longer()
+        self._outage.retry_at_s = -math.inf
         self._command("end", self._end)
 
     def flush(self) -> None:
@@ -235,7 +213,7 @@ class SessionRunner:
 
     def resume(self) -> None:
         self.paused = False
-        self._command("resume", self._resume)
+        self._command("resume", lambda: self._session.resume())
 
     def clear(self) -> None:
         self._command("clear", lambda: self._session.clear())
@@ -244,9 +222,9 @@ class SessionRunner:
         self._command("change", lambda: self._change(settings))
 
     def mark(self, number: int, events: Sequence[Event] = ()) -> None:
-        """Have the session's state say `number` when all that was asked for before has taken effect.
+        """Set `number` in the session's state when everything asked for before has taken effect, and publish events.
 
-        The events are published in the same moment: no snapshot has one without the other.
+        No snapshot has one without the other.
         """
         self._command("" if events else "mark", lambda: self._mark(number, events))
 
@@ -256,34 +234,32 @@ class SessionRunner:
             return take(), self._session.state
 
     def close(self) -> None:
-        """Publish nothing any more: when this has returned nothing is. `on_finished` is not called."""
+        """Publish nothing after this has returned. `on_finished` is not called."""
         with self._lock:
-            self.over = True
-        self._leave()
+            self._leave()
 
     def cut_short(self, reason: GapReason) -> None:
-        """Make final what is known, tell the rest of the audio as a gap, and be over. `on_finished` is not called."""
+        """Make final what is known, publish the rest of the audio as a gap, and close."""
         with self._lock:
             if not self.over:
                 self._give_up(reason)
-                self.over = True
-        self._leave()
+            self._leave()
 
     # What can be seen.
 
     @property
     def restored(self) -> bool:
-        """Whether all audio is there that a session which goes on where another was has heard before."""
+        """Whether the audio that another machine had processed has been written again."""
         return self.ring.head >= self.position
 
     @property
     def failing(self) -> str:
-        """What has failed and is being tried again, in a few words; empty while all is well."""
+        """The message of a failure that lasts; empty while all works."""
         return self._outage.reason
 
     @property
     def recorded(self) -> bool:
-        """Whether its audio waits to be transcribed, and is not live."""
+        """Whether the audio waits to be transcribed, and is not live."""
         if self.kind is AudioKind.EITHER:
             return self._arrivals.recorded(self.position)
         return self.kind is AudioKind.RECORDED
@@ -299,35 +275,86 @@ class SessionRunner:
             return 1.0
         return self._activity.share(now_s)
 
-    # What the engine's threads do.
+    # The thread `listen`.
 
     def has_news(self, now_s: float) -> bool:
-        """Say whether there is something to listen to, to be done, or to look at the clock for."""
+        """Return whether there is audio, a command, or a reason to look at the clock."""
         return not self.over and (
             self.ring.head - self.position >= CHUNK_SAMPLES or len(self._inbox) > 0 or now_s >= self._tick_at_s
         )
 
     def listen(self, now_s: float) -> bool:
-        """Hear what has come. Returns whether there may be more to hear at once."""
+        """Process what has come. Returns whether there may be more to process at once."""
         self._tick_at_s = now_s + TICK_S
+        n_steps = MAX_CHUNKS_A_TURN if self.recorded else self.ring.capacity_samples // CHUNK_SAMPLES
         try:
-            return self._listen(now_s)
+            more = all(self._step(now_s) for _ in range(n_steps))
+            with self._lock:
+                if not self.over:
+                    processed_all = not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._inbox
+                    # A file may be read slowly: it has not ended.
+                    if processed_all and self.kind is not AudioKind.RECORDED and now_s >= self.excused_until_s:
+                        self._publish(self._session.tick(now_s))
+                    self._note_change(now_s)
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
             self.recover(error, listening=True)
             return False
+        return more and not self.over
+
+    def _step(self, now_s: float) -> bool:
+        """Apply the next command, or process the audio before it, a chunk at most. Returns whether there was either."""
+        with self._lock:
+            busy = self._n_in_flight > 0 or self._session.next_window_due()
+            if self.over or (self.recorded and busy and not self._outage.lasting):
+                return False
+            command = self._inbox.take(self.position)
+            if command is not None:
+                self._publish(command.apply())
+                return True
+            session, begin, end = self._session, self.position, self._inbox.next_position
+            if end is None:
+                end = self.ring.head if self.ring.head - begin >= CHUNK_SAMPLES else begin
+            if end <= begin or (self._outage.listening and self._outage.waits(now_s)):
+                return False
+            if session.paused:
+                session.skip(end)
+                self.position = end
+                return True
+        end = min(end, begin + CHUNK_SAMPLES)
+        oldest: int | None = None
+        try:
+            probability = self._detection.probability(begin, end)
+        except Overrun as overrun:
+            oldest = overrun.oldest
+        with self._lock:
+            if self.over or self._session is not session:  # it has failed meanwhile
+                return True
+            if oldest is not None:
+                self.position = min(max(oldest, begin), self.ring.head)
+                self._publish(session.lose(self.position, "overrun"))
+                return True
+            events = session.advance(end, probability, now_s)
+            self._note_success(listening=True)
+            self.position = end
+            self._publish(events)
+            speech = session.waiting_from is not None
+        self._activity.note(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
+        return True
+
+    # The threads `encode` and `decode`.
 
     def issue(self, now_s: float) -> Job | None:
-        """Hand out the window that is due, None where there is none after all."""
+        """Hand out the window that is due, if it still is."""
         with self._lock:
             if self.over:
                 return None
             lost = self._lost(now_s)
             if lost is not None:
                 if self._n_in_flight:
-                    return None  # what is on its way is told first
+                    return None  # what is on its way is published first
                 self._publish(self._session.drop_before(*lost))
             window = None if self._outage.waits(now_s) else self._session.next_window(now_s)
-            self._due_since_s = None
+            self._due_since_s = math.inf
             self._note_change(now_s)
             if window is None:
                 return None
@@ -340,17 +367,8 @@ class SessionRunner:
             self._n_in_flight += 1
         return Job(window, samples)
 
-    def spectrogram(self, job: Job) -> Float32Array:
-        """Return the log-mel spectrogram of a window, shape (n_mels, 3000)."""
-        return self.mel.window(job.samples, job.window.start)
-
-    def withdraw(self) -> None:
-        """A window that was handed out is not decoded: a newer one takes its place."""
-        with self._lock:
-            self._n_in_flight -= 1
-
     def request(self, job: Job, *, retry_s: float) -> Request | None:
-        """Return how to decode a window; None where it is not wanted any more."""
+        """Return how to decode a window, None if it is not wanted any more."""
         with self._lock:
             return None if self.over else self._session.request(job.window, retry_s=retry_s)
 
@@ -361,7 +379,7 @@ class SessionRunner:
         return max(0, job.window.end - begin)
 
     def complete(self, job: Job, request: Request | None, hypothesis: Hypothesis | None, now_s: float) -> None:
-        """Take what a window reads; nothing where it was not wanted any more."""
+        """Take the text of a window; None if it was not decoded."""
         with self._lock:
             self._n_in_flight -= 1
             if self.over:
@@ -372,7 +390,7 @@ class SessionRunner:
             self._note_change(now_s)
 
     def fail(self, job: Job, error: Exception, now_s: float) -> None:
-        """A window cannot be transcribed: its audio is lost. The next is tried after a while."""
+        """Give up the audio of a window that cannot be transcribed. The next is tried after a while."""
         with self._lock:
             self._n_in_flight -= 1
             if self.over or self._note_failure(error, listening=False):
@@ -382,123 +400,26 @@ class SessionRunner:
             self._note_change(now_s)
 
     def recover(self, error: Exception, *, listening: bool = False) -> None:
-        """The session itself has failed: make final what is known, and open it again on the same audio."""
+        """Replace a session that has failed: make final what is known, and continue behind a gap."""
         with self._lock:
             again = listening and self._outage.listening and self.kind is not AudioKind.RECORDED
             if self.over or self._note_failure(error, listening=listening):
                 return
-            # What broke it is lost too, or it would break what comes next; all that has come, where that did not help.
+            # The chunk that may have caused it is lost, too; all audio so far, if that did not help.
             until = self.ring.head if again else min(self.position + CHUNK_SAMPLES, self.ring.head)
-            try:
-                events = self._session.give_up(until)
-            except Exception:
-                self.logger.exception("what was known of a session that failed is lost")
-                events = []
-            self._publish(events)
+            self._publish(self._known(lambda: self._session.give_up(until)))
             self._session = self._session.successor(until)
             if self._session.finished:
                 self._publish(self._session.recovered())
             self.position = until
-            self._detector_behind = True
-            self._note_change(self._clock())
+            self._note_change(self._host.clock())
+
+    # What commands do, under the lock.
 
     def _command(self, name: str, apply: Callable[[], Iterable[Event]]) -> None:
-        if not self.over:  # else nobody would take it
+        if not self.over:
             self._inbox.put(Command(name, self.ring.head, apply))
-            self._wake()
-
-    def _note_arrival(self) -> None:
-        """Audio has come: called by the thread that wrote it."""
-        again = self.ring.head <= self._live_from
-        held_back = self.ring.free < HELD_BACK_SAMPLES
-        self._arrivals.note(self.ring.head, self._clock(), held_back=held_back, again=again)
-        if self.ring.head - self.position >= CHUNK_SAMPLES:
-            self._wake()
-
-    def _listen(self, now_s: float) -> bool:
-        more = False
-        for _ in range(MAX_CHUNKS_A_TURN if self.recorded else self.ring.capacity_samples // CHUNK_SAMPLES):
-            if not self._may_listen():
-                more = False
-                break
-            command = self._inbox.take(self.position)
-            if command is not None:
-                with self._lock:
-                    if not self.over:
-                        self._publish(command.apply())
-                more = True
-                continue
-            end = self._listen_until()
-            more = end > self.position and not (self._outage.listening and self._outage.waits(now_s))
-            if not more:
-                break
-            self._hear(end, now_s)
-        with self._lock:
-            if self.over:
-                return False
-            heard_all = not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._inbox
-            # A file that is read slowly goes on.
-            if heard_all and self.kind is not AudioKind.RECORDED and now_s >= self.excused_until_s:
-                self._publish(self._session.tick(now_s))
-            self._note_change(now_s)
-        return more
-
-    def _may_listen(self) -> bool:
-        with self._lock:
-            busy = self._n_in_flight > 0 or self._session.next_window_due()
-            return not self.over and not (self.recorded and busy and not self._outage.lasting)
-
-    def _listen_until(self) -> int:
-        """Return up to where to listen next: a chunk further, or to where a command waits; in a pause, all there is."""
-        end = self._inbox.next_position
-        if end is None:
-            head = self.ring.head
-            end = head if head - self.position >= CHUNK_SAMPLES else self.position
-        return end if self._session.paused else min(end, self.position + CHUNK_SAMPLES)
-
-    def _hear(self, end: int, now_s: float) -> None:
-        """Listen to audio up to a position, at most a chunk of it but in a pause."""
-        if self._session.paused:
-            with self._lock:
-                self._session.skip(end)
-                self.position = end
-            return
-        session, begin = self._session, self.position
-        if begin >= end:
-            return  # the session was opened again behind it
-        try:
-            samples = self.ring.read(begin, end)
-        except Overrun as overrun:
-            with self._lock:
-                self.position = min(max(overrun.oldest, self.position), self.ring.head)
-                self._publish(self._session.lose(self.position, "overrun"))
-            self._detector_behind = True
-            return
-        if self._detector_behind:
-            # One that has failed is replaced.
-            self._detector = self._new_detector() if self._outage.listening else self._detector
-            self._detector.reset()
-            self._detector_behind = self._detector_cold = False
-        if self._detector_cold:
-            self._warm_detector(begin)
-        (probability,) = self._detector.process(np.pad(samples, (0, CHUNK_SAMPLES - len(samples))))
-        with self._lock:
-            if self.over or self._session is not session:
-                return
-            events = self._session.advance(end, probability, now_s)
-            self._note_success(listening=True)
-            self.position = end
-            self._publish(events)
-            speech = self._session.waiting_from is not None
-        self._activity.hear(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
-
-    def _warm_detector(self, position: int) -> None:
-        """Let the detector hear what came before a position, as the one had that heard it elsewhere."""
-        n_chunks = min(WARMING_CHUNKS, (position - self.ring.oldest) // CHUNK_SAMPLES)
-        for i in range(n_chunks, 0, -1):
-            begin = position - i * CHUNK_SAMPLES
-            self._detector.process(self.ring.read(begin, begin + CHUNK_SAMPLES))
-        self._detector_cold = False
+            self._host.wake()
 
     def _mark(self, number: int, events: Iterable[Event]) -> Iterable[Event]:
         self._session.mark = number
@@ -508,93 +429,93 @@ class SessionRunner:
         if self._session.ended:
             return []
         self.end_position = self.position
-        self._outage.wait_no_longer()
+        self._outage.retry_at_s = -math.inf
         return self._session.finish(self.position)
 
     def _miss(self, end: int, reason: GapReason) -> Iterable[Event]:
         self.position = max(self.position, end)
-        self._detector_behind = True
         return self._session.miss(self.position, reason)
-
-    def _resume(self) -> Iterable[Event]:
-        self._detector_behind = True
-        return self._session.resume()
 
     def _change(self, settings: SessionSettings) -> Iterable[Event]:
         self.settings = settings
         self._session.change(settings)
         return []
 
-    def _lost(self, now_s: float) -> tuple[int, GapReason] | None:
-        """Return up to where speech has to be given up, and why; None where it need not be."""
-        oldest = self.ring.oldest
-        overdue = self._overdue(now_s)
-        if self._session.needed_from < oldest:
-            return min(max(oldest + OVERRUN_MARGIN_SAMPLES, overdue or 0), self.position), "overrun"
-        return (overdue, "overload") if overdue is not None else None
+    # The clock.
 
-    def _overdue(self, now_s: float) -> int | None:
-        """Return the position before which speech has waited for too long, or None where none has."""
-        waiting = self._session.waiting_from
-        if waiting is None or self.recorded or self._session.ended or not math.isfinite(self._max_delay_s):
-            return None
-        limit = self._arrivals.position_at(now_s - self._max_delay_s)
-        return min(max(limit, waiting + MIN_SHED_SAMPLES), self.position) if limit > waiting else None
+    def _note_arrival(self) -> None:
+        """Note that audio has come, in the thread that wrote it."""
+        head, held_back = self.ring.head, self.ring.free < HELD_BACK_SAMPLES
+        self._arrivals.note(head, self._host.clock(), held_back=held_back, again=head <= self._live_from)
+        if head - self.position >= CHUNK_SAMPLES:
+            self._host.wake()
+
+    def _lost(self, now_s: float) -> tuple[int, GapReason] | None:
+        """Return the position before which speech has to be given up, and why; None if it need not be."""
+        waiting, oldest = self._session.waiting_from, self.ring.oldest
+        overdue = 0
+        if waiting is not None and not (self.recorded or self._session.ended or math.isinf(self._max_delay_s)):
+            limit = self._arrivals.position_at(now_s - self._max_delay_s)
+            overdue = max(limit, waiting + MIN_SHED_SAMPLES) if limit > waiting else 0
+        if self._session.needed_from < oldest:
+            return min(max(oldest + OVERRUN_MARGIN_SAMPLES, overdue), self.position), "overrun"
+        return (min(overdue, self.position), "overload") if overdue else None
 
     def _note_change(self, now_s: float) -> None:
         """Note what audio is still needed, whether a window is due, and whether everything is final."""
-        self.ring.release(min(self.position, self._session.needed_from))
-        waits = self._outage.waits(now_s)
-        self.trying = waits or self._session.waiting_from is not None
-        until_due = self._session.until_due
-        self.quiet_s = math.inf if until_due is None else until_due / SAMPLE_RATE
-        if waits or not self._session.next_window_due():
-            self._due_since_s, self.deadline_s = None, math.inf
-        else:
-            if self._due_since_s is None:
-                self._due_since_s = now_s
-            self.deadline_s = deadline(
-                self._due_since_s,
-                recorded=self.recorded,
-                final_awaited=self._session.final_awaited,
-                pace_s=self.settings.pace_s,
-            )
-        if self._session.finished:
+        session, waits = self._session, self._outage.waits(now_s)
+        self.ring.release(min(self.position, session.needed_from))
+        self.trying = waits or session.waiting_from is not None
+        self.quiet_s = math.inf if session.until_due is None else session.until_due / SAMPLE_RATE
+        due = not waits and session.next_window_due()
+        self._due_since_s = min(self._due_since_s, now_s) if due else math.inf
+        self.deadline_s = deadline(
+            self._due_since_s,
+            recorded=self.recorded,
+            final_awaited=session.final_awaited,
+            pace_s=self.settings.pace_s,
+        )
+        if session.finished:
             self._finish()
 
+    # Failures and the end, under the lock.
+
     def _note_success(self, *, listening: bool) -> None:
-        reason = self._outage.reason
-        if self._outage.succeed(listening=listening):
-            self.logger.info("%s: it works again", reason)
+        if self._outage.ended_by(listening=listening):
+            self.logger.info("%s: it works again", self._outage.reason)
+            self._outage = Outage()
             self._publish(self._session.recovered())
 
     def _note_failure(self, error: Exception, *, listening: bool) -> bool:
-        """Tell of a failure, once until it is over. Returns whether the session ends with it."""
-        self._stats.failures += 1
+        """Publish a failure, once until it is over. Returns whether the session ends with it."""
+        self._host.stats.failures += 1
         if isinstance(error, StreamerError):
             self.logger.error("%s", error)
         else:
             self.logger.error("a session failed", exc_info=error)
             error = StreamerError(f"a session failed ({type(error).__name__}): the log has more; it is opened again")
         first = not self._outage.reason
-        self._outage.fail(str(error), self._clock(), listening=listening)
-        final_failure = self.kind is AudioKind.RECORDED and self._outage.lasting
-        if first or final_failure:
-            self._publish([Error(code=error.code, message=str(error), fatal=final_failure)])
-        if final_failure:
+        self._outage.fail(str(error), self._host.clock(), listening=listening)
+        fatal = self.kind is AudioKind.RECORDED and self._outage.lasting
+        if first or fatal:
+            self._publish([Error(code=error.code, message=str(error), fatal=fatal)])
+        if fatal:
             self._give_up("device")
             self._finish()
-        return final_failure
+        return fatal
 
     def _give_up(self, reason: GapReason) -> None:
-        """End with what is known; the rest of the audio is lost."""
+        """Publish what is known as final, and the rest of the audio as a gap."""
+        head = self.ring.head
+        self._publish(self._known(lambda: [*self._session.lose(head, reason), *self._session.finish(head)]))
+
+    def _known(self, give_up: Callable[[], list[Event]]) -> list[Event]:
+        """Return the events with which a session is given up; none if it fails at that, too."""
         try:
-            head = self.ring.head
-            events = [*self._session.lose(head, reason), *self._session.finish(head)]
+            return give_up()
         except Exception:
             self.logger.exception("what was known of a session that failed is lost")
-            events = []
-        self._publish(events)
+            return []
 
     def _finish(self) -> None:
         self.over = True
@@ -602,16 +523,17 @@ class SessionRunner:
         self._leave()
 
     def _leave(self) -> None:
+        self.over = True
         self.ring.on_write = None
         self._inbox.clear()
         self.deadline_s = math.inf
         self.ring.wake()
-        self._on_over(self)
+        self._host.remove(self)
 
     def _publish(self, events: Iterable[Event]) -> None:
         for event in events:
             if isinstance(event, Gap):
-                self._stats.gap_s[event.reason] += event.end - event.start
+                self._host.stats.gap_s[event.reason] += event.end - event.start
             if isinstance(event, Partial | Final) and event.words:
                 self._note_delay(event)
             try:
@@ -623,11 +545,11 @@ class SessionRunner:
                 self.logger.exception("a session's listener failed")
 
     def _note_delay(self, event: Partial | Final) -> None:
-        """Note how long ago the audio came of which this is the text; of a partial only where it shows more."""
+        """Note how long ago the audio of a text came; of a partial only if it shows more than those before."""
         end_s = event.words[-1].end
         if isinstance(event, Partial) and end_s <= self._shown_s:
             return
         self._shown_s = max(self._shown_s, end_s)
         came_s = None if self.recorded else self._arrivals.time_at(round(end_s * SAMPLE_RATE))
         if came_s is not None:
-            self._stats.on_delay(event.type, self._clock() - came_s)
+            self._host.stats.on_delay(event.type, self._host.clock() - came_s)

@@ -14,6 +14,7 @@ from streamer.stream.load import (
     LoadMeter,
     Pass,
 )
+from tests.fakes import Clock
 
 
 def a_pass(
@@ -72,16 +73,23 @@ def test_a_pass_that_hears_more_at_a_time_is_expected_to_cost_more() -> None:
 
 
 def test_time_in_which_two_threads_work_counts_once() -> None:
-    busy = BusyTime()
-    assert busy.take(5.0) == 0.0
-    busy.begin(10.0)
-    busy.begin(11.0)
-    busy.end(13.0)
-    assert busy.take(14.0) == pytest.approx(4.0)
-    busy.end(15.0)
-    busy.begin(20.0)
-    busy.end(22.0)
-    assert busy.take(30.0) == pytest.approx(3.0)
+    clock = Clock()
+    busy = BusyTime(clock)
+    clock.now_s = 5.0
+    assert busy.take() == 0.0
+    clock.now_s = 10.0
+    with busy.at_work():
+        clock.now_s = 11.0
+        with busy.at_work():
+            clock.now_s = 13.0
+        clock.now_s = 14.0
+        assert busy.take() == pytest.approx(4.0)
+        clock.now_s = 15.0
+    clock.now_s = 20.0
+    with busy.at_work():
+        clock.now_s = 22.0
+    clock.now_s = 30.0
+    assert busy.take() == pytest.approx(3.0)
 
 
 def test_a_slower_pace_leaves_room_for_more() -> None:
@@ -117,7 +125,7 @@ def test_a_session_counts_by_how_much_of_its_recent_audio_is_speech() -> None:
         nonlocal now_s
         for i in range(round(duration_s / 0.032)):
             now_s += 0.032
-            activity.hear(0.032, now_s, speech=speech(i))
+            activity.note(0.032, now_s, speech=speech(i))
         return activity.share(now_s)
 
     assert activity.share(now_s) == 1.0

@@ -16,7 +16,7 @@ from streamer.events import Error, Event, Final, Flushed, Gap, GapReason, Partia
 from streamer.stream.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.stream.runner import (
     AudioKind,
-    EngineStats,
+    Host,
     SessionRunner,
 )
 from streamer.stream.session import STALL_S, Session
@@ -75,7 +75,7 @@ class Rig:
             on_event=self.events.append,
             on_finished=self._finish,
         )
-        self.runner.start(self.clock, lambda: None, lambda runner: None, EngineStats())
+        self.runner.start(Host(clock=self.clock))
 
     def hear(self, window: Window, request: Request) -> Hypothesis:
         """What a good decoder makes of a window."""
@@ -448,7 +448,7 @@ def test_what_failed_is_no_longer_tried_where_nobody_speaks() -> None:
 def test_the_delay_of_live_text_is_the_time_since_its_audio_came() -> None:
     rig = Rig(words_at(1.0, 1.6, 2.2))
     delays: list[tuple[str, float]] = []
-    rig.runner._stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
+    rig.runner._host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
     rig.speak_until(5.0)
     rig.finish()
     assert {event_type for event_type, _ in delays} == {"partial", "final"}
@@ -457,13 +457,13 @@ def test_the_delay_of_live_text_is_the_time_since_its_audio_came() -> None:
     assert final >= SETTINGS.gate.min_silence_s
     # At most once while a word is spoken, and once when it is over.
     assert 3 <= sum(event_type == "partial" for event_type, _ in delays) <= 6
-    assert rig.runner._stats.audio_s == {"own": 0.0, "client": pytest.approx(5.0)}
+    assert rig.runner._host.stats.audio_s == {"own": 0.0, "client": pytest.approx(5.0)}
 
 
 def test_recorded_text_has_no_delay() -> None:
     rig = Rig(words_at(1.0), kind=AudioKind.RECORDED)
     delays: list[tuple[str, float]] = []
-    rig.runner._stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
+    rig.runner._host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
     rig.speak_until(3.0)
     rig.finish()
     assert rig.finals
