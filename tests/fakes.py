@@ -218,16 +218,12 @@ class FakeDetector(SpeechDetector):
     """Takes what is not silent for speech."""
 
     def __init__(self) -> None:
-        self.resets = 0
+        """Load no network."""
 
     def process(self, samples: Float32Array) -> list[float]:
         """See SpeechDetector."""
         chunks = samples.reshape(-1, CHUNK_SAMPLES)
         return [0.9 if np.abs(chunk).max() > 0 else 0.01 for chunk in chunks]
-
-    def reset(self) -> None:
-        """See SpeechDetector."""
-        self.resets += 1
 
 
 class FakeMel(LogMelStream):

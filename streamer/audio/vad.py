@@ -46,9 +46,3 @@ class SpeechDetector:
             max(network.process_samples(np.clip(gain * chunk, -1.0, 1.0).tolist()) for gain, network in self._networks)
             for chunk in chunks
         ]
-
-    def reset(self) -> None:
-        """Forget everything heard, the beginning of a chunk included."""
-        for _, network in self._networks:
-            network.reset()
-        self._rest = np.empty(0, dtype=np.float32)
