@@ -144,12 +144,7 @@ class Engine(Generic[Encoded]):
             urgent = list(self._schedule.by_deadline(lambda runner: runner.deadline_s))
         for runner in urgent:
             begin_s = self._clock()
-            try:
-                job = runner.issue(begin_s)
-            except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
-                runner.recover(error)
-                continue
-            if job is not None:
+            if (job := runner.issue(begin_s)) is not None:
                 with self._busy.at_work():
                     self._encode(runner, job, begin_s)
                 return True
@@ -177,12 +172,12 @@ class Engine(Generic[Encoded]):
             buffer, replaced = self._schedule.take_turn(runner)
         if replaced is not None:
             self.stats.windows_replaced += 1
-            runner.complete(replaced[0], None, None, begin_s)
+            runner.withdraw()
         try:
             mel = runner.mel.window(job.samples, job.window.start)
             encoded = self._encoder.encode(mel, buffer, len(job.samples))
-        except Exception as error:  # noqa: BLE001 - as above
-            runner.fail(job, error, self._clock())
+        except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
+            runner.fail(job, error)
             self._calls["listen"].set()
             return
         cost_s = self._clock() - begin_s
@@ -194,32 +189,20 @@ class Engine(Generic[Encoded]):
         self._calls["decode"].set()
 
     def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded, encode_s: float) -> None:
-        begin_s = self._clock()
         most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
         retry_s = runner.retry_s if runner.retry_s == math.inf or self.load.ratio < most else 0.0
-        hypothesis = None
-        try:
-            request = runner.request(job, retry_s=retry_s)
-            if request is not None:
-                hypothesis = self._decoder.decode(encoded, request)
-        except Exception as error:  # noqa: BLE001 - as above
-            runner.fail(job, error, self._clock())
-            return
-        now_s = self._clock()
-        if hypothesis is not None:
-            self._count(runner, job, hypothesis, encode_s, now_s - begin_s)
-            runner.logger.debug(
-                "window %.2f-%.2f s: %s",
-                job.window.start / SAMPLE_RATE,
-                job.window.end / SAMPLE_RATE,
-                "".join(word.text for word in hypothesis.words),
-            )
-        try:
-            runner.complete(job, request, hypothesis, now_s)
-        except Exception as error:  # noqa: BLE001 - as above
-            runner.recover(error)
+
+        def decode(request: Request) -> Hypothesis:
+            begin_s = self._clock()
+            hypothesis = self._decoder.decode(encoded, request)
+            self._count(runner, job, hypothesis, encode_s, self._clock() - begin_s)
+            return hypothesis
+
+        runner.decode(job, decode, retry_s=retry_s)
 
     def _count(self, runner: SessionRunner, job: Job, hypothesis: Hypothesis, encode_s: float, decode_s: float) -> None:
+        window, text = job.window, "".join(word.text for word in hypothesis.words)
+        runner.logger.debug("window %.2f-%.2f s: %s", window.start / SAMPLE_RATE, window.end / SAMPLE_RATE, text)
         self.stats.decodes += 1
         self.stats.decode_s += decode_s
         self.stats.on_decode(decode_s)
@@ -234,7 +217,7 @@ class Engine(Generic[Encoded]):
                 decode_s=decode_s,
                 n_calls=hypothesis.n_calls,
                 n_tokens=hypothesis.n_begins_with + hypothesis.n_sampled,
-                window_s=(job.window.end - job.window.start) / SAMPLE_RATE,
+                window_s=(window.end - window.start) / SAMPLE_RATE,
                 new_s=runner.read_anew(job) / SAMPLE_RATE,
             )
         )

@@ -9,7 +9,8 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import TypeVar, get_args
@@ -287,19 +288,18 @@ class SessionRunner:
         """Process what has come. Returns whether there may be more to process at once."""
         self._tick_at_s = now_s + TICK_S
         n_steps = MAX_CHUNKS_A_TURN if self.recorded else self.ring.capacity_samples // CHUNK_SAMPLES
-        try:
+        with self._recovering(listening=True):
             more = all(self._step(now_s) for _ in range(n_steps))
             with self._lock:
-                if not self.over:
-                    processed_all = not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._inbox
-                    # A file may be read slowly: it has not ended.
-                    if processed_all and self.kind is not AudioKind.RECORDED and now_s >= self.excused_until_s:
-                        self._publish(self._session.tick(now_s))
-                    self._note_change(now_s)
-        except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
-            self.recover(error, listening=True)
-            return False
-        return more and not self.over
+                if self.over:
+                    return False
+                processed_all = not more and self.ring.head - self.position < CHUNK_SAMPLES and not self._inbox
+                # A file may be read slowly: it has not ended.
+                if processed_all and self.kind is not AudioKind.RECORDED and now_s >= self.excused_until_s:
+                    self._publish(self._session.tick(now_s))
+                self._note_change(now_s)
+            return more
+        return False
 
     def _step(self, now_s: float) -> bool:
         """Apply the next command, or process the audio before it, a chunk at most. Returns whether there was either."""
@@ -344,14 +344,12 @@ class SessionRunner:
     # The threads `encode` and `decode`.
 
     def issue(self, now_s: float) -> Job | None:
-        """Hand out the window that is due, if it still is."""
-        with self._lock:
-            if self.over:
-                return None
-            lost = self._lost(now_s)
+        """Hand out the window that is due, if it still is. It is given to `decode`, `fail` or `withdraw`."""
+        with self._recovering(), self._lock:
+            lost = None if self.over else self._lost(now_s)
+            if self.over or (lost is not None and self._n_in_flight):
+                return None  # what is on its way is published before a loss
             if lost is not None:
-                if self._n_in_flight:
-                    return None  # what is on its way is published first
                 self._publish(self._session.drop_before(*lost))
             window = None if self._outage.waits(now_s) else self._session.next_window(now_s)
             self._due_since_s = math.inf
@@ -359,28 +357,31 @@ class SessionRunner:
             if window is None:
                 return None
             try:
-                samples = self.ring.read(window.start, window.end)
+                job = Job(window, self.ring.read(window.start, window.end))
             except Overrun:
                 self._publish(self._session.lose(self.position, "overrun"))
                 self._note_change(now_s)
                 return None
             self._n_in_flight += 1
-        return Job(window, samples)
+            return job
+        return None
 
-    def request(self, job: Job, *, retry_s: float) -> Request | None:
-        """Return how to decode a window, None if it is not wanted any more."""
+    def withdraw(self) -> None:
+        """Note that a window is not decoded, since a newer one replaces it."""
         with self._lock:
-            return None if self.over else self._session.request(job.window, retry_s=retry_s)
+            self._n_in_flight -= 1
 
-    def read_anew(self, job: Job) -> int:
-        """Return how many samples of a window that was decoded lay in none before it."""
-        begin = max(job.window.start, self._decoded_until)
-        self._decoded_until = max(job.window.end, self._decoded_until)
-        return max(0, job.window.end - begin)
-
-    def complete(self, job: Job, request: Request | None, hypothesis: Hypothesis | None, now_s: float) -> None:
-        """Take the text of a window; None if it was not decoded."""
-        with self._lock:
+    def decode(self, job: Job, decode: Callable[[Request], Hypothesis], *, retry_s: float) -> None:
+        """Have a window decoded, if it is still wanted, and publish its text."""
+        try:
+            with self._lock:
+                request = None if self.over else self._session.request(job.window, retry_s=retry_s)
+            hypothesis = decode(request) if request is not None else None
+        except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
+            self.fail(job, error)
+            return
+        now_s = self._host.clock()
+        with self._recovering(), self._lock:
             self._n_in_flight -= 1
             if self.over:
                 return
@@ -389,7 +390,13 @@ class SessionRunner:
                 self._note_success(listening=False)
             self._note_change(now_s)
 
-    def fail(self, job: Job, error: Exception, now_s: float) -> None:
+    def read_anew(self, job: Job) -> int:
+        """Return how many samples of a window that was decoded lay in none before it."""
+        begin = max(job.window.start, self._decoded_until)
+        self._decoded_until = max(job.window.end, self._decoded_until)
+        return max(0, job.window.end - begin)
+
+    def fail(self, job: Job, error: Exception) -> None:
         """Give up the audio of a window that cannot be transcribed. The next is tried after a while."""
         with self._lock:
             self._n_in_flight -= 1
@@ -397,21 +404,6 @@ class SessionRunner:
                 return
             lasting = self._outage.lasting
             self._publish(self._session.give_up(self.position) if lasting else self._session.fail(job.window))
-            self._note_change(now_s)
-
-    def recover(self, error: Exception, *, listening: bool = False) -> None:
-        """Replace a session that has failed: make final what is known, and continue behind a gap."""
-        with self._lock:
-            again = listening and self._outage.listening and self.kind is not AudioKind.RECORDED
-            if self.over or self._note_failure(error, listening=listening):
-                return
-            # The chunk that may have caused it is lost, too; all audio so far, if that did not help.
-            until = self.ring.head if again else min(self.position + CHUNK_SAMPLES, self.ring.head)
-            self._publish(self._known(lambda: self._session.give_up(until)))
-            self._session = self._session.successor(until)
-            if self._session.finished:
-                self._publish(self._session.recovered())
-            self.position = until
             self._note_change(self._host.clock())
 
     # What commands do, under the lock.
@@ -478,7 +470,30 @@ class SessionRunner:
         if session.finished:
             self._finish()
 
-    # Failures and the end, under the lock.
+    # Failures and the end.
+
+    @contextmanager
+    def _recovering(self, *, listening: bool = False) -> Iterator[None]:
+        """Replace the session if it fails: a fault in one must not end everybody's captions."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - as above
+            with self._lock:
+                self._recover(error, listening=listening)
+
+    def _recover(self, error: Exception, *, listening: bool) -> None:
+        """Make final what is known, and continue with another session behind a gap."""
+        again = listening and self._outage.listening and self.kind is not AudioKind.RECORDED
+        if self.over or self._note_failure(error, listening=listening):
+            return
+        # The chunk that may have caused it is lost, too; all audio so far, if that did not help.
+        until = self.ring.head if again else min(self.position + CHUNK_SAMPLES, self.ring.head)
+        self._publish(self._known(lambda: self._session.give_up(until)))
+        self._session = self._session.successor(until)
+        if self._session.finished:
+            self._publish(self._session.recovered())
+        self.position = until
+        self._note_change(self._host.clock())
 
     def _note_success(self, *, listening: bool) -> None:
         if self._outage.ended_by(listening=listening):

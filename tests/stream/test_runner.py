@@ -151,16 +151,7 @@ class Rig:
         if job is None:
             return False
         self.windows.append(job.window)
-        request = self.runner.request(job, retry_s=self.runner.retry_s)
-        try:
-            hypothesis = self.decode(job.window, request) if request is not None else None
-        except Exception as error:  # noqa: BLE001 - as the engine does
-            self.runner.fail(job, error, self.clock())
-            return True
-        try:
-            self.runner.complete(job, request, hypothesis, self.clock())
-        except Exception as error:  # noqa: BLE001 - as the engine does
-            self.runner.recover(error)
+        self.runner.decode(job, lambda request: self.decode(job.window, request), retry_s=self.runner.retry_s)
         return True
 
 
