@@ -165,8 +165,6 @@ class SessionRunner:
         self._session = Session(settings) if state is None else Session.restored(settings, state)
         # Whether nothing is published any more: the session is finished or closed.
         self.over = False
-        # Length of the audio, once its end is known.
-        self.end_position: int | None = None
         # Windows handed out that have not come back.
         self._n_in_flight = 0
         # Since when the next window is due, and by when it should be encoded; infinity while none is due.
@@ -402,8 +400,8 @@ class SessionRunner:
             self._n_in_flight -= 1
             if self.over or self._note_failure(error, listening=False):
                 return
-            lasting = self._outage.lasting
-            self._publish(self._session.give_up(self.position) if lasting else self._session.fail(job.window))
+            given_up = self._outage.lasting
+            self._publish(self._session.give_up(self.position) if given_up else self._session.fail(job.window))
             self._note_change(self._host.clock())
 
     # What commands do, under the lock.
@@ -420,7 +418,6 @@ class SessionRunner:
     def _end(self) -> Iterable[Event]:
         if self._session.ended:
             return []
-        self.end_position = self.position
         self._outage.retry_at_s = -math.inf
         return self._session.finish(self.position)
 

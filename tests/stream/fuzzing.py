@@ -340,8 +340,8 @@ class Client:
         promises.take(self.events)
         for error in self.events:
             assert not isinstance(error, Error) or "Injected" in error.message, error
-        if runner.end_position is not None and not promises.failed:
-            assert runner.end_position == runner.ring.head, "the end came somewhere else"
+        if self._way_out == "end" and not promises.failed:
+            assert runner.position == runner.ring.head, "the end came somewhere else"
         assert promises.told_until <= head_s + 0.001
         if not self.left_early or self._way_out != "close":
             promises.check_all_told()
