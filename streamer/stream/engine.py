@@ -39,6 +39,49 @@ class Decoder(Protocol[EncodedIn]):
         """Decode a window as asked for."""
 
 
+class _Worker(threading.Thread):
+    """A thread that takes turns while there is something to do, and sleeps in between."""
+
+    def __init__(self, name: str, turn: Callable[[], bool], clock: Callable[[], float]) -> None:
+        """`turn` returns whether to take the next at once."""
+        super().__init__(name=name, daemon=True)
+        self._turn = turn
+        self._clock = clock
+        # Set when there may be something to do; cleared before a turn, so that nothing is missed.
+        self._woken = threading.Event()
+        # When the present turn began; infinity between two.
+        self._began_s = math.inf
+        self.stopping = False
+
+    def wake(self) -> None:
+        self._woken.set()
+
+    def stop(self) -> None:
+        """End after the present turn."""
+        self.stopping = True
+        self.wake()
+
+    @property
+    def turn_s(self) -> float:
+        """Seconds that the present turn has taken so far; infinity if the thread has died."""
+        if self.ident and not self.is_alive() and not self.stopping:
+            return math.inf
+        return max(0.0, self._clock() - self._began_s)
+
+    def run(self) -> None:
+        while not self.stopping:
+            self._woken.clear()
+            self._began_s = self._clock()
+            try:
+                busy = self._turn()
+            except Exception:
+                logger.exception("a turn of the engine failed")  # a bug of ours: the sessions need this thread
+                busy = False
+            self._began_s = math.inf
+            if not busy and not self.stopping:
+                self._woken.wait(IDLE_S)
+
+
 class Engine(Generic[Encoded]):
     """The three threads, `listen`, `encode` and `decode`, and the sessions they serve."""
 
@@ -60,15 +103,10 @@ class Engine(Generic[Encoded]):
         # Guards the schedule, whose work is a window, what it was encoded to, and the seconds that this took.
         self._lock = threading.Lock()
         self._schedule: Schedule[SessionRunner, tuple[Job, Encoded, float]] = Schedule()
-        self._stopping = False
-        # Set when a thread has something to do; cleared before it looks, so that nothing is missed.
-        self._calls = {name: threading.Event() for name in ("listen", "encode", "decode")}
-        # When each thread began its present turn; infinity between two.
-        self._began_s = dict.fromkeys(self._calls, math.inf)
-        self._threads = [
-            threading.Thread(target=self._run, args=(turn, name), name=name, daemon=True)
-            for name, turn in (("listen", self.listen), ("encode", self.encode), ("decode", self.decode))
-        ]
+        self._listening = _Worker("listen", self.listen, clock)
+        self._encoding = _Worker("encode", self.encode, clock)
+        self._decoding = _Worker("decode", self.decode, clock)
+        self._workers = (self._listening, self._encoding, self._decoding)
 
     @property
     def n_sessions(self) -> int:
@@ -101,28 +139,25 @@ class Engine(Generic[Encoded]):
     @property
     def turn_s(self) -> float:
         """Seconds that the longest of the threads' present turns has taken so far; infinity if a thread has died."""
-        if not self._stopping and any(thread.ident and not thread.is_alive() for thread in self._threads):
-            return math.inf
-        return max(0.0, self._clock() - min(self._began_s.values()))
+        return max(worker.turn_s for worker in self._workers)
 
     def start(self) -> None:
-        for thread in self._threads:
-            thread.start()
+        for worker in self._workers:
+            worker.start()
 
     def stop(self) -> None:
         """Stop the threads after their present windows; sessions that are not finished stay so."""
-        self._stopping = True
-        for called in self._calls.values():
-            called.set()
-        for thread in self._threads:
-            thread.join()
+        for worker in self._workers:
+            worker.stop()
+        for worker in self._workers:
+            worker.join()
 
     def add(self, runner: SessionRunner) -> None:
         """Serve a session from now on, until it is finished or closed."""
         with self._lock:
             self._schedule.add(runner)
-        runner.start(Host(self.stats, self._clock, self._calls["listen"].set, self._remove))
-        self._calls["listen"].set()
+        runner.start(Host(self.stats, self._clock, self._listening.wake, self._remove))
+        self._listening.wake()
 
     def listen(self) -> bool:
         """Process what has come in all sessions. Returns whether there may be more to process at once."""
@@ -135,7 +170,7 @@ class Engine(Generic[Encoded]):
             if runner.position > begin:
                 self._meter.take_listening(self._clock() - begin_s, (runner.position - begin) / SAMPLE_RATE)
             if runner.deadline_s < math.inf:
-                self._calls["encode"].set()
+                self._encoding.wake()
         return more
 
     def encode(self) -> bool:
@@ -156,15 +191,15 @@ class Engine(Generic[Encoded]):
             slotted = self._schedule.begin_decoding()
         if slotted is None:
             return False
-        self._calls["encode"].set()  # the slot is free: the next window can be encoded while this one is decoded
+        self._encoding.wake()  # the slot is free: the next window can be encoded while this one is decoded
         try:
             with self._busy.at_work():
                 self._decode(slotted.owner, *slotted.work)
         finally:
             with self._lock:
                 self._schedule.end_decoding()
-            self._calls["encode"].set()
-            self._calls["listen"].set()  # a recording is processed further when none of its windows is on its way
+            self._encoding.wake()
+            self._listening.wake()  # a recording is processed further when none of its windows is on its way
         return True
 
     def _encode(self, runner: SessionRunner, job: Job, begin_s: float) -> None:
@@ -178,7 +213,7 @@ class Engine(Generic[Encoded]):
             encoded = self._encoder.encode(mel, buffer, len(job.samples))
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
             runner.fail(job, error)
-            self._calls["listen"].set()
+            self._listening.wake()
             return
         cost_s = self._clock() - begin_s
         self.stats.encodes += 1
@@ -186,7 +221,7 @@ class Engine(Generic[Encoded]):
         self.stats.on_encode(cost_s)
         with self._lock:
             self._schedule.put(runner, (job, encoded, cost_s), buffer)
-        self._calls["decode"].set()
+        self._decoding.wake()
 
     def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded, encode_s: float) -> None:
         most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
@@ -229,18 +264,4 @@ class Engine(Generic[Encoded]):
     def _remove(self, runner: SessionRunner) -> None:
         with self._lock:
             self._schedule.remove(runner)
-        self._calls["encode"].set()
-
-    def _run(self, turn: Callable[[], bool], name: str) -> None:
-        called = self._calls[name]
-        while not self._stopping:
-            called.clear()
-            self._began_s[name] = self._clock()
-            try:
-                busy = turn()
-            except Exception:
-                logger.exception("a turn of the engine failed")  # a bug of ours: the sessions need this thread
-                busy = False
-            self._began_s[name] = math.inf
-            if not busy and not self._stopping:
-                called.wait(IDLE_S)
+        self._encoding.wake()

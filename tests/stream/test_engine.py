@@ -470,11 +470,11 @@ def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     barrier.wait()
     stopper = threading.Thread(target=setting.engine.stop)
     stopper.start()
-    wait_until(setting.engine, lambda: setting.engine._stopping)
+    wait_until(setting.engine, lambda: setting.engine._decoding.stopping)
     barrier.let_go.set()
     stopper.join(PATIENCE_S)
     assert not stopper.is_alive()
-    assert not any(thread.is_alive() for thread in setting.engine._threads)
+    assert not any(worker.is_alive() for worker in setting.engine._workers)
     assert setting.engine.stats.decodes == len(setting.decoder.decoded) == 1
     assert not listener.finished.is_set()
 
