@@ -20,8 +20,8 @@ from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.live.turns import Turns
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
+from streamer.stream.engine import RETRY_S
 from streamer.stream.eventlog import EventLog
-from streamer.stream.runner import RETRY_S
 from streamer.stream.window import Request
 from streamer.stream.words import SENTENCE_ENDS
 from streamer.whisper.model import WhisperModel

@@ -13,7 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.stream.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
-from streamer.stream.runner import EngineStats, Host, Job, SessionRunner
+from streamer.stream.runner import AudioKind, EngineStats, Host, Job, SessionRunner
 from streamer.stream.schedule import Schedule
 from streamer.stream.window import Request
 from streamer.whisper.result import Hypothesis
@@ -26,6 +26,7 @@ EncodedIn = TypeVar("EncodedIn", contravariant=True)
 
 IDLE_S = 0.5  # how long a thread sleeps at most before it looks again
 MAX_PACE_S = 2.0  # from one pass of a session to the next, up to which captions count as live, unless told otherwise
+RETRY_S = 2.0  # that a live session may spend on a better text for a final
 MAX_RETRY_LOAD = 0.5  # above which finals are not decoded again, as that would take time from other sessions
 
 
@@ -224,16 +225,20 @@ class Engine(Generic[Encoded]):
         self._decoding.wake()
 
     def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded, encode_s: float) -> None:
-        most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
-        retry_s = runner.retry_s if runner.retry_s == math.inf or self.load.ratio < most else 0.0
-
         def decode(request: Request) -> Hypothesis:
             begin_s = self._clock()
             hypothesis = self._decoder.decode(encoded, request)
             self._count(runner, job, hypothesis, encode_s, self._clock() - begin_s)
             return hypothesis
 
-        runner.decode(job, decode, retry_s=retry_s)
+        runner.decode(job, decode, retry_s=self._retry_s(runner))
+
+    def _retry_s(self, runner: SessionRunner) -> float:
+        """Return the seconds that may be spent on a better text for a final."""
+        if runner.kind is AudioKind.RECORDED:
+            return math.inf
+        most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
+        return RETRY_S if self.load.ratio < most else 0.0
 
     def _count(self, runner: SessionRunner, job: Job, hypothesis: Hypothesis, encode_s: float, decode_s: float) -> None:
         window, text = job.window, "".join(word.text for word in hypothesis.words)

@@ -48,7 +48,6 @@ OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE  # least distance kept from where the buffe
 SILENCE_SAMPLES = SAMPLE_RATE  # written at a time in place of audio that was lost
 ARRIVALS_KEPT_S = 60.0  # how long it is known when audio came, if no audio waits for too long
 TICK_S = 0.5  # how often a session looks at the clock while nothing comes
-RETRY_S = 2.0  # that a live session may spend on a better text for a final
 
 
 class AudioKind(Enum):
@@ -262,11 +261,6 @@ class SessionRunner:
         if self.kind is AudioKind.EITHER:
             return self._arrivals.recorded(self.position)
         return self.kind is AudioKind.RECORDED
-
-    @property
-    def retry_s(self) -> float:
-        """Seconds that may be spent on a better text for a final."""
-        return math.inf if self.kind is AudioKind.RECORDED else RETRY_S
 
     def share(self, now_s: float) -> float:
         """Return the share of its time in which there is something to transcribe, 0 to 1."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 import random
 import threading
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Flushed, Gap, GapReason, Partial, Speech
+from streamer.stream.engine import RETRY_S
 from streamer.stream.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.stream.runner import (
     AudioKind,
@@ -64,6 +66,7 @@ class Rig:
         self.decode: Decode = self.hear
         self.events: list[Event] = []
         self.n_finished = 0
+        self.retry_s = math.inf if kind is AudioKind.RECORDED else RETRY_S
         self.windows: list[Window] = []
         self.runner = SessionRunner(
             settings,
@@ -151,7 +154,7 @@ class Rig:
         if job is None:
             return False
         self.windows.append(job.window)
-        self.runner.decode(job, lambda request: self.decode(job.window, request), retry_s=self.runner.retry_s)
+        self.runner.decode(job, lambda request: self.decode(job.window, request), retry_s=self.retry_s)
         return True
 
 
