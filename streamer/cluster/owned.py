@@ -386,8 +386,8 @@ def newest(*candidates: tuple[int, Checkpoint] | None) -> tuple[int, Checkpoint]
 def _check_state(state: SessionState, settings: Settings, model: WhisperModel) -> None:
     """Raise SessionStateError where this model, with this buffer, cannot go on from a state."""
     state.check()
-    text, n_vocab = state.transcript.text, model.dims.n_vocab
-    words = (*text.words, *text.tail, *text.trusted_tail)
+    text, n_vocab = state.transcript, model.dims.n_vocab
+    words = (*text.stable.words, *text.tail.words, *text.trusted)
     if not all(0 <= token < n_vocab for word in words for token in word.tokens):
         raise SessionStateError(
             f"a session's state has tokens that {model.name} does not know: expected below {n_vocab}, from workers with"

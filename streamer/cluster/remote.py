@@ -476,7 +476,7 @@ class Remote:
         if not self.epoch or (known.version, known.model) == (VERSION, model):
             return msgspec.structs.replace(known, version=VERSION, model=model)
         state = known.state
-        behind = SessionState.behind_loss(state.told_until, state.heard, state.transcript.segment, mark=state.mark)
+        behind = SessionState.behind_loss(state.published_until, state.heard, state.transcript.segment, mark=state.mark)
         paused_from = None if state.paused_from is None else behind.needed_from
         behind = msgspec.structs.replace(behind, paused_from=paused_from, ended=state.ended)
         return msgspec.structs.replace(known, version=VERSION, model=model, state=behind)

@@ -1,84 +1,36 @@
-"""When a window of speech is due, which one it is, and what is on its way. Sans-I/O, positions in absolute samples.
+"""Which window of speech is to be decoded next, and when. Sans-I/O, positions in absolute samples.
 
-A *stretch* is speech between two long silences. Only the oldest is transcribed; those behind it wait, or share its
-window. A window also reaches back over earlier silences, as far as settled words go.
+Only the oldest utterance is transcribed; later ones wait, or share its window. A window also reaches back over earlier
+silences, as far as there are stable words to begin it with.
 """
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from enum import Enum, auto
+from dataclasses import replace
 from typing import Self
 
 import msgspec
 
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.stream.settings import SessionSettings
-from streamer.stream.window import MAX_SILENCE_SAMPLES, Window
+from streamer.stream.window import MAX_SILENCE_SAMPLES, Utterance, Window
 
-# Silence this long is a pause: what was said before it is complete. (Stops, such as the t in "at ten", are shorter.)
+# Silence this long is a pause: the words before it are complete. (Stops, such as the t in "at ten", are shorter.)
 PAUSE_SAMPLES = SAMPLE_RATE // 4
 
-HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long it is worth waiting for whether it becomes a pause
+HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long, wait whether it becomes a pause
 
-# Passes come no more often than so many times as much new audio comes as one costs, up to this much audio: words are
-# seen sooner where passes are cheap, and the machine is not kept busy for it.
+# New audio from one pass to the next is at least this multiple of what a pass costs, up to EASY_SAMPLES: words appear
+# sooner if passes are cheap, without keeping the machine busy.
 EASE = 2.5
 EASY_SAMPLES = SAMPLE_RATE
 
-JOIN_OPEN_SAMPLES = 8 * SAMPLE_RATE  # if a pass costs as much, waiting speech and ongoing speech share a window
-
-
-class State(Enum):
-    """How far a stretch of speech is."""
-
-    # Somebody is speaking.
-    OPEN = auto()
-
-    # Speech has ended: its last window is still to come.
-    ENDED = auto()
-
-    # The last window is on its way.
-    LAST_ISSUED = auto()
-
-
-@dataclass(slots=True)
-class Stretch:
-    """Speech that is being transcribed, and the windows that it was heard in."""
-
-    number: int
-    start: int
-    state: State = State.OPEN
-
-    # Where speech ended; while it goes on, where it has got to.
-    end: int = 0
-
-    # Behind this a window hears nothing new, once speech has ended.
-    heard_from: int = 0
-
-    # Whether it begins behind speech that was given up: its first window is due at once, whatever the pace.
-    overdue: bool = False
-
-    # Whether audio was lost right before it: no window may hear it together with what came before.
-    after_loss: bool = False
-
-    # Whether a window was handed out a second time, because its text could not be relied on.
-    looked_again: bool = False
-
-    # End of the newest window that was handed out, and of the newest that came back; 0 before the first.
-    issued_end: int = 0
-    taken_end: int = 0
-
-    @property
-    def open(self) -> bool:
-        """Whether somebody is still speaking."""
-        return self.state is State.OPEN
+JOIN_OPEN_SAMPLES = 8 * SAMPLE_RATE  # if a pass costs this much, waiting speech shares a window with ongoing speech
 
 
 class PassesState(msgspec.Struct, frozen=True, array_like=True):
-    """The stretches that are not final, to go on with elsewhere; what is on its way has to be handed out again."""
+    """The utterances that are not final, to continue with elsewhere; windows on their way are issued again there."""
 
-    stretches: tuple[Stretch, ...]
+    utterances: tuple[Utterance, ...]
     heard: int
     last_speech: int
     cost: int
@@ -86,16 +38,14 @@ class PassesState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Passes:
-    """The stretches of speech that are not final yet, and their windows."""
+    """The utterances that are not final yet, and their windows."""
 
-    def __init__(self, settings: SessionSettings, numbers: Iterator[int], *, start: int = 0) -> None:
-        """Begin to hear at a position; stretches get the numbers."""
-        self._numbers = numbers
+    def __init__(self, settings: SessionSettings, *, start: int = 0) -> None:
         # Oldest first.
-        self._stretches: deque[Stretch] = deque()
-        # End of the audio that was heard, and of the newest speech in it.
+        self._utterances: deque[Utterance] = deque()
+        # End of the audio that was received, and of the newest speech in it.
         self.heard = self.last_speech = start
-        # Where the next window begins, on the spectrogram's grid.
+        # Start of the next window, rounded down to a mel frame.
         self.window_start = start // HOP_LENGTH * HOP_LENGTH
         # What the last pass cost, in samples of real time.
         self.cost = 0
@@ -103,164 +53,143 @@ class Passes:
 
     @property
     def state(self) -> PassesState:
-        stretches = tuple(
-            replace(stretch, state=State.OPEN, issued_end=min(stretch.issued_end, stretch.taken_end))
-            if stretch.open
-            else replace(stretch, state=State.ENDED, issued_end=0)
-            for stretch in self._stretches
+        utterances = tuple(
+            replace(utterance, issued_end=min(utterance.issued_end, utterance.decoded_end) if utterance.open else 0)
+            for utterance in self._utterances
         )
-        return PassesState(stretches, self.heard, self.last_speech, self.cost, self.window_start)
+        return PassesState(utterances, self.heard, self.last_speech, self.cost, self.window_start)
 
     @classmethod
-    def restored(cls, settings: SessionSettings, numbers: Iterator[int], state: PassesState) -> Self:
-        passes = cls(settings, numbers)
-        passes._stretches.extend(replace(stretch) for stretch in state.stretches)
+    def restored(cls, settings: SessionSettings, state: PassesState) -> Self:
+        passes = cls(settings)
+        passes._utterances.extend(replace(utterance) for utterance in state.utterances)
         passes.heard, passes.last_speech, passes.cost = state.heard, state.last_speech, state.cost
         passes.window_start = state.window_start
         return passes
 
     def change(self, settings: SessionSettings) -> None:
         self._pace = round(settings.pace_s * SAMPLE_RATE)
-        self._most_window = round(settings.window_s * SAMPLE_RATE)
+        self._max_window = round(settings.window_s * SAMPLE_RATE)
 
     @property
-    def current(self) -> Stretch | None:
-        """The stretch that is being transcribed; None in silence."""
-        return self._stretches[0] if self._stretches else None
+    def current(self) -> Utterance | None:
+        """The utterance that is being transcribed; None in silence."""
+        return self._utterances[0] if self._utterances else None
 
     @property
-    def newest(self) -> Stretch | None:
-        """The stretch that came last; None in silence."""
-        return self._stretches[-1] if self._stretches else None
+    def newest(self) -> Utterance | None:
+        return self._utterances[-1] if self._utterances else None
 
     @property
     def waiting_from(self) -> int | None:
-        """Position of the oldest speech that no text has come of; None where there is none."""
-        stretch = self.current
-        return None if stretch is None else max(stretch.taken_end, stretch.start)
+        """Position of the oldest speech without text; None if there is none."""
+        utterance = self.current
+        return None if utterance is None else max(utterance.decoded_end, utterance.start)
 
     def advance(self, heard: int, last_speech: int) -> None:
-        """Audio was heard up to a position, and speech up to another."""
+        """Audio was received up to a position, with speech up to another."""
         self.heard, self.last_speech = heard, last_speech
 
-    def begin(self, position: int, *, after_loss: bool) -> Stretch:
-        stretch = self._new_stretch(position)
-        stretch.after_loss = after_loss
-        self._stretches.append(stretch)
-        return stretch
+    def begin(self, position: int, *, after_gap: bool) -> Utterance:
+        utterance = Utterance(position, after_gap)
+        self._utterances.append(utterance)
+        return utterance
 
-    def end(self, position: int) -> Stretch:
-        """Nobody speaks any more: the newest stretch ends at a position."""
-        stretch = self._stretches[-1]
-        assert stretch.open, "it has ended before"
-        stretch.state, stretch.end = State.ENDED, position
-        stretch.heard_from = min(self.last_speech + PAUSE_SAMPLES, position)
-        return stretch
+    def end(self, position: int) -> Utterance:
+        """End the newest utterance at a position."""
+        utterance = self._utterances[-1]
+        assert utterance.open, "it has ended before"
+        utterance.open, utterance.end = False, position
+        utterance.words_end = min(self.last_speech + PAUSE_SAMPLES, position)
+        return utterance
 
-    def remove_first(self) -> Stretch:
-        """The oldest stretch is final, or given up."""
-        return self._stretches.popleft()
+    def remove_first(self) -> Utterance:
+        """Remove the oldest utterance, which is final or given up."""
+        return self._utterances.popleft()
 
-    def resume_at(self, stretch: Stretch, position: int) -> Stretch:
-        """Go on with a stretch that was removed from a position on, as one of its own."""
-        rest = self._new_stretch(position)
-        rest.state, rest.end, rest.heard_from, rest.overdue = stretch.state, stretch.end, stretch.heard_from, True
-        if rest.state is State.LAST_ISSUED:
-            rest.state = State.ENDED
-        self._stretches.appendleft(rest)
+    def resume_at(self, removed: Utterance, position: int) -> Utterance:
+        """Continue an utterance that was removed, from a position on."""
+        rest = Utterance(position, open=removed.open, end=removed.end, words_end=removed.words_end, overdue=True)
+        self._utterances.appendleft(rest)
         return rest
 
-    def find(self, window: Window) -> Stretch | None:
-        """Return the stretch that a window that has come back tells of; None where it has nothing new to say.
+    def find(self, window: Window) -> Utterance | None:
+        """Return the utterance of a window that was decoded; None if its text is no longer wanted.
 
-        That is one that comes late, behind a newer one. The last may well be shorter than one before it: where speech
-        ended is known only when the silence has lasted.
+        That is after a newer window was decoded. (The last window may be shorter than one before it, because the end
+        of speech is known only after a silence.)
         """
-        stretch = self.current
-        if stretch is None or stretch.number != window.stretch:
+        utterance = self.current
+        if utterance is None or utterance is not window.utterance:
             return None
-        return stretch if window.last or window.end > stretch.taken_end else None
+        return utterance if window.last or window.end > utterance.decoded_end else None
 
-    def closes(self, stretch: Stretch, end: int) -> bool:
-        """Say whether a window up to a position has heard all that was said in a stretch."""
-        return not stretch.open and end >= stretch.heard_from
-
-    def ends_in_next(self, stretch: Stretch) -> bool:
-        """Say whether the next window is the last and takes in all that is left."""
-        return not stretch.open and stretch.end <= self.window_start + N_SAMPLES
+    def ends_in_next(self, utterance: Utterance) -> bool:
+        """Return whether the next window contains all that is left of an utterance."""
+        return not utterance.open and utterance.end <= self.window_start + N_SAMPLES
 
     def too_long(self, end: int) -> bool:
-        """Say whether the window behind one up to `end` would be too long."""
-        return end + self._interval - self.window_start > self._most_window
-
-    @property
-    def room(self) -> int:
-        """Samples of a window of 30 s that what is said until the next leaves free."""
-        return max(0, N_SAMPLES - max(self._interval, 2 * SAMPLE_RATE))
+        """Return whether the window after one up to `end` would be longer than it should be."""
+        return end + self._interval - self.window_start > self._max_window
 
     def is_full(self, end: int) -> bool:
-        """Say whether a window up to `end` cannot take in what is said until the next."""
-        return end - self.window_start > self.room
+        """Return whether the window after one up to `end` would be longer than the model's 30 s."""
+        return end - self.window_start > self._room
+
+    @property
+    def reach(self) -> int:
+        """Most samples of earlier words to begin a window with: half of it, less if passes are costly."""
+        return min(self._max_window // 2, self._room)
+
+    @property
+    def _room(self) -> int:
+        """Samples of a window of 30 s that the audio until the next one leaves free."""
+        return max(0, N_SAMPLES - max(self._interval, 2 * SAMPLE_RATE))
 
     def move_on(self, position: int) -> None:
-        """Let the next window begin at a position, or where it does if that is later."""
+        """Let the next window begin at a position, unless it begins later already."""
         self.window_start = max(self.window_start, position // HOP_LENGTH * HOP_LENGTH)
 
-    def look_again(self, stretch: Stretch) -> None:
-        """Let a window that was handed out be due once more."""
-        stretch.issued_end, stretch.looked_again = 0, True
-        if stretch.state is State.LAST_ISSUED:
-            stretch.state = State.ENDED
-
-    def hear_rest_again(self, stretch: Stretch) -> None:
-        """Let a window be due of what was heard from where the next one begins."""
-        self.look_again(stretch)
-        stretch.taken_end = self.window_start
-
     def due(self) -> bool:
-        """Say whether `next_window` would return one."""
-        stretch = self.current
-        if stretch is None or stretch.state is State.LAST_ISSUED:
+        """Return whether `next_window` would return one."""
+        utterance = self.current
+        if utterance is None:
             return False
-        end = self._window_end(stretch)
-        if not stretch.open and end == stretch.end:
-            return stretch.issued_end < stretch.heard_from  # else what it says is known, or on its way
+        end = self._window_end(utterance)
+        if not utterance.open and end == utterance.end:
+            return utterance.issued_end < utterance.words_end
         if end == self.window_start + N_SAMPLES:
-            return end > stretch.issued_end  # else the window is full, and its text is on its way
-        if stretch.overdue and not stretch.issued_end:
+            return end > utterance.issued_end
+        if utterance.overdue and not utterance.issued_end:
             return True
         silence = self.heard - self.last_speech
         if silence >= PAUSE_SAMPLES:
-            return stretch.issued_end < self.last_speech + PAUSE_SAMPLES  # else it has all that was said
+            return utterance.issued_end < self.last_speech + PAUSE_SAMPLES
         if silence > HESITATION_SAMPLES:
             return False  # speech goes on in a moment, or it is a pause
-        return end - max(stretch.issued_end, stretch.start) >= self._interval
+        return end - max(utterance.issued_end, utterance.start) >= self._interval
 
     @property
     def until_due(self) -> int | None:
-        """Samples of audio that have to come before a window can be due; None while nobody speaks."""
-        stretch, silence = self.current, self.heard - self.last_speech
-        if stretch is None or not stretch.open or silence >= PAUSE_SAMPLES:
+        """Samples of audio that have to come before a window can be due; None without speech."""
+        utterance, silence = self.current, self.heard - self.last_speech
+        if utterance is None or not utterance.open or silence >= PAUSE_SAMPLES:
             return None
-        rest = self._interval - (self.heard - max(stretch.issued_end, stretch.start))
+        rest = self._interval - (self.heard - max(utterance.issued_end, utterance.start))
         return max(0, min(rest, PAUSE_SAMPLES - silence))
 
     def next_window(self, first_word: int, now_s: float) -> Window | None:
-        """Return the audio to transcribe next, None where none is due; `first_word` is the first settled one in it."""
+        """Return the window to transcribe next, which begins with a stable word; None if none is due."""
         if not self.due():
             return None
         self._join_waiting()
-        stretch = self._stretches[0]
-        end = self._window_end(stretch)
-        last = not stretch.open and end == stretch.end
-        stretch.issued_end = end
-        if last:
-            stretch.state = State.LAST_ISSUED
+        utterance = self._utterances[0]
+        end = utterance.issued_end = self._window_end(utterance)
         return Window(
-            stretch=stretch.number,
+            utterance=utterance,
             start=self.window_start,
             end=end,
-            last=last,
+            last=not utterance.open and end == utterance.end,
             pause=end >= self.last_speech + PAUSE_SAMPLES,
             first_word=first_word,
             issued_s=now_s,
@@ -271,21 +200,18 @@ class Passes:
         """New audio from one pass to the next."""
         return max(self._pace, self.cost, min(EASY_SAMPLES, round(EASE * self.cost)))
 
-    def _new_stretch(self, position: int) -> Stretch:
-        return Stretch(next(self._numbers), position)
-
-    def _window_end(self, stretch: Stretch) -> int:
-        return min(self.heard if stretch.open else stretch.end, self.window_start + N_SAMPLES)
+    def _window_end(self, utterance: Utterance) -> int:
+        return min(self.heard if utterance.open else utterance.end, self.window_start + N_SAMPLES)
 
     def _join_waiting(self) -> None:
-        """Let one window take in all speech that waits and fits; what is still being said, where passes cost much."""
-        first = self._stretches[0]
-        while len(self._stretches) > 1 and not first.open:
-            following = self._stretches[1]
+        """Let one window contain all speech that waits and fits, and ongoing speech if passes are costly."""
+        first = self._utterances[0]
+        while len(self._utterances) > 1 and not first.open:
+            following = self._utterances[1]
             end = self.heard if following.open else following.end
-            if following.after_loss or (following.open and self.cost < JOIN_OPEN_SAMPLES):
+            if following.after_gap or (following.open and self.cost < JOIN_OPEN_SAMPLES):
                 break
             if end > self.window_start + N_SAMPLES or following.start - first.end > MAX_SILENCE_SAMPLES:
                 break
-            first.state, first.end, first.heard_from = following.state, following.end, following.heard_from
-            del self._stretches[1]
+            first.open, first.end, first.words_end = following.open, following.end, following.words_end
+            del self._utterances[1]

@@ -1,30 +1,28 @@
-"""One session of streaming transcription: what to transcribe next, and what to say of it.
+"""One session of streaming transcription: what to transcribe next, and what to publish.
 
-Sans-I/O: told of speech probabilities, hypotheses, commands and the time, it answers with windows to transcribe and
-events to publish. The speech gate finds stretches of speech, the passes say which window of them is due, the transcript
-makes text of what the decoder says. Positions are absolute samples of the session's audio.
+Sans-I/O: it takes speech probabilities, hypotheses, commands and the time, and returns windows to transcribe and events
+to publish. The speech gate finds utterances, `Passes` says which window of them is due, `Transcript` turns hypotheses
+into text. Positions are absolute samples of the session's audio.
 
-A stretch is told in *segments*, one final each: the last ends with the stretch, earlier ones where long speech is cut.
+An utterance is published in *segments*, one final each: the last ends with it, earlier ones where long speech is cut.
 """
 
-import itertools
-from collections.abc import Iterator
 from typing import Self
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
 from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
-from streamer.stream.passes import PAUSE_SAMPLES, Passes, Stretch
+from streamer.stream.passes import PAUSE_SAMPLES, Passes
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import Loss, SessionState
-from streamer.stream.transcript import INVENTED_SAMPLES, Transcript
-from streamer.stream.window import MAX_SILENCE_SAMPLES, Request, Window
+from streamer.stream.transcript import INVENTED_SAMPLES, Transcript, Verdict
+from streamer.stream.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window
 from streamer.whisper.result import Hypothesis
 
-# Where no audio has come for as long, speech has ended: whoever sent it has stopped. Networks hesitate for less.
+# Speech ends if no audio comes for this long: the client has stopped sending. Networks stall for less.
 STALL_S = 2.0
 
-# Speech detected this soon after the audio starts, or resumes after a loss, starts with it: the detector misses first
+# Speech detected this soon after audio begins, or resumes after a gap, begins with it: the detector misses the first
 # sounds while its state is cold.
 BEGIN_SAMPLES = SAMPLE_RATE // 2
 
@@ -32,38 +30,35 @@ BEGIN_SAMPLES = SAMPLE_RATE // 2
 class Session:
     """The decisions of one session."""
 
-    def __init__(self, settings: SessionSettings, *, start: int = 0, numbers: Iterator[int] | None = None) -> None:
-        """Begin to hear at a position, with numbers for the stretches of speech."""
+    def __init__(self, settings: SessionSettings, *, start: int = 0) -> None:
+        """Begin at a position of the audio."""
         self._settings = settings
-        self._numbers = itertools.count(1) if numbers is None else numbers
         self._gate = SpeechGate(settings.gate, start=start)
-        self._passes = Passes(settings, self._numbers, start=start)
+        self._passes = Passes(settings, start=start)
         self._transcript = Transcript(settings)
-        # Losses that are not published yet, in order: speech before them is not final, or more is being lost.
+        # Losses that are not published yet, in order: speech before them is not final, or they are not over.
         self._losses: list[Loss] = []
-        # Places up to which everything is to be told, where that has not happened yet.
+        # Positions that `flushed` is to be published for.
         self._flushes: list[int] = []
-        # Whether what is lost goes on to be lost, since windows fail: the loss is published when it is over.
+        # Whether windows fail: their loss is published when one succeeds.
         self._outage = False
-        # Whether nothing was heard since audio was missed: more may be, and it is one loss.
+        # Whether the newest audio is missing: more may be, and that is one loss.
         self._missing = False
-        # Whether audio was lost since the newest stretch of speech.
-        self._after_loss = False
-        # Positions of the silences in the newest speech.
+        # Whether no speech began since the last gap, or the beginning of the audio.
+        self._after_gap = True
+        # Positions of the silences in the newest utterance.
         self._pauses: list[int] = []
-        # Where the audio begins, or came again after the last loss.
-        self._audible_from = start
-        # Where the newest final or gap ends: nothing that follows reaches back beyond it.
-        self._told_until = start
-        # Since where what comes is not heard, because somebody asked for that; None while it is heard.
+        # End of the newest final or gap: later ones begin there at the earliest.
+        self._published_until = start
+        # Position at which the client paused; None if not paused.
         self._paused_from: int | None = None
-        # Seconds that there are for a better text of a final, as was said last.
+        # Seconds that the newest request left for a better text of a final.
         self._retry_s = 0.0
-        # When audio was heard last, in seconds of the caller's clock; None where it is not known yet.
-        self._heard_s: float | None = None
+        # When audio was last received, in seconds of the caller's clock; None if unknown.
+        self._received_s: float | None = None
         # Whether the audio has ended.
         self.ended = False
-        # What the sender of the audio has said last of how far it is, to be found in the state.
+        # A number of the caller's, kept in the state.
         self.mark = 0
 
     @property
@@ -78,8 +73,8 @@ class Session:
             losses=tuple(self._losses),
             flushes=tuple(self._flushes),
             missing=self._missing,
-            after_loss=self._after_loss,
-            told_until=self._told_until,
+            after_gap=self._after_gap,
+            published_until=self._published_until,
             paused_from=self._paused_from,
             retry_s=self._retry_s,
             ended=self.ended,
@@ -87,19 +82,18 @@ class Session:
 
     @classmethod
     def restored(cls, settings: SessionSettings, state: SessionState) -> Self:
-        """Return a session that goes on where another was: it hears audio from `state.heard` on.
+        """Return a session that goes on with audio from `state.heard` on; windows may need it from `state.needed_from`.
 
-        Windows may reach back to `state.needed_from`. Raises SessionStateError where that cannot be.
+        Raises SessionStateError if the state is invalid.
         """
         state.check()
-        numbers = itertools.count(1 + max((stretch.number for stretch in state.passes.stretches), default=0))
-        session = cls(settings, numbers=numbers)
+        session = cls(settings)
         session._gate = SpeechGate.restored(settings.gate, state.gate)
-        session._passes = Passes.restored(settings, numbers, state.passes)
-        session._transcript = Transcript.restored(settings, state.transcript)
+        session._passes = Passes.restored(settings, state.passes)
+        session._transcript = Transcript(settings, state.transcript)
         session._losses, session._flushes = list(state.losses), list(state.flushes)
-        session._missing, session._after_loss = state.missing, state.after_loss
-        session._told_until, session._paused_from = state.told_until, state.paused_from
+        session._missing, session._after_gap = state.missing, state.after_gap
+        session._published_until, session._paused_from = state.published_until, state.paused_from
         session._retry_s, session.ended, session.mark = state.retry_s, state.ended, state.mark
         return session
 
@@ -111,7 +105,7 @@ class Session:
 
     @property
     def finished(self) -> bool:
-        """Whether the audio has ended and everything that was said is final."""
+        """Whether the audio has ended and all speech is final."""
         return self.ended and self._passes.current is None
 
     @property
@@ -120,85 +114,72 @@ class Session:
 
     @property
     def needed_from(self) -> int:
-        """Position of the oldest sample that may still be asked for."""
+        """Position of the oldest sample that may still be part of a window."""
         if self._passes.current is not None:
             return self._passes.window_start
-        # A start of speech may reach back as far, and a window to words before it.
+        # Speech may have begun this long ago, and its window may reach back to earlier words.
         gate = self._settings.gate
         lookback = round((gate.pad_s + gate.min_speech_s) * SAMPLE_RATE) + SAMPLE_RATE
         start = max(0, self._passes.heard - lookback)
         if start - self._passes.last_speech > MAX_SILENCE_SAMPLES:
             return start
-        return max(min(start, self._passes.window_start), start - self._reach)
-
-    @property
-    def _reach(self) -> int:
-        """Most samples of known words that the next window takes in: half of it, less if passes cost much."""
-        return min(round(self._settings.window_s * SAMPLE_RATE / 2), self._passes.room)
+        return max(min(start, self._passes.window_start), start - self._passes.reach)
 
     @property
     def waiting_from(self) -> int | None:
-        """Position of the oldest speech that no text has come of; None where there is none."""
+        """Position of the oldest speech without text; None if there is none."""
         return self._passes.waiting_from
 
     @property
     def final_awaited(self) -> bool:
         """Whether speech has ended and is not final yet."""
-        stretch = self._passes.current
-        return stretch is not None and not stretch.open
+        utterance = self._passes.current
+        return utterance is not None and not utterance.open
 
     def advance(self, end: int, probability: float, now_s: float) -> list[Event]:
-        """Hear audio from where the last call ended to `end`, which is speech as probably as that."""
-        self._heard_s = now_s
+        """Take the probability that there is speech in the audio from the end of the last call to `end`."""
+        self._received_s = now_s
         self._missing = False
         boundary = self._gate.feed(self._passes.heard, end, probability)
         self._passes.advance(end, self._gate.last_speech)
-        events = [*self._tell_losses(), *self._cross(boundary)]
+        events = [*self._publish_losses(), *self._cross(boundary)]
         if not self._gate.open and self._is_final(end - self._gate.last_speech):
-            events += self._end_stretch()
+            events += self._end_utterance()
         return events
 
-    def _is_final(self, silence: int) -> bool:
-        """Return whether so many samples of silence make the newest speech final: fewer do behind a whole sentence."""
-        newest = self._passes.newest
-        if newest is None or not newest.open:
-            return False
-        read = newest is self._passes.current and newest.taken_end >= self._passes.last_speech + PAUSE_SAMPLES
-        return silence >= round(self._settings.final_silence_s * SAMPLE_RATE) or (read and self._transcript.complete)
-
     def tick(self, now_s: float) -> list[Event]:
-        """Time has passed, and all audio that came was heard: where none comes any more, speech has ended."""
-        if self._heard_s is None:
-            self._heard_s = now_s
+        """Let time pass without audio: if none comes for long, speech has ended."""
+        if self._received_s is None:
+            self._received_s = now_s
         stall_s = max(STALL_S, self._settings.gate.min_silence_s)
-        return self._end_speech() if self._gate.open and now_s - self._heard_s >= stall_s else []
+        return self._end_speech() if self._gate.open and now_s - self._received_s >= stall_s else []
 
     def finish(self, end: int) -> list[Event]:
-        """The audio ends at `end`: what is being said is over."""
+        """End the audio at a position."""
         self._passes.heard = max(self._passes.heard, end)
         self.ended, self._missing = True, False
         return self.resume() if self.paused else self._end_speech()
 
     def flush(self) -> list[Event]:
-        """Speech ends here: what was said becomes final, and `flushed` says when all of it has."""
+        """End speech here: all of it becomes final, and then `flushed` is published."""
         if self._passes.heard not in self._flushes:
             self._flushes.append(self._passes.heard)
         return self._end_speech()
 
     def pause(self) -> list[Event]:
-        """Hear nothing from here on; what was said becomes final."""
+        """End speech here and ignore audio until `resume`."""
         events = self._end_speech()
         if self._paused_from is None:
             self._paused_from = self._passes.heard
         return events
 
     def skip(self, end: int) -> None:
-        """Let audio up to `end` pass while paused."""
-        assert self.paused, "nothing is skipped but in a pause"
+        """Ignore audio up to `end`, in a pause."""
+        assert self.paused, "audio is skipped only in a pause"
         self._passes.heard = max(self._passes.heard, end)
 
     def resume(self) -> list[Event]:
-        """Hear what comes from here on; what was not heard meanwhile is a gap."""
+        """Go on after a pause, which is a gap."""
         start, self._paused_from = self._paused_from, None
         return [] if start is None else self._lose_from(start, "paused")
 
@@ -213,18 +194,18 @@ class Session:
         return [*events, *self._lose_from(start, "cleared")]
 
     def miss(self, end: int, reason: GapReason) -> list[Event]:
-        """Audio from where the last call ended to `end` never came: what was said before becomes final."""
+        """Audio from the end of the last call to `end` never came: speech before it becomes final."""
         events = self._end_speech()
         self._missing = True
         start, self._passes.heard = self._passes.heard, max(self._passes.heard, end)
         return [*events, *self._lose_from(start, reason)]
 
     def lose(self, end: int, reason: GapReason) -> list[Event]:
-        """Audio that was needed, up to `end`, is gone: make final what is known and go on behind it."""
+        """Audio that was needed, up to `end`, is gone: make known text final and go on after it."""
         events: list[Event] = []
         start = self._passes.heard
         if self._passes.current is not None:
-            # It reaches back furthest, and those behind it were never transcribed.
+            # Later utterances have no text yet.
             start = min(start, self._abandon(self._passes.current, events))
             self._remove_all()
         events += self._close_gate()
@@ -232,33 +213,33 @@ class Session:
         return [*events, *self._lose_from(start, reason)]
 
     def give_up(self, end: int) -> list[Event]:
-        """Something failed for which this session cannot go on: make final what is known, lose the rest up to `end`."""
+        """This session cannot go on: make known text final, lose the rest up to `end`; see `successor`."""
         self._outage = True
         return self.lose(end, "device")
 
     def successor(self, start: int) -> "Session":
-        """Return a session that goes on from a position on, behind this one, which was given up.
+        """Return a session that goes on from a position on, instead of this one, which was given up.
 
-        What this one had not told is lost, and what is being lost goes on to be.
+        What this one has not published is lost, and so is what follows until `recovered`.
         """
-        session = Session(self._settings, start=start, numbers=self._numbers)
+        session = Session(self._settings, start=start)
         session._transcript = self._transcript.successor()
         session._losses, session._outage = self._losses, True
         session._flushes = self._flushes
-        session._told_until, session._paused_from = self._told_until, self._paused_from
+        session._published_until, session._paused_from = self._published_until, self._paused_from
         session.ended, session.mark = self.ended, self.mark
         if self._passes.current is not None:
-            # Not even what is known could be told.
-            session._add_loss(max(self._told_until, self._passes.current.start), start, "device")
+            # `give_up` failed.
+            session._add_loss(max(self._published_until, self._passes.current.start), start, "device")
         return session
 
     def recovered(self) -> list[Event]:
-        """What had failed works again: publish what was lost meanwhile."""
+        """Publish what was lost while windows failed: one has succeeded."""
         self._outage = False
-        return self._tell_losses()
+        return self._publish_losses()
 
     def drop_before(self, until: int, reason: GapReason) -> list[Event]:
-        """Give up speech before `until`, which was heard: make final what is known of it and go on from there.
+        """Give up speech before a position: make its known text final and go on from there.
 
         No window may be on its way: its text would be lost, too.
         """
@@ -266,146 +247,145 @@ class Session:
         events: list[Event] = []
         lost_from: int | None = None
         lost_until = 0
-        while (stretch := self._passes.current) is not None and stretch.start < until:
-            known = self._abandon(stretch, events)
+        while (utterance := self._passes.current) is not None and utterance.start < until:
+            known = self._abandon(utterance, events)
             self._remove_first()
             lost_from = known if lost_from is None else lost_from
             resume = max(until, known)
-            lost_until = resume if stretch.open else min(resume, stretch.end)
-            if stretch.open or stretch.end > resume:
-                self._passes.resume_at(stretch, resume)
+            lost_until = resume if utterance.open else min(resume, utterance.end)
+            if utterance.open or utterance.end > resume:
+                self._passes.resume_at(utterance, resume)
                 self._passes.move_on(self._transcript.begin(resume))
                 break
         if lost_from is not None:
             self._add_loss(lost_from, lost_until, reason)
-        return [*events, *self._tell_losses()]
+        return [*events, *self._publish_losses()]
 
     def fail(self, window: Window) -> list[Event]:
-        """A window cannot be transcribed: give up its speech, unless newer text of it has come since.
+        """A window cannot be transcribed: give up its utterance, unless a newer window has been transcribed.
 
-        Until a window can be transcribed again, what is lost is one loss, which is published then.
+        Until a window succeeds, all that is lost is one loss.
         """
         self._outage = True
-        stretch = self._passes.find(window)
-        if stretch is None:
+        utterance = self._passes.find(window)
+        if utterance is None:
             return []
-        if stretch.open:
+        if utterance.open:
             return self.lose(self._passes.heard, "device")
         events: list[Event] = []
-        known = self._abandon(stretch, events)
+        known = self._abandon(utterance, events)
         self._remove_first()
-        self._add_loss(known, stretch.end, "device")
-        return [*events, *self._tell_losses()]
+        self._add_loss(known, utterance.end, "device")
+        return [*events, *self._publish_losses()]
 
     def next_window_due(self) -> bool:
-        """Say whether `next_window` would return one."""
+        """Return whether `next_window` would return one."""
         return self._passes.due()
 
     @property
     def until_due(self) -> int | None:
-        """Samples of audio that have to come before a window can be due; None while nobody speaks."""
+        """Samples of audio that have to come before a window can be due; None without speech."""
         return self._passes.until_due
 
     def next_window(self, now_s: float) -> Window | None:
-        """Return the audio to transcribe next, or None where nothing is due."""
+        """Return the window to transcribe next; None if none is due."""
         return self._passes.next_window(self._transcript.first_word, now_s)
 
     def request(self, window: Window, *, retry_s: float = 0.0) -> Request | None:
-        """Return how to decode a window, or None where it is not wanted any more.
+        """Return how to decode a window; None if it is no longer wanted.
 
-        retry_s : seconds that further attempts may take where its text becomes final and fails its thresholds
+        retry_s : seconds for further attempts if its text becomes final and fails its thresholds
 
         The answer holds until the next `apply_hypothesis`: windows are decoded one after the other.
         """
-        stretch = self._passes.find(window)
-        if stretch is None:
+        utterance = self._passes.find(window)
+        if utterance is None:
             return None
         self._retry_s = retry_s
-        closing = self._passes.closes(stretch, window.end)
-        request = self._transcript.request(window, retry_s=retry_s if closing else 0.0)
+        request = self._transcript.request(window, retry_s=retry_s if utterance.complete_at(window.end) else 0.0)
         if request is None:
-            self._passes.look_again(stretch)
+            utterance.repeat()
         return request
 
     def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis, now_s: float) -> list[Event]:
-        """Take what a window reads. Returns what there is to say."""
-        stretch = self._passes.find(window)
-        if stretch is None:
+        """Take the hypothesis of a window; return what to publish."""
+        utterance = self._passes.find(window)
+        if utterance is None:
             return self.recovered()
-        transcript = self._transcript
-        self._passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
-        newest = window.start == self._passes.window_start
-        trusted = transcript.apply_hypothesis(window, request, hypothesis, newest=newest)
-        events = self.recovered()  # not before it is known that the hypothesis can be taken: what fails says nothing
-        led_astray = transcript.loops and (bool(request.prompt) or window.start < transcript.segment_start)
-        if led_astray:
-            # What was said last may have led the decoder into the loop: it is not shown it again.
-            self._passes.move_on(transcript.forget_before_segment())
-
-        closing = self._passes.closes(stretch, window.end)
-        if led_astray and (closing or window.pause):
-            # Once more, without a prompt: no window may follow that would mend it.
-            self._passes.look_again(stretch)
-            return events
-        if closing and not transcript.reliable and not request.retry_s and self._may_look_again(stretch):
-            # Speech ended while it was decoded as a text that may still change.
-            self._passes.look_again(stretch)
-            return events
-        stretch.taken_end = max(stretch.taken_end, window.end)
-        goes_on = transcript.went_on_behind_reread and (closing or (window.pause and trusted))
-        if goes_on or (closing and transcript.skips):
-            # No window may follow: what was said behind that is heard once more, without it.
-            events += self._begin_behind_settled(stretch, window)
-            if self._passes.window_start < (stretch.heard_from if closing else window.end) - INVENTED_SAMPLES:
-                self._passes.hear_rest_again(stretch)
+        passes, transcript = self._passes, self._transcript
+        passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
+        complete = utterance.complete_at(window.end)
+        verdict = transcript.apply_hypothesis(
+            window,
+            request,
+            hypothesis,
+            newest=window.start == passes.window_start,
+            complete=complete,
+            may_repeat=complete and not request.retry_s and self._may_repeat(utterance),
+        )
+        events = self.recovered()  # not if the hypothesis could not be applied
+        match verdict:
+            case Verdict.DROP_CONTEXT:
+                passes.move_on(transcript.drop_context())
+                if complete or window.pause:
+                    # No later window would mend it.
+                    utterance.repeat()
+                    return events
+            case Verdict.REPEAT:
+                utterance.repeat()
                 return events
-        if closing:
+            case Verdict.RESUME:
+                events += self._resume_after_stable(utterance, window)
+                if passes.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES:
+                    utterance.repeat()
+                    utterance.decoded_end = passes.window_start
+                    return events
+        utterance.decoded_end = max(utterance.decoded_end, window.end)
+        if complete:
             return [*events, *self._close()]
-
+        trusted = verdict in (Verdict.TRUST, Verdict.RESUME)
         if trusted:
             transcript.settle(window)
-        if not self._passes.ends_in_next(stretch):
-            events += self._move_on(stretch, window)
+        if not passes.ends_in_next(utterance):
+            events += self._move_on(utterance, window)
         elif transcript.stuck:
-            events += self._begin_behind_settled(stretch, window)
+            events += self._resume_after_stable(utterance, window)
         partial = transcript.partial(window, trusted=trusted)
         return events if partial is None else [*events, partial]
 
-    def _move_on(self, stretch: Stretch, window: Window) -> list[Event]:
+    def _move_on(self, utterance: Utterance, window: Window) -> list[Event]:
         """Make the beginning of long speech final, and keep the next window short enough."""
         transcript, passes = self._transcript, self._passes
-        final = transcript.publish(window, self._pauses)
-        events: list[Event] = [] if final is None else [self._told(final, transcript.segment_start)]
+        final = transcript.cut(window, self._pauses)
         if final is None and transcript.stuck:
-            return self._begin_behind_settled(stretch, window)
-        full = passes.is_full(window.end)
-        if full or transcript.crowded or passes.too_long(window.end):
-            earliest = window.end - self._reach
+            return self._resume_after_stable(utterance, window)
+        if transcript.crowded or passes.too_long(window.end):
+            earliest = window.end - passes.reach
             if transcript.crowded:
                 earliest = max(earliest, (passes.window_start + window.end) // 2)
-            position = transcript.move_on(window, earliest, full=full)
+            position = transcript.move_on(window, earliest, full=passes.is_full(window.end))
             if position is not None:
                 passes.move_on(position)
-        return events
+        return self._published(final)
 
-    def _begin_behind_settled(self, stretch: Stretch, window: Window) -> list[Event]:
-        end = window.end if stretch.open else min(window.end, stretch.end)
-        final, position = self._transcript.begin_behind_settled(end)
+    def _resume_after_stable(self, utterance: Utterance, window: Window) -> list[Event]:
+        end = window.end if utterance.open else min(window.end, utterance.end)
+        final, position = self._transcript.resume_after_stable(end)
         self._passes.move_on(position)
-        return [] if final is None else [self._told(final, self._transcript.segment_start)]
+        return self._published(final)
 
     def _cross(self, boundary: SpeechStart | SpeechEnd | None) -> list[Event]:
         match boundary:
             case SpeechStart(position):
                 if self._passes.newest is None or not self._passes.newest.open:
-                    if self._gate.floor == self._audible_from >= position - BEGIN_SAMPLES:
-                        position = self._audible_from
+                    if self._after_gap and self._gate.floor >= position - BEGIN_SAMPLES:
+                        position = self._gate.floor
                     # A final may cover more audio than the gate detected as speech.
-                    position = max(position, self._told_until)
-                    stretch = self._passes.begin(position, after_loss=self._after_loss)
-                    self._after_loss, self._pauses = False, []
-                    if stretch is self._passes.current:
-                        self._begin(stretch)
+                    position = max(position, self._published_until)
+                    utterance = self._passes.begin(position, after_gap=self._after_gap)
+                    self._after_gap, self._pauses = False, []
+                    if utterance is self._passes.current:
+                        self._begin(utterance)
                 else:
                     self._pauses.append((self._gate.floor + position) // 2)
                 return [Speech(state="start", time=seconds(position))]
@@ -413,48 +393,67 @@ class Session:
                 return [Speech(state="end", time=seconds(position))]
         return []
 
-    def _begin(self, stretch: Stretch) -> None:
-        """Begin to transcribe speech; its first window takes in earlier words, as far as there is room."""
-        reach = 0 if stretch.after_loss else self._reach
-        position = self._transcript.begin(stretch.start, window_start=self._passes.window_start, reach=reach)
+    def _begin(self, utterance: Utterance) -> None:
+        """Begin to transcribe an utterance."""
+        reach = 0 if utterance.after_gap else self._passes.reach
+        position = self._transcript.begin(utterance.start, window_start=self._passes.window_start, reach=reach)
         self._passes.move_on(position)
 
-    def _end_stretch(self) -> list[Event]:
-        """What was said before a long silence becomes final."""
+    def _is_final(self, silence: int) -> bool:
+        """Return whether the newest utterance is over after this many samples of silence."""
+        newest = self._passes.newest
+        if newest is None or not newest.open:
+            return False
+        decoded = newest is self._passes.current and newest.decoded_end >= self._passes.last_speech + PAUSE_SAMPLES
+        return silence >= round(self._settings.final_silence_s * SAMPLE_RATE) or (decoded and self._transcript.complete)
+
+    def _end_utterance(self) -> list[Event]:
+        """End the newest utterance; publish its final if its windows have been transcribed."""
         newest = self._passes.newest
         assert newest is not None, "speech ends that never began"
         current = newest is self._passes.current
         newest = self._passes.end(max(self._gate.floor, self._transcript.segment_start if current else newest.start))
-        if self._passes.closes(newest, newest.taken_end):
-            # The newest hypothesis says it all; where it can be relied on.
-            if self._transcript.reliable or not self._may_look_again(newest):
+        if newest.complete_at(newest.decoded_end):
+            if self._transcript.reliable or not self._may_repeat(newest):
                 return self._close()
-            self._passes.look_again(newest)
+            newest.repeat()
         return []
 
-    def _may_look_again(self, stretch: Stretch) -> bool:
-        """Say whether there is time to decode the last window of a stretch once more, and it was not yet."""
-        return self._retry_s > 0 and not stretch.looked_again
+    def _may_repeat(self, utterance: Utterance) -> bool:
+        """Return whether the last window of an utterance may be decoded once more."""
+        return self._retry_s > 0 and not utterance.repeated
 
     def _end_speech(self) -> list[Event]:
         events = self._close_gate()
         if self._passes.newest is not None and self._passes.newest.open:
-            events += self._end_stretch()
-        return [*events, *self._tell_losses()]
-
-    def _close(self) -> list[Event]:
-        """Make final what is known of the oldest stretch, which has ended."""
-        stretch = self._passes.current
-        assert stretch is not None, "there is nothing to close"
-        assert not stretch.open, "it goes on"
-        final = self._told(self._transcript.close(stretch.end), stretch.end)
-        self._remove_first()
-        return [final, *self._tell_losses()]
+            events += self._end_utterance()
+        return [*events, *self._publish_losses()]
 
     def _close_gate(self) -> list[Event]:
-        """Say that speech has ended where it goes on; what becomes of it is decided elsewhere."""
         boundary = self._gate.close(self._passes.heard)
         return [] if boundary is None else [Speech(state="end", time=seconds(boundary.position))]
+
+    def _close(self) -> list[Event]:
+        """Make the oldest utterance final, which has ended."""
+        utterance = self._passes.current
+        assert utterance is not None, "there is nothing to close"
+        assert not utterance.open, "it goes on"
+        events = self._published(self._transcript.close(utterance.end))
+        self._remove_first()
+        return [*events, *self._publish_losses()]
+
+    def _abandon(self, utterance: Utterance, events: list[Event]) -> int:
+        """Make known text of the oldest utterance final; return where the rest of it begins, which is lost."""
+        decoded = utterance.decoded_end if utterance.open else min(utterance.decoded_end, utterance.end)
+        end = max(decoded, self._transcript.segment_start)
+        events += self._published(self._transcript.abandon(end))
+        return end
+
+    def _published(self, final: Final | None) -> list[Event]:
+        if final is None:
+            return []
+        self._published_until = self._transcript.segment_start
+        return [final]
 
     def _remove_all(self) -> None:
         while self._passes.current is not None:
@@ -466,32 +465,18 @@ class Session:
         if following is not None:
             self._begin(following)
 
-    def _abandon(self, stretch: Stretch, events: list[Event]) -> int:
-        """Make final what is known of a stretch, the oldest; return where what is lost of it begins."""
-        taken = stretch.taken_end if stretch.open else min(stretch.taken_end, stretch.end)
-        end = max(taken, self._transcript.segment_start)
-        final = self._transcript.abandon(end)
-        if final is not None:
-            events.append(self._told(final, end))
-        return end
-
-    def _told(self, final: Final, end: int) -> Final:
-        self._told_until = end
-        return final
-
     def _lose_from(self, start: int, reason: GapReason) -> list[Event]:
-        """What was heard from a position on is lost; speech has ended."""
-        # Up to the grid of the spectrogram's frames, so that the next window begins behind what is lost.
-        self._audible_from = -(-self._passes.heard // HOP_LENGTH) * HOP_LENGTH
-        self._gate.skip_to(self._audible_from)
+        """Lose the audio from a position to the newest; speech has ended."""
+        # Later windows begin at a mel frame after the gap.
+        self._gate.skip_to(-(-self._passes.heard // HOP_LENGTH) * HOP_LENGTH)
         self._passes.last_speech = self._gate.last_speech
-        self._after_loss = True
-        # What comes in a pause is a loss of its own.
+        self._after_gap = True
+        # A pause is a gap of its own.
         self._add_loss(start, self._passes.heard if self._paused_from is None else self._paused_from, reason)
-        return self._tell_losses()
+        return self._publish_losses()
 
     def _add_loss(self, start: int, end: int, reason: GapReason) -> None:
-        """Note a loss in its place: it takes in those that it covers, and goes on from one that it adjoins."""
+        """Note a loss; it absorbs those within it, and extends one of the same reason that it adjoins."""
         if start >= end:
             return
         if self._outage and reason in ("overload", "overrun"):
@@ -506,8 +491,8 @@ class Session:
             start = before.start
         self._losses = sorted([*self._losses, Loss(start, end, reason)], key=lambda loss: loss.start)
 
-    def _tell_losses(self) -> list[Event]:
-        """Publish the losses that are over, and before which all that was said is final; and which flushes are done."""
+    def _publish_losses(self) -> list[Event]:
+        """Publish losses that are over, once all speech before them is final, and then flushes."""
         events: list[Event] = []
         first = self._passes.current
         while self._losses and (first is None or first.start >= self._losses[0].start):
@@ -517,9 +502,9 @@ class Session:
                 break
             del self._losses[0]
             gap = Gap(start=seconds(loss.start), end=seconds(loss.end), reason=loss.reason)
-            if gap.start < gap.end:  # else nobody could tell it from none
+            if gap.start < gap.end:  # not rounded to nothing
                 events.append(gap)
-            self._told_until = max(self._told_until, loss.end)
+            self._published_until = max(self._published_until, loss.end)
         awaited = [first.start] if first is not None else []
         awaited += [loss.start for loss in self._losses]
         while self._flushes and all(start >= self._flushes[0] for start in awaited):

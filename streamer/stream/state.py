@@ -1,4 +1,4 @@
-"""A session's memory between two decisions: all that another machine needs to go on with it, but for its audio."""
+"""A session's memory between two decisions: all that another machine needs to go on with it, except its audio."""
 
 import itertools
 from dataclasses import dataclass
@@ -11,10 +11,9 @@ from streamer.errors import SessionStateError
 from streamer.events import GapReason
 from streamer.stream.gate import GateState
 from streamer.stream.passes import PassesState
-from streamer.stream.transcript import Text, TranscriptState
+from streamer.stream.transcript import TranscriptState
 
-# A position of ten years of audio: none is beyond.
-MAX_POSITION = 10 * 366 * 86_400 * SAMPLE_RATE
+MAX_POSITION = 10 * 366 * 86_400 * SAMPLE_RATE  # ten years of audio
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +28,13 @@ class Loss:
 class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """What `Session.state` returns and `Session.restored` goes on from. Positions are absolute samples.
 
-    Windows that are on their way are none of it: they are handed out again.
+    Windows on their way are not part of it: they are issued again.
     """
 
-    # Audio before this is not looked at any more.
+    # Audio before this is no longer needed.
     needed_from: int
 
-    # What the sender had said last of how far it is (`Session.mark`).
+    # See `Session.mark`.
     mark: int
     gate: GateState
     passes: PassesState
@@ -43,83 +42,77 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     losses: tuple[Loss, ...] = ()
     flushes: tuple[int, ...] = ()
     missing: bool = False
-    after_loss: bool = False
-    told_until: int = 0
+    after_gap: bool = True
+    published_until: int = 0
     paused_from: int | None = None
     retry_s: float = 0.0
     ended: bool = False
 
     @property
     def heard(self) -> int:
-        """Position up to which audio was heard: what follows is heard anew."""
+        """Position up to which audio was received: what follows is to be sent again."""
         return self.passes.heard
 
     @property
     def read(self) -> int:
-        """Position up to which it is known what is said."""
-        first = next(iter(self.passes.stretches), None)
-        return self.heard if first is None else max(first.start, first.taken_end)
+        """Position up to which speech has been transcribed."""
+        first = next(iter(self.passes.utterances), None)
+        return self.heard if first is None else max(first.start, first.decoded_end)
 
     @classmethod
     def new(cls) -> Self:
-        """Return the state of a session that has heard nothing."""
+        """Return the state of a session that has received nothing."""
         return cls.behind_loss(0, 0, 1, mark=0)
 
     @classmethod
-    def behind_loss(cls, told_until: int, position: int, segment: int, *, mark: int) -> Self:
-        """Return the state of a session of which nothing is known but what was told, and where it goes on.
+    def behind_loss(cls, published_until: int, position: int, segment: int, *, mark: int) -> Self:
+        """Return the state of a session that goes on at a position, knowing only what was published.
 
-        told_until, position : the audio between them is lost
-        segment : number that the next final gets
+        published_until : the audio from there to `position` is lost
+        segment : number of the next final
         """
         position = -(-position // HOP_LENGTH) * HOP_LENGTH
-        lost = (Loss(told_until, position, "device"),) if told_until < position else ()
+        lost = (Loss(published_until, position, "device"),) if published_until < position else ()
         return cls(
             needed_from=position,
             mark=mark,
             gate=GateState(False, None, position, position),
             passes=PassesState((), position, position, 0, position),
-            transcript=TranscriptState(segment, "", "", segment > 1, Text(position), ()),
+            transcript=TranscriptState(position, segment, anything_said=segment > 1),
             losses=lost,
-            after_loss=bool(lost),
-            told_until=told_until,
+            published_until=published_until,
         )
 
     def check(self) -> None:
-        """Raise SessionStateError where this is no state that a session can be in."""
-        stretches, text = self.passes.stretches, self.transcript.text
-        words = [*text.words, *text.tail]
-        positions = [self.needed_from, self.heard, self.gate.last_speech, self.gate.floor, self.told_until]
-        positions += [*self.flushes, *(end for loss in self.losses for end in (loss.start, loss.end))]
-        positions += [
-            self.passes.last_speech,
-            self.passes.window_start,
-            *([self.paused_from] if self.paused_from is not None else []),
+        """Raise SessionStateError if no session can be in this state."""
+        utterances, text = self.passes.utterances, self.transcript
+        stable, tail = text.stable, text.tail
+        words = [*stable.words, *tail.words]
+        positions = [
+            *(self.needed_from, self.heard, self.gate.last_speech, self.gate.floor, self.published_until),
+            *(self.passes.last_speech, self.passes.window_start, self.paused_from or 0, text.segment_start),
+            *self.flushes,
+            *(end for loss in self.losses for end in (loss.start, loss.end)),
+            *(end for word in words for end in (word.start_samples, word.end_samples)),
         ]
-        positions += [text.segment_start, *(word.start_samples for word in words), *(w.end_samples for w in words)]
-        for stretch in stretches:
-            positions += [stretch.start, stretch.end]
-            positions += [stretch.heard_from, stretch.taken_end, stretch.issued_end]
+        for each in utterances:
+            positions += [each.start, each.end, each.words_end, each.decoded_end, each.issued_end]
         possible = (
             all(0 <= position <= MAX_POSITION for position in positions)
             and self.needed_from <= self.heard
             and self.passes.window_start <= self.heard + N_SAMPLES
-            and all(not stretch.open for stretch in stretches[:-1])
-            and _is_ascending([stretch.start for stretch in stretches])
-            and 0 <= text.n_forgotten <= text.n_final <= text.n_settled
-            and text.n_forgotten <= text.first_word <= text.n_settled
-            and 0 <= text.n_new <= len(text.tail)
-            and (not text.tail_writes_on or bool(text.tail and text.words))
-            and self.transcript.segment >= 1
-            and (not self.gate.open or bool(stretches and stretches[-1].open))
-            and (not stretches or self.needed_from == self.passes.window_start)
+            and all(not utterance.open for utterance in utterances[:-1])
+            and all(a.start <= b.start for a, b in itertools.pairwise(utterances))
+            and 0 <= stable.first <= text.n_final <= stable.end
+            and stable.first <= text.first_word <= stable.end
+            and 0 <= tail.n_new <= len(tail.words)
+            and (not tail.continues or bool(tail.words and stable.words))
+            and text.segment >= 1
+            and (not self.gate.open or bool(utterances and utterances[-1].open))
+            and (not utterances or self.needed_from == self.passes.window_start)
         )
         if not possible:
             raise SessionStateError(
                 "a session's state contradicts itself: expected one that this version of streamer wrote; the session"
                 " goes on behind a gap"
             )
-
-
-def _is_ascending(positions: list[int]) -> bool:
-    return all(a <= b for a, b in itertools.pairwise(positions))

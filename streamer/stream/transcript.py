@@ -1,252 +1,251 @@
-"""The text of the speech that is being transcribed: what is settled, what is not, and where it is cut into finals.
+"""The text of an utterance: which words are stable, and where it is cut into finals. Sans-I/O.
 
-Sans-I/O. It is told hypotheses and answers with partials and finals; which windows are decoded, and when, is no concern
-of its own.
+It takes hypotheses and returns partials and finals; which windows are decoded, and when, is decided elsewhere.
 
-Words settle when the decoder is sure of them or successive hypotheses agree. The decoder is made to begin each
-hypothesis with the settled words of its window, so that what has been said to be stable stays. Long speech is made
-final behind a settled word. Finals do not move the window: it keeps their sound and their words for as long as it has
-room, and over pauses, since the decoder reads what comes next better behind what came before.
+Words become stable when the decoder is sure of them or successive hypotheses agree. Every hypothesis is made to begin
+with the stable words of its window, so that text published as stable stays. Long speech becomes final after a stable
+word. The window does not move with that: it keeps earlier audio and its words while it has room, also over pauses,
+since the decoder transcribes new audio better after them.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from enum import Enum, auto
 from typing import Self
-
-import msgspec
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Final, Partial, seconds
-from streamer.stream.agreement import LocalAgreement
+from streamer.stream.agreement import Partners, agree
 from streamer.stream.settings import SessionSettings
 from streamer.stream.window import MAX_SILENCE_SAMPLES, Request, Window
 from streamer.stream.words import (
     CLAUSE_ENDS,
-    MIN_REREAD_WORDS,
+    MIN_REPEATED_WORDS,
     ends_sentence,
     event_words,
-    find_reread,
+    find_repeated,
     mean_log_prob,
     pause_before,
     placed,
 )
 from streamer.whisper.result import Hypothesis, TimedWord, has_words, is_mark
 
-# Words that end nearer than this to the end of the audio may be cut off: they do not settle.
+# Words that end nearer than this to the end of the audio may be cut off: they do not become stable, and are shown only
+# if they are this probable.
 CUT_OFF_SAMPLES = SAMPLE_RATE // 5
-
-# Unless they are this probable they are not shown either.
 CUT_OFF_PROBABILITY = 0.95
 
-# Where no word of a text is this probable and "no speech" is, nobody spoke: music makes for such words. And of a text
-# that fails its thresholds to the end only words this probable become final.
+# If no word is this probable, but "no speech" is, the text is hallucinated, from music for example. Of an unreliable
+# last text, only words this probable become final.
 LIKELY_PROBABILITY = 0.5
 
 # A mark this probable ends a sentence even if nothing follows it.
 SENTENCE_PROBABILITY = 0.7
 
-# Words that begin nearer than this to the end of the audio were not heard: nobody says a word in a tenth of a second.
-# The decoder makes them up when it writes on past the end, and takes them back in the next pass.
+# Words that begin nearer than this to the end of the audio are hallucinated: no word is that short.
 INVENTED_SAMPLES = SAMPLE_RATE // 10
 
-# So much speech without a word behind the settled ones: given these, the decoder leaves out what follows.
+# After this much speech without a new word the decoder is taken to skip it, led by wrong stable words.
 MAX_SKIPPED_SAMPLES = 3 * SAMPLE_RATE
 
-# Passes in a row that bring no new word, as the decoder reads again or leaves out what follows, until the next window
-# begins behind the settled words. What the first reads again the second, which hears more, often does not.
+# Passes in a row without a new word, as the decoder repeats itself or skips speech, after which the next window begins
+# after the stable words. One is no reason: the next pass has more audio and often gets over it.
 MAX_STUCK_PASSES = 2
 
-FORCED_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of a full window stay unsettled
+FORCED_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of a full window stay unstable
 
-# Settled tokens with which a window moves on, however short: half of the decoder's context is for a text.
-MAX_SETTLED_TOKENS = 200
+# Stable tokens with which a window moves on, however short it is: half of the decoder's context is for text.
+MAX_STABLE_TOKENS = 200
 
-# Text of earlier finals that goes into the prompt, in characters; the decoder trims it to what its context allows.
+# Text of earlier finals for the prompt, in characters; the decoder trims it to its context.
 PROMPT_CHARACTERS = 1_000
 
-# A language is sure where it is likelier than all others together; one that is not is asked for again.
+# A language is sure if it is likelier than all others together; otherwise it is detected again.
 SURE_LANGUAGE_PROBABILITY = 0.5
 
 
-@dataclass(slots=True)
-class Text:
-    """The text of a stretch of speech."""
+class Verdict(Enum):
+    """What is to be done with a hypothesis."""
 
-    # Where the segment that is open begins: where the last final ended, or speech began.
-    segment_start: int
+    # Its words may become stable.
+    TRUST = auto()
 
-    # Settled words, numbered from `n_forgotten` on; the first `n_final` (counted from the beginning) are final.
-    words: list[TimedWord] = field(default_factory=list)
-    n_forgotten: int = 0
-    n_final: int = 0
+    # Silence or a loop: no word of it becomes stable.
+    DISTRUST = auto()
 
-    # Number of the first settled word that lies in the next window, and of the first that a prompt may show.
-    first_word: int = 0
-    prompt_from: int = 0
+    # A loop after earlier text, which may have caused it: from now on, decode without that text.
+    DROP_CONTEXT = auto()
 
-    # Unsettled words of the newest hypothesis.
-    tail: list[TimedWord] = field(default_factory=list)
+    # Decode the window once more, with time for further attempts.
+    REPEAT = auto()
 
-    # How many of these, from the first on, are new: those behind them the decoder read again, or went on from there.
+    # The decoder repeated itself, or skipped speech: decode the audio after the stable words on its own.
+    RESUME = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class StableWords:
+    """Stable words, numbered from the beginning of the session; the oldest are dropped."""
+
+    words: tuple[TimedWord, ...] = ()
+
+    # Number of the first of them.
+    first: int = 0
+
+    @property
+    def end(self) -> int:
+        """Number of the next word to become stable."""
+        return self.first + len(self.words)
+
+    def between(self, start: int, end: int) -> tuple[TimedWord, ...]:
+        """Return the words from one number to before another, as far as they are kept."""
+        return self.words[max(0, start - self.first) : max(0, end - self.first)]
+
+    def since(self, start: int) -> tuple[TimedWord, ...]:
+        return self.between(start, self.end)
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """What the newest hypothesis says after the stable words, and how good it is."""
+
+    words: tuple[TimedWord, ...] = ()
+
+    # How many of them are new: those after them are repeated, or follow on repeated ones.
     n_new: int = 0
 
-    # Whether it read again, whether it leaves out speech, and how many passes in a row brought no new word for either.
-    rereads: bool = False
-    skips: bool = False
-    n_stuck: int = 0
+    # Whether the first continues the last stable word: "President" has become "President's".
+    continues: bool = False
 
-    # Whether the tail begins in the middle of a word, whose beginning is the last settled word.
-    tail_writes_on: bool = False
-
-    # Language of what is said, empty while nothing is settled and detection is not sure; that of the newest hypothesis.
     language: str = ""
-    newest_language: str = ""
-
-    # What else the newest hypothesis said, and whether it passes its thresholds.
     no_speech_prob: float = 0.0
     avg_logprob: float = 0.0
+
+    # Whether it passes its thresholds, and whether it loops.
     reliable: bool = True
     loops: bool = False
 
-    # The tail of the newest hypothesis that could be trusted, and of how many settled and final words it was the tail.
-    trusted_tail: tuple[TimedWord, ...] = ()
-    trusted_at: tuple[int, int] = (0, 0)
+    def kept(self, start: int, end: int) -> Self:
+        """Return it with some of its words only."""
+        words = self.words[start:end]
+        n_new = min(max(0, self.n_new - start), len(words))
+        return replace(self, words=words, n_new=n_new, continues=self.continues and start == 0 and bool(words))
 
-    # The newest partial, so that the same is not said twice, and how many words had settled by then: the segment
-    # that it belongs to cannot end before them.
+
+@dataclass(slots=True)
+class TranscriptState:
+    """A transcript's memory: the text of an utterance, after earlier final words that its windows may begin with."""
+
+    # Where the open segment begins, at the end of the last final or the start of speech; and its number.
+    segment_start: int = 0
+    segment: int = 1
+
+    stable: StableWords = StableWords()
+    tail: Tail = Tail()
+
+    # Numbers of stable words: the first that is not final, the first in the next window, the first in a prompt.
+    n_final: int = 0
+    first_word: int = 0
+    prompt_from: int = 0
+
+    # Tail of the newest hypothesis that could be trusted, unless a word became stable or final since.
+    trusted: tuple[TimedWord, ...] = ()
+
+    # Unstable words of the last hypotheses, which newer ones may agree with, oldest first.
+    partners: Partners = ()
+
+    # Passes in a row without a new word although there is speech.
+    n_stuck: int = 0
+
+    # Language of the utterance; empty while no word is stable and detection is not sure. The last that was sure.
+    language: str = ""
+    known_language: str = ""
+
+    # The end of the text before the stable words, for prompts, and whether any text has become final.
+    said: str = ""
+    anything_said: bool = False
+
+    # The newest partial, its unstable words, and the number of stable words then, which belong to its segment.
     partial: Partial | None = None
-    n_told_stable: int = 0
-
-    # Unsettled words that it shows.
     shown: tuple[str, ...] = ()
+    n_published: int = 0
 
     @property
-    def n_settled(self) -> int:
-        return self.n_forgotten + len(self.words)
+    def open_words(self) -> tuple[TimedWord, ...]:
+        """The stable words that are not final."""
+        return self.stable.since(self.n_final)
 
-    def settled_from(self, number: int) -> list[TimedWord]:
-        """Return the settled words from a number on."""
-        return self.words[max(0, number - self.n_forgotten) :]
-
-    def settle(self, n_words: int) -> None:
-        """Settle the first words of the tail."""
-        settled = self.tail[:n_words]
-        del self.tail[:n_words]
-        self.n_new = max(0, self.n_new - n_words)
-        if settled and self.tail_writes_on:
-            # One word for the decoder is one word here, so that no final ends within a word.
-            begun, rest = self.words.pop(), settled[0]
-            settled[0] = replace(
+    def make_stable(self, n_words: int) -> None:
+        """Let the first words of the tail become stable."""
+        if not (new := self.tail.words[:n_words]):
+            return
+        known = self.stable.words
+        if self.tail.continues:
+            # The decoder takes them for one word: no final may end within it.
+            *begin, begun = known
+            rest, *others = new
+            whole = replace(
                 rest,
                 text=begun.text + rest.text,
                 tokens=begun.tokens + rest.tokens,
                 start_samples=begun.start_samples,
                 log_prob=begun.log_prob + rest.log_prob,
             )
-            self.tail_writes_on = False
-        self.words += settled
-
-
-class TranscriptState(msgspec.Struct, frozen=True, array_like=True):
-    """A transcript's memory, to go on with elsewhere."""
-
-    segment: int
-    known_language: str
-    said: str
-    anything_said: bool
-    text: Text
-    partners: tuple[tuple[str, ...], ...]
+            known, new = tuple(begin), (whole, *others)
+        self.stable = replace(self.stable, words=known + new)
+        self.tail = self.tail.kept(n_words, len(self.tail.words))
+        self.trusted = ()
 
 
 class Transcript:
-    """What has been said in a session, of which the newest stretch of speech is still open."""
+    """The text of a session, of which the current utterance is still open."""
 
-    def __init__(self, settings: SessionSettings) -> None:
-        # Number of the segment that is open.
-        self.segment = 1
-        # Language that was spoken last, as far as it is known for sure.
-        self.known_language = ""
-        # The end of the text before the words that are kept, as far as the decoder may see it.
-        self._said = ""
-        # Whether any text has become final.
-        self._anything_said = False
-        self._text = Text(0)
-        self.change(settings)
+    def __init__(self, settings: SessionSettings, state: TranscriptState | None = None) -> None:
+        self._text = TranscriptState() if state is None else replace(state)
+        self._configure(settings)
 
-    def change(self, settings: SessionSettings) -> None:
+    def _configure(self, settings: SessionSettings) -> None:
         self._settings = settings
         self._margin = round(settings.attention_margin_s * SAMPLE_RATE)
         self._trim_after = round(settings.trim_after_s * SAMPLE_RATE)
-        self._agreement = LocalAgreement(settings.n_agreeing)
+
+    def change(self, settings: SessionSettings) -> None:
+        self._configure(settings)
+        self._text.partners = ()
 
     @property
     def state(self) -> TranscriptState:
-        known, partners = self._text, self._agreement.partners
-        n_new = min(known.n_new, len(known.tail))  # of a text that is final, more may be left over
-        text = replace(known, words=list(known.words), tail=list(known.tail), n_new=n_new)
-        return TranscriptState(self.segment, self.known_language, self._said, self._anything_said, text, partners)
-
-    @classmethod
-    def restored(cls, settings: SessionSettings, state: TranscriptState) -> Self:
-        transcript = cls(settings)
-        transcript.segment, transcript.known_language = state.segment, state.known_language
-        transcript._said, transcript._anything_said = state.said, state.anything_said
-        transcript._text = replace(state.text, words=list(state.text.words), tail=list(state.text.tail))
-        transcript._agreement.remember(state.partners)
-        return transcript
+        return replace(self._text)
 
     def begin(self, start: int, *, window_start: int = 0, reach: int = 0) -> int:
-        """Go on with speech that begins at a position; return where its first window begins.
+        """Begin an utterance at a position, without unfinished text; return where its first window begins.
 
-        What was not final is forgotten. The window takes in final words before `start`, as far back as `reach`.
+        The window contains final words before `start`, as far back as `reach` samples.
 
         window_start : where the next window would have begun
         """
-        old, self._text = self._text, Text(start)
-        self._agreement.reset()
-        text = self._text
-        text.words, text.n_forgotten = old.words[: old.n_final - old.n_forgotten], old.n_forgotten
-        text.first_word, text.n_final = old.first_word, text.n_settled
-        text.n_told_stable = text.n_final
+        old = self._text
+        words = old.stable.between(old.stable.first, old.n_final)
+        text = self._text = TranscriptState(
+            start,
+            old.segment,
+            stable=replace(old.stable, words=words),
+            n_final=old.n_final,
+            n_published=old.n_final,
+            first_word=old.first_word,
+            known_language=old.known_language,
+            said=old.said,
+            anything_said=old.anything_said,
+        )
         place: tuple[int, int] | None = None
-        if reach and text.first_word < text.n_final and start - text.words[-1].end_samples <= MAX_SILENCE_SAMPLES:
+        if reach and text.first_word < text.n_final and start - words[-1].end_samples <= MAX_SILENCE_SAMPLES:
             if window_start >= start - reach:
                 place = text.first_word, window_start
             else:
                 place = self._find_start(start - reach, start)
         text.first_word, position = place or (text.n_final, start)
-        self._forget(text.first_word)
+        self._drop_before(text.first_word)
         return position
-
-    def _find_start(self, earliest: int, latest: int) -> tuple[int, int] | None:
-        """Look for a settled word for a window to begin with, between two positions.
-
-        Returns its number and a position before it: at the beginning of a sentence, or else behind the widest gap.
-        """
-        text = self._text
-        places = []
-        for i in range(max(1, text.first_word - text.n_forgotten), len(text.words)):
-            end, start = pause_before(text.words, i)
-            position = (end + start) // 2
-            if earliest <= position <= latest and not is_mark(text.words[i].text):
-                rank = ends_sentence(text.words, i - 1), start - end
-                places.append((rank, text.n_forgotten + i, position))
-        return max(places)[1:] if places else None
-
-    def _forget(self, n_words: int) -> None:
-        """Let the words before a number go: no window reaches back to them."""
-        text = self._text
-        self._said = self._said_before(n_words)
-        n_old = max(0, n_words - text.n_forgotten)
-        del text.words[:n_old]
-        text.n_forgotten += n_old
-
-    def _said_before(self, n_words: int) -> str:
-        """Return the text before the word of a number, as far as a prompt may show it."""
-        text = self._text
-        first = max(0, text.prompt_from - text.n_forgotten)
-        left = text.words[first : max(0, n_words - text.n_forgotten)]
-        return (self._said + "".join(word.text for word in left))[-PROMPT_CHARACTERS:]
 
     @property
     def segment_start(self) -> int:
@@ -254,134 +253,162 @@ class Transcript:
 
     @property
     def first_word(self) -> int:
-        """Number of the first settled word that lies in the next window."""
+        """Number of the first stable word in the next window."""
         return self._text.first_word
 
     @property
     def language(self) -> str:
-        """Language code of what is being said, or what is set; `auto` while it is not known."""
+        """Language code that is set, or that of the utterance; `auto` while it is not known."""
         return self._settings.language if self._settings.language != "auto" else self._text.language or "auto"
 
     def request(self, window: Window, *, retry_s: float) -> Request | None:
-        """Return how to decode a window; None where it begins before words that no decoder has room for."""
+        """Return how to decode a window; None if it contains more words than the decoder has room for."""
         text = self._text
-        words = text.settled_from(window.first_word)
-        prefix = tuple(token for word in words for token in word.tokens)
-        if len(prefix) > MAX_SETTLED_TOKENS and window.first_word < text.first_word:
+        prefix = tuple(token for word in text.stable.since(window.first_word) for token in word.tokens)
+        if len(prefix) > MAX_STABLE_TOKENS and window.first_word < text.first_word:
             return None
         return Request(
             prefix=prefix,
             prompt=self._said_before(window.first_word) if self._settings.condition_on_previous_text else "",
             language=self.language,
             languages=self._settings.languages,
-            known_language=self.known_language,
+            known_language=text.known_language,
             task=self._settings.task,
             n_samples=window.end - window.start,
-            first=not self._anything_said,
-            draft=tuple(token for word in text.tail for token in word.tokens),
+            first=not text.anything_said,
+            draft=tuple(token for word in text.tail.words for token in word.tokens),
             retry_s=retry_s,
             options=self._settings.options,
         )
 
-    def apply_hypothesis(self, window: Window, request: Request, hypothesis: Hypothesis, *, newest: bool) -> bool:
-        """Place the settled words anew, and keep what the hypothesis says behind them; return whether to trust it.
+    def apply_hypothesis(
+        self,
+        window: Window,
+        request: Request,
+        hypothesis: Hypothesis,
+        *,
+        newest: bool,
+        complete: bool,
+        may_repeat: bool,
+    ) -> Verdict:
+        """Take the hypothesis of a window; return what is to be done with it.
 
         newest : whether the window begins where the next one would
-
-        A hypothesis that loops, compresses too well or looks like silence is no partner for agreement.
+        complete : whether it contains the rest of an utterance that has ended
+        may_repeat : whether it may be decoded again if it is unreliable
         """
-        text = self._text
+        text, settings = self._text, self._settings
         # Windows on their way are newer than this one and begin no earlier.
-        self._forget(min(window.first_word, text.n_final))
-        text.no_speech_prob = hypothesis.no_speech_prob
-        text.avg_logprob = hypothesis.avg_logprob
-        self._note_language(request, hypothesis)
-        self._measure(window, request, hypothesis)
-        self._find_new(window)
-        # A window that was on its way when a newer one was made to begin further on may well read again.
-        is_stuck = text.skips or (text.rereads and not text.n_new)
-        text.n_stuck = text.n_stuck + 1 if is_stuck and newest else 0
+        self._drop_before(min(window.first_word, text.n_final))
+        if request.language == "auto" and hypothesis.language_probability >= SURE_LANGUAGE_PROBABILITY:
+            text.language = text.known_language = hypothesis.language
+
+        words, continues = self._align(window, request, hypothesis)
         silence = self._is_silence(hypothesis)
-        text.loops = hypothesis.looped or hypothesis.compression_ratio > self._settings.compression_ratio_threshold
-        improbable = bool(text.tail) and hypothesis.avg_logprob < self._settings.logprob_threshold
-        text.reliable = silence or not (text.loops or improbable)
-        if silence or text.loops:
-            self._agreement.reset()
-        return not (silence or text.loops)
+        if silence:
+            words = []
+        last = text.stable.words[-1] if window.first_word < text.stable.end else None
+        repeated = find_repeated(words, last.attended_samples if last else 0)
+        repeats = len(repeated) >= MIN_REPEATED_WORDS  # it is too early to say of a single word
+        if repeats and repeated.stop == len(words):
+            del words[repeated.start :]
+        went_on = repeats and repeated.start < len(words)
+        silent = all(is_mark(word.text) for word in words)
+        skips = last is not None and silent and window.end - last.end_samples >= MAX_SKIPPED_SAMPLES
+        # A window that was issued before the next one was moved on may well repeat.
+        is_stuck = skips or (repeats and repeated.start == 0)
+        text.n_stuck = text.n_stuck + 1 if is_stuck and newest else 0
+
+        loops = hypothesis.looped or hypothesis.compression_ratio > settings.compression_ratio_threshold
+        improbable = bool(words) and hypothesis.avg_logprob < settings.logprob_threshold
+        text.tail = Tail(
+            tuple(words),
+            n_new=repeated.start,
+            continues=continues and bool(words),
+            language=hypothesis.language,
+            no_speech_prob=hypothesis.no_speech_prob,
+            avg_logprob=hypothesis.avg_logprob,
+            reliable=silence or not (loops or improbable),
+            loops=loops,
+        )
+        trusted = not (silence or loops)
+        if not trusted:
+            text.partners = ()
+        if loops and (request.prompt or window.start < text.segment_start):
+            return Verdict.DROP_CONTEXT
+        if may_repeat and not text.tail.reliable:
+            return Verdict.REPEAT
+        if (went_on and (complete or (window.pause and trusted))) or (complete and skips):
+            return Verdict.RESUME
+        return Verdict.TRUST if trusted else Verdict.DISTRUST
 
     @property
     def reliable(self) -> bool:
-        return self._text.reliable
-
-    @property
-    def loops(self) -> bool:
-        return self._text.loops
+        """Whether the newest hypothesis passes its thresholds."""
+        return self._text.tail.reliable
 
     @property
     def complete(self) -> bool:
         """Whether the newest hypothesis probably ends with a sentence."""
-        text = self._text
-        if not (text.reliable and text.tail) or text.n_new < len(text.tail):
+        text, tail = self._text, self._text.tail
+        if not (tail.reliable and tail.words) or tail.n_new < len(tail.words):
             return False
-        words = [*text.words[-1:], *text.tail]
+        words = [*text.stable.words[-1:], *tail.words]
         return ends_sentence(words, len(words) - 1) and words[-1].likelihood >= SENTENCE_PROBABILITY
-
-    def settle(self, window: Window) -> None:
-        """Settle what the newest hypothesis, that of a window, has said for sure, or as those before it."""
-        text = self._text
-        new = text.tail[: text.n_new]
-        limit = window.end - CUT_OFF_SAMPLES
-        # Whisper ends the sentence at the end of the audio: marks there settle only when a word follows.
-        while new and is_mark(new[-1].text):
-            new.pop()
-        n_eligible = next((i for i, word in enumerate(new) if word.end_samples > limit), len(new))
-        words = [word.text for word in text.tail]
-        text.settle(self._agreement.update(words, n_eligible, self._count_certain(new, window)))
-        text.trusted_tail, text.trusted_at = tuple(text.tail), (text.n_settled, text.n_final)
-        if text.words and not text.language:
-            text.language = text.newest_language
-
-    @property
-    def went_on_behind_reread(self) -> bool:
-        """Whether the decoder read something again and then went on."""
-        return self._text.rereads and self._text.n_new < len(self._text.tail)
 
     @property
     def stuck(self) -> bool:
-        """Whether the decoder reads the same again with each pass, or leaves out what follows."""
+        """Whether pass after pass brings no new word although there is speech."""
         return self._text.n_stuck >= MAX_STUCK_PASSES
 
     @property
-    def skips(self) -> bool:
-        """Whether the decoder leaves out speech behind the settled words."""
-        return self._text.skips
+    def crowded(self) -> bool:
+        """Whether the next window has as many words as the decoder can be given."""
+        text = self._text
+        return sum(len(word.tokens) for word in text.stable.since(text.first_word)) > MAX_STABLE_TOKENS
 
-    def begin_behind_settled(self, end: int) -> tuple[Final | None, int]:
-        """Settle what is new; let the next window begin behind that, without known words: it cannot be read again.
+    def settle(self, window: Window) -> None:
+        """Let words of the newest hypothesis, that of a window, become stable."""
+        text = self._text
+        new = list(text.tail.words[: text.tail.n_new])
+        # Whisper ends the sentence at the end of the audio: marks there become stable only when a word follows.
+        while new and is_mark(new[-1].text):
+            new.pop()
+        n_eligible = _count_until(new, window.end - CUT_OFF_SAMPLES)
+        words = [word.text for word in text.tail.words]
+        n_certain = self._count_certain(new, window)
+        n_stable, text.partners = agree(text.partners, words, self._settings.n_agreeing, n_eligible, n_certain)
+        text.make_stable(n_stable)
+        text.trusted = text.tail.words
+        if text.stable.words and not text.language:
+            text.language = text.tail.language
 
-        end : of the window's speech. Settled words that are open become final.
+    def resume_after_stable(self, end: int) -> tuple[Final | None, int]:
+        """Let new words become stable, and the next window begin after them, without known words to be repeated.
 
-        Returns the final, if there is one, and where the next window begins.
+        end : end of speech in the newest window
+
+        Returns a final of the stable words that were open, if any, and where the next window begins.
         """
         text = self._text
-        text.settle(text.n_new)
-        # A word that is read twice is placed too early or too late; it was heard as far as the decoder looked for it.
-        heard = [max(word.end_samples, word.attended_samples) for word in text.words[-1:]]
-        position = min(max([text.segment_start, *heard]), end)
-        text.tail, text.tail_writes_on, text.rereads, text.skips, text.n_stuck = [], False, False, False, 0
-        self._agreement.reset()
-        final = self._publish(text.n_settled, position) if text.n_settled > text.n_final else None
-        text.first_word = text.n_settled
+        text.make_stable(text.tail.n_new)
+        # The end of a repeated word is uncertain; the decoder attended as far as this for it.
+        reached = [max(word.end_samples, word.attended_samples) for word in text.stable.words[-1:]]
+        position = min(max([text.segment_start, *reached]), end)
+        text.tail, text.n_stuck = text.tail.kept(0, 0), 0
+        text.partners = ()
+        final = self._publish(text.stable.end, position) if text.open_words else None
+        text.first_word = text.stable.end
         return final, position
 
-    def forget_before_segment(self) -> int:
-        """Let the next window begin with the segment that is open, without what was said before; return where."""
+    def drop_context(self) -> int:
+        """Let the next window begin with the open segment, without earlier text; return where."""
         text = self._text
-        self._said, text.prompt_from = "", text.n_final
+        text.said, text.prompt_from = "", text.n_final
         text.first_word = max(text.first_word, text.n_final)
         return text.segment_start
 
-    def publish(self, window: Window, pauses: Sequence[int]) -> Final | None:
+    def cut(self, window: Window, pauses: Sequence[int]) -> Final | None:
         """Make whole sentences before a pause final, and the beginning of long speech; None if it is not time yet.
 
         pauses : positions of silences in the current speech
@@ -393,46 +420,39 @@ class Transcript:
         n_final, position = place
         return self._publish(n_final, min(max(position, text.segment_start), window.end))
 
-    @property
-    def crowded(self) -> bool:
-        """Whether a window holds as many words as the decoder can be given."""
-        text = self._text
-        return sum(len(word.tokens) for word in text.settled_from(text.first_word)) > MAX_SETTLED_TOKENS
-
     def move_on(self, window: Window, earliest: int, *, full: bool) -> int | None:
-        """Let the next window begin at a later word, at `earliest`; return where, None if it cannot.
+        """Let the next window begin with a later word, at `earliest` or after; return where, None if it cannot.
 
-        full : whether the window has no room for more audio: unsettled words settle then, except the last
+        full : whether it must: then all words become stable except the last ones
         """
         text = self._text
         place = self._find_start(earliest, (earliest + window.end) // 2) or self._find_start(earliest, window.end)
         if place is None and full:
             limit = window.end - FORCED_MARGIN_SAMPLES
-            new = text.tail[: text.n_new]
-            text.settle(next((i for i, word in enumerate(new) if word.end_samples > limit), len(new)))
-            self._agreement.reset()
-            behind = text.tail[0].start_samples if text.tail else limit
-            ends = [word.end_samples for word in text.words[-1:]]
-            place = self._find_start(earliest, window.end) or (text.n_settled, max([min(behind, limit), *ends]))
+            text.make_stable(_count_until(text.tail.words[: text.tail.n_new], limit))
+            text.partners = ()
+            behind = text.tail.words[0].start_samples if text.tail.words else limit
+            ends = [word.end_samples for word in text.stable.words[-1:]]
+            place = self._find_start(earliest, window.end) or (text.stable.end, max([min(behind, limit), *ends]))
         if place is None:
             return None
         text.first_word, position = place
         return position
 
     def partial(self, window: Window, *, trusted: bool) -> Partial | None:
-        """Return what the open segment reads; None where that is nothing new."""
+        """Return the text of the open segment; None if it has not changed."""
         text = self._text
-        settled = text.settled_from(text.n_final)
         previous = text.partial
-        n_shown = min(text.n_new, self._count_shown(window, trusted))
-        while n_shown and is_mark(text.tail[n_shown - 1].text):
+        n_shown = min(text.tail.n_new, self._count_shown(window, trusted=trusted))
+        while n_shown and is_mark(text.tail.words[n_shown - 1].text):
             n_shown -= 1
-        text.n_told_stable = text.n_settled
-        words, n_stable = self._spoken(settled + text.tail[:n_shown], len(settled))
+        text.n_published = text.stable.end
+        shown = text.tail.words[:n_shown]
+        words, n_stable = self._spoken(text.open_words + shown, len(text.open_words))
         if previous is None and not words:
             return None
         partial = Partial(
-            segment=self.segment,
+            segment=text.segment,
             start=seconds(text.segment_start),
             end=seconds(window.end),
             text="".join(word.text for word in words).lstrip(),
@@ -440,126 +460,98 @@ class Transcript:
             stable=len("".join(word.text for word in words[:n_stable]).strip()),
             words=event_words(words, n_stable, text.segment_start, window.end),
         )
-        text.shown = tuple(word.text for word in text.tail[:n_shown])
+        text.shown = tuple(word.text for word in shown)
         if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
             return None
         text.partial = partial
         return partial
 
     def close(self, end: int) -> Final:
-        """Make final all that the newest hypothesis says, as far as it can be relied on, up to a position."""
+        """Make the newest hypothesis final up to a position, as far as it can be relied on."""
         text = self._text
-        if not text.reliable:
-            self._keep_likely()
-        text.settle(len(text.tail))
-        final = self._publish(text.n_settled, end)
-        if not (final.text and text.reliable):
-            text.first_word = text.n_settled  # nothing to go on from
+        if not text.tail.reliable:
+            text.tail = self._likely_tail()
+        text.make_stable(len(text.tail.words))
+        final = self._publish(text.stable.end, end)
+        if not (final.text and text.tail.reliable):
+            text.first_word = text.stable.end  # no context for what follows
         return final
 
     def abandon(self, end: int) -> Final | None:
-        """Make final what is known of speech of which the rest is lost, from a position on; None where nothing is."""
+        """Make known words final, up to a position from which on speech is lost; None if there are none."""
         text = self._text
-        text.settle(text.n_new)
-        text.first_word = text.n_settled  # no window reaches back over what is lost
-        return self._publish(text.n_settled, end) if text.n_settled > text.n_final or end > text.segment_start else None
+        text.make_stable(text.tail.n_new)
+        text.first_word = text.stable.end  # no window reaches back over the gap
+        return self._publish(text.stable.end, end) if text.open_words or end > text.segment_start else None
 
     def clear(self) -> None:
-        """Forget what is not final. Its segment's number is not used again, since some of it may have been shown."""
+        """Forget what is not final. If a partial showed the segment, its number is not used again."""
         if self._text.partial is not None:
-            self.segment += 1
+            self._text.segment += 1
             self._text.partial = None
 
     def successor(self) -> "Transcript":
-        """Return a transcript of what follows, where what is not final of this one is given up."""
+        """Return a transcript to continue with, without text that is not final."""
         self.clear()
         self.begin(0)
         return self
 
-    def _keep_likely(self) -> None:
-        """Of a text that becomes final though it fails its thresholds, keep what can be relied on.
-
-        A loop is nobody's words: what was said last that could be trusted stays. Of an improbable text, the words up to
-        the first that is.
-        """
+    def _align(self, window: Window, request: Request, hypothesis: Hypothesis) -> tuple[list[TimedWord], bool]:
+        """Update the places of the stable words; return the words after them and whether the first continues one."""
         text = self._text
-        if text.loops:
-            known = text.trusted_at == (text.n_settled, text.n_final)
-            text.tail, text.tail_writes_on = list(text.trusted_tail) if known else [], False
-            text.n_new, text.rereads = len(text.tail), False
-            return
-        n_likely = next((i for i, word in enumerate(text.tail) if word.likelihood < LIKELY_PROBABILITY), len(text.tail))
-        del text.tail[n_likely:]
-
-    def _note_language(self, request: Request, hypothesis: Hypothesis) -> None:
-        text = self._text
-        text.newest_language = hypothesis.language
-        if request.language == "auto" and hypothesis.language_probability >= SURE_LANGUAGE_PROBABILITY:
-            text.language = self.known_language = hypothesis.language
-
-    def _measure(self, window: Window, request: Request, hypothesis: Hypothesis) -> None:
-        text = self._text
-        # Where in the prefix each settled word begins.
-        places: dict[int, int] = {}
+        stable = list(text.stable.words)
+        # Indices of the stable words that begin at a token of the prefix.
+        indices: dict[int, int] = {}
         n_prefix = 0
-        for i in range(window.first_word - text.n_forgotten, len(text.words)):
-            places[n_prefix] = i
-            n_prefix += len(text.words[i].tokens)
-        assert n_prefix == len(request.prefix), "another window was taken since the request"
-        text.tail, text.tail_writes_on = [], False
-        behind = 0  # tokens of the hypothesis that were looked at
+        for i in range(window.first_word - text.stable.first, len(stable)):
+            indices[n_prefix] = i
+            n_prefix += len(stable[i].tokens)
+        assert n_prefix == len(request.prefix), "another window was applied since the request"
+        words: list[TimedWord] = []
+        continues = False
+        n_tokens = 0
         for timed in hypothesis.words:
             word = placed(timed, window)
-            begin, behind = behind, behind + len(word.tokens)
+            begin, n_tokens = n_tokens, n_tokens + len(word.tokens)
             if begin >= n_prefix:
-                text.tail.append(word)
+                words.append(word)
                 continue
-            i = places.get(begin, -1)
-            if i < max(0, text.n_final - text.n_forgotten):
-                continue  # final: it stays as it is, and what is written on at it has come too late
-            settled = text.words[i]
-            if settled.tokens == word.tokens:
-                text.words[i] = replace(word, attended_samples=settled.attended_samples)
-            elif behind > n_prefix and word.text.startswith(settled.text):
-                # The decoder wrote on at the last word: "President" has become "President's".
-                rest, own = word.text[len(settled.text) :], word.tokens[n_prefix - begin :]
+            i = indices.get(begin, -1)
+            if i < max(0, text.n_final - text.stable.first):
+                continue  # a final word stays as it is
+            if stable[i].tokens == word.tokens:
+                stable[i] = replace(word, attended_samples=stable[i].attended_samples)
+            elif n_tokens > n_prefix and word.text.startswith(stable[i].text):
+                rest, own = word.text[len(stable[i].text) :], word.tokens[n_prefix - begin :]
                 log_prob = word.log_prob * len(own) / len(word.tokens)
-                text.tail.append(
-                    replace(word, text=rest, tokens=own, start_samples=word.end_samples, log_prob=log_prob)
-                )
-                text.tail_writes_on = True
-        while text.tail and text.tail[-1].start_samples > window.end - INVENTED_SAMPLES:
-            text.tail.pop()
-        if self._is_silence(hypothesis):
-            text.tail = []
-        text.tail_writes_on = text.tail_writes_on and bool(text.tail)
-
-    def _find_new(self, window: Window) -> None:
-        """Tell new words of the tail from those that the decoder read again, which do not settle, and at its end go."""
-        text = self._text
-        # What the settled words were heard by counts from when they settled.
-        reach = text.words[-1].attended_samples if text.words and window.first_word < text.n_settled else 0
-        stretch = find_reread(text.tail, reach)
-        text.n_new = stretch.start
-        # Of one word it is not known before the next comes.
-        text.rereads = len(stretch) >= MIN_REREAD_WORDS
-        if text.rereads and stretch.stop == len(text.tail):
-            del text.tail[text.n_new :]
-            text.tail_writes_on = text.tail_writes_on and bool(text.tail)
-        known = window.first_word < text.n_settled
-        silent = all(is_mark(word.text) for word in text.tail)
-        text.skips = known and silent and window.end - text.words[-1].end_samples >= MAX_SKIPPED_SAMPLES
+                words.append(replace(word, text=rest, tokens=own, start_samples=word.end_samples, log_prob=log_prob))
+                continues = True
+        text.stable = replace(text.stable, words=tuple(stable))
+        while words and words[-1].start_samples > window.end - INVENTED_SAMPLES:
+            words.pop()
+        return words, continues
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
-        """Say whether nobody spoke: by openai-whisper's rule, or where none of the words is likely either."""
+        """Return whether there was no speech: by openai-whisper's rule, or because no word is likely either."""
         if hypothesis.is_silence(self._settings.no_speech_threshold, self._settings.logprob_threshold):
             return True
         return hypothesis.no_speech_prob > self._settings.no_speech_threshold and all(
             word.likelihood < LIKELY_PROBABILITY for word in hypothesis.words
         )
 
+    def _likely_tail(self) -> Tail:
+        """Return the part of an unreliable tail that may become final.
+
+        For a loop, that is the last tail that could be trusted; else the words before the first improbable one.
+        """
+        text = self._text
+        if text.tail.loops:
+            return replace(text.tail, words=text.trusted, n_new=len(text.trusted), continues=False)
+        likely = (i for i, word in enumerate(text.tail.words) if word.likelihood < LIKELY_PROBABILITY)
+        return text.tail.kept(0, next(likely, len(text.tail.words)))
+
     def _count_certain(self, words: Sequence[TimedWord], window: Window) -> int:
-        """Count the first words that settle at once, whatever was said before."""
+        """Count the first words that become stable whatever earlier hypotheses said."""
         if self._settings.policy != "alignatt":
             return 0
         limit = window.end if window.pause else window.end - self._margin
@@ -571,98 +563,123 @@ class Transcript:
                 return i
         return len(words)
 
+    def _count_shown(self, window: Window, *, trusted: bool) -> int:
+        """Count the first unstable words to show: those that will probably stay, and those that are on screen."""
+        text = self._text
+        if not self._settings.show_probability:
+            return len(text.tail.words)
+        seen = text.shown[text.stable.end - text.n_published :]
+        limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
+        for i, word in enumerate(text.tail.words):
+            least = self._settings.show_probability if word.end_samples <= limit else CUT_OFF_PROBABILITY
+            likely = trusted and word.likelihood >= least
+            if not likely and not (i < len(seen) and seen[i] == word.text):
+                return i
+        return len(text.tail.words)
+
+    def _find_start(self, earliest: int, latest: int) -> tuple[int, int] | None:
+        """Look for a stable word for a window to begin with, between two positions.
+
+        Returns its number and a position before it: at the beginning of a sentence, or else after the widest gap.
+        """
+        text = self._text
+        words, places = text.stable.words, []
+        for i in range(max(1, text.first_word - text.stable.first), len(words)):
+            end, start = pause_before(words, i)
+            position = (end + start) // 2
+            if earliest <= position <= latest and not is_mark(words[i].text):
+                places.append((ends_sentence(words, i - 1), start - end, text.stable.first + i, position))
+        return max(places)[2:] if places else None
+
     def _find_cut(self, length: int, pauses: Sequence[int]) -> tuple[int, int] | None:
-        """Look for a cut behind a settled word, the less particular the longer the segment is.
+        """Look for a cut after a stable word; the longer the segment, the less does it take.
 
         length : of the segment, in samples
 
-        Returns after which settled word (its number) and at which position to cut, None for not yet.
+        Returns the number of the first word after the cut and its position; None for not yet.
         """
         text, trim_after = self._text, self._trim_after
-        open_words = text.settled_from(text.n_final)
-        # Stable words that were told belong to this segment. The decoder might still write on at the last settled one.
+        words = text.open_words
+        # Published stable words belong to this segment. The decoder might still continue the last stable word.
         candidates = [
             i
-            for i in range(max(0, text.n_told_stable - text.n_final - 1), len(open_words) - 1)
-            if not is_mark(open_words[i + 1].text)
+            for i in range(max(0, text.n_published - text.n_final - 1), len(words) - 1)
+            if not is_mark(words[i + 1].text)
         ]
-        gaps = {i: pause_before(open_words, i + 1) for i in candidates}
+        gaps = {i: pause_before(words, i + 1) for i in candidates}
 
         def cut(i: int) -> tuple[int, int]:
             return text.n_final + i + 1, sum(gaps[i]) // 2
 
         for i in reversed(candidates):
-            # Words have a place that is good to some tenths of a second, and none ends within a silence.
-            begin, end = open_words[i].start_samples - SAMPLE_RATE, open_words[i + 1].end_samples
+            # Word times are good to some tenths of a second, and no word ends within a silence.
+            begin, end = words[i].start_samples - SAMPLE_RATE, words[i + 1].end_samples
             paused = any(begin < pause < end for pause in pauses)
-            if ends_sentence(open_words, i) and (paused or length >= trim_after // 2):
+            if ends_sentence(words, i) and (paused or length >= trim_after // 2):
                 return cut(i)
         for i in reversed(candidates):
-            if length >= trim_after * 3 // 4 and open_words[i].text.endswith(CLAUSE_ENDS):
+            if length >= trim_after * 3 // 4 and words[i].text.endswith(CLAUSE_ENDS):
                 return cut(i)
         if candidates and length >= trim_after:
             return cut(max(candidates, key=lambda i: (gaps[i][1] - gaps[i][0], i)))
-        if open_words and length >= trim_after * 3 // 2:
-            # Nothing settles any more.
-            last = open_words[-1]
-            behind = text.tail[0].start_samples if text.tail else last.end_samples
-            return text.n_settled, (last.end_samples + behind) // 2
+        if words and length >= trim_after * 3 // 2:
+            # No more words become stable.
+            behind = text.tail.words[0].start_samples if text.tail.words else words[-1].end_samples
+            return text.stable.end, (words[-1].end_samples + behind) // 2
         return None
 
+    def _drop_before(self, number: int) -> None:
+        """Keep the text of the words before a number only: no window begins with them any more."""
+        text = self._text
+        text.said = self._said_before(number)
+        text.stable = StableWords(text.stable.since(number), max(text.stable.first, number))
+
+    def _said_before(self, number: int) -> str:
+        """Return the text before a word for a prompt."""
+        text = self._text
+        words = text.stable.between(text.prompt_from, number)
+        return (text.said + "".join(word.text for word in words))[-PROMPT_CHARACTERS:]
+
     def _publish(self, n_final: int, end: int) -> Final:
-        """Make everything before a settled word final, as a segment that ends at a position."""
+        """Make all stable words before a number final, as a segment that ends at a position."""
         text = self._text
-        if text.tail_writes_on and n_final == text.n_settled:
-            # The beginning of its first word becomes final: what was written on has come too late.
-            del text.tail[0]
-            text.tail_writes_on = False
-        final = self._final(text.words[text.n_final - text.n_forgotten : n_final - text.n_forgotten], end)
-        text.n_final = text.n_told_stable = n_final
-        text.segment_start = end
-        return final
-
-    def _spoken(self, words: Sequence[TimedWord], n_stable: int) -> tuple[list[TimedWord], int]:
-        """Return the words to show of the open segment, and how many of them are stable.
-
-        Punctuation that belongs to the segment before is left out, and so are bare punctuation and notes, unless some
-        of them are stable already.
-        """
-        shown = self._text.partial
-        n_marks = next((i for i, word in enumerate(words) if not is_mark(word.text)), len(words))
-        spoken = list(words[n_marks:])
-        if not (shown and shown.stable) and not has_words("".join(word.text for word in spoken)):
-            return [], 0
-        return spoken, max(0, n_stable - n_marks)
-
-    def _final(self, settled: Sequence[TimedWord], end: int) -> Final:
-        text = self._text
-        words, _ = self._spoken(settled, len(settled))
+        if text.tail.continues and n_final == text.stable.end:
+            # It continues a word that becomes final: too late.
+            text.tail = text.tail.kept(1, len(text.tail.words))
+        stable = text.stable.between(text.n_final, n_final)
+        words, _ = self._spoken(stable, len(stable))
         said = "".join(word.text for word in words)
-        self._anything_said |= bool(said)
+        text.anything_said |= bool(said)
         final = Final(
-            segment=self.segment,
+            segment=text.segment,
             start=seconds(text.segment_start),
             end=seconds(end),
             text=said.strip(),
             words=event_words(words, len(words), text.segment_start, end),
-            language=text.language or text.newest_language or self.language,
-            no_speech_prob=round(text.no_speech_prob, 4),
-            avg_logprob=round(min(0.0, mean_log_prob(words) if words else text.avg_logprob), 4),
+            language=text.language or text.tail.language or self.language,
+            no_speech_prob=round(text.tail.no_speech_prob, 4),
+            avg_logprob=round(min(0.0, mean_log_prob(words) if words else text.tail.avg_logprob), 4),
         )
-        self.segment += 1
-        text.partial, text.shown = None, ()
+        text.segment += 1
+        text.partial, text.shown, text.trusted = None, (), ()
+        text.n_final = text.n_published = n_final
+        text.segment_start = end
         return final
 
-    def _count_shown(self, window: Window, trusted: bool) -> int:
-        """Count the unsettled words that will probably stay: the last are guessed; what is on screen stays there."""
-        text = self._text
-        if not self._settings.show_probability:
-            return len(text.tail)
-        seen = text.shown[text.n_settled - text.n_told_stable :]
-        limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
-        for i, word in enumerate(text.tail):
-            least = self._settings.show_probability if word.end_samples <= limit else CUT_OFF_PROBABILITY
-            likely = trusted and word.likelihood >= least
-            if not likely and not (i < len(seen) and seen[i] == word.text):
-                return i
-        return len(text.tail)
+    def _spoken(self, words: Sequence[TimedWord], n_stable: int) -> tuple[Sequence[TimedWord], int]:
+        """Return the words of the open segment to show, and how many of them are stable.
+
+        Punctuation of the segment before is left out, and so are bare punctuation and notes, unless a partial has
+        shown some of them as stable.
+        """
+        shown = self._text.partial
+        n_marks = next((i for i, word in enumerate(words) if not is_mark(word.text)), len(words))
+        spoken = words[n_marks:]
+        if not (shown and shown.stable) and not has_words("".join(word.text for word in spoken)):
+            return (), 0
+        return spoken, max(0, n_stable - n_marks)
+
+
+def _count_until(words: Sequence[TimedWord], limit: int) -> int:
+    """Count the first words that end at a position or before."""
+    return next((i for i, word in enumerate(words) if word.end_samples > limit), len(words))

@@ -1,32 +1,66 @@
-"""What a session asks for: a window of its audio, and how to decode it."""
+"""Utterances, windows of their audio, and how to decode a window. Positions are absolute samples of the session."""
 
 from dataclasses import dataclass
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.stream.settings import DecodeOptions
 
-MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # speech behind a longer silence gets a window of its own
+MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # speech after a longer silence gets a window of its own
+
+
+@dataclass(slots=True)
+class Utterance:
+    """Speech between two long silences, and how far it has been transcribed."""
+
+    start: int
+
+    # Whether no audio right before it was received: no window may span the gap.
+    after_gap: bool = False
+
+    # Whether speech goes on.
+    open: bool = True
+
+    # Once it has ended: where, and up to where a window has to reach to contain all words.
+    end: int = 0
+    words_end: int = 0
+
+    # Whether it continues speech that was given up: its first window is due at once, whatever the pace.
+    overdue: bool = False
+
+    # Whether a window was issued a second time because its text was unreliable.
+    repeated: bool = False
+
+    # End of the newest window that was issued, and of the newest that was decoded; 0 before the first.
+    issued_end: int = 0
+    decoded_end: int = 0
+
+    def complete_at(self, end: int) -> bool:
+        """Return whether a window up to a position contains all words of the utterance."""
+        return not self.open and end >= self.words_end
+
+    def repeat(self) -> None:
+        """Make the newest window due once more."""
+        self.issued_end, self.repeated = 0, True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Window:
     """Audio to transcribe, from one absolute sample to another."""
 
-    # Number of the stretch of speech that it belongs to.
-    stretch: int
+    utterance: Utterance
     start: int
     end: int
 
-    # Whether speech has ended: nothing follows in the stretch.
+    # Whether the utterance ends with it.
     last: bool
 
-    # Whether it ends in a pause: no word at its end is cut off.
+    # Whether it ends in a pause: its last word is not cut off.
     pause: bool
 
-    # Number, within the stretch, of the first settled word that lies in it.
+    # Number of the first stable word that lies in it.
     first_word: int
 
-    # When it was handed out, in seconds of the caller's clock.
+    # When it was issued, in seconds of the caller's clock.
     issued_s: float
 
 
@@ -37,24 +71,24 @@ class Request:
     # Tokens that the hypothesis has to begin with.
     prefix: tuple[int, ...]
 
-    # What was said before the window, where the model shall see it.
+    # Text before the window that the model is shown.
     prompt: str
 
-    # Language code; with `auto` it is detected, among `languages` where there are some. `known_language` is the one
-    # that was spoken last, empty while that is not known: it is taken where detection is not sure.
+    # Language code. With `auto` it is detected, among `languages` unless that is empty; `known_language`, the one
+    # spoken last or empty, is taken if detection is not sure.
     language: str
     task: str
     n_samples: int
     languages: tuple[str, ...] = ()
     known_language: str = ""
 
-    # Whether nothing has become final yet.
+    # Whether no text has become final yet.
     first: bool = False
 
-    # What the newest hypothesis said behind the prefix: a guess at what comes now.
+    # What the newest hypothesis said after the prefix: a guess at the new text.
     draft: tuple[int, ...] = ()
 
-    # Seconds that further attempts at higher temperatures may take where the text fails its thresholds.
+    # Seconds that further attempts at higher temperatures may take if the text fails its thresholds.
     retry_s: float = 0.0
 
     # What the session chose of how its windows are decoded; None: what the daemon is set to.

@@ -8,13 +8,13 @@ from streamer.events import Word, seconds
 from streamer.stream.window import Window
 from streamer.whisper.result import TimedWord, is_mark
 
-# The decoder reads again where so many words follow each other for which it looked no further than before, and for one
-# of them it looked back by more than this. Of the other words it looks back as far for one in a hundred, on its own.
-MIN_REREAD_WORDS = 2
-REREAD_SAMPLES = SAMPLE_RATE // 10
+# The decoder repeats itself if its attention does not advance for this many words in a row, and lies further back than
+# this for one of them. In other text, attention goes back as far for one word in a hundred, never for two in a row.
+MIN_REPEATED_WORDS = 2
+REPEATED_SAMPLES = SAMPLE_RATE // 10
 
 SENTENCE_ENDS = (".", "?", "!", "。", "？", "！")
-# Behind these a full stop ends no sentence.
+# A full stop after these ends no sentence.
 ABBREVIATIONS = frozenset(("Mr", "Mrs", "Ms", "Dr", "Prof", "St"))
 CLAUSE_ENDS = (",", ";", ":", "—", "，", "、", "；", "：")
 
@@ -27,21 +27,21 @@ def placed(word: TimedWord, window: Window) -> TimedWord:
     return replace(word, start_samples=start, end_samples=end, attended_samples=attended)
 
 
-def find_reread(words: Sequence[TimedWord], reach: int) -> range:
-    """Find the first stretch of words for which the decoder read again what it had read.
+def find_repeated(words: Sequence[TimedWord], reach: int) -> range:
+    """Find the first words for which the decoder attended to audio that it had transcribed already.
 
-    That is told by where it looked, and not by the text: what is said twice is read in two places.
+    The text does not matter: words that are spoken twice have two places.
 
-    reach : how far it had looked before the first word, in absolute samples
+    reach : how far it had attended before the first word, in absolute samples
 
-    Returns the indices of the stretch: a single one only where that word is the last; an empty range behind the last
-    word where nothing was read again.
+    Returns their indices. A single word is returned only if it is the last, an empty range after the last if no word
+    is repeated.
     """
     first = 0
     while first < len(words):
         behind = next((i for i in range(first, len(words)) if words[i].attended_samples > reach), len(words))
-        several = behind - first >= MIN_REREAD_WORDS or behind == len(words)
-        if several and any(word.attended_samples < reach - REREAD_SAMPLES for word in words[first:behind]):
+        several = behind - first >= MIN_REPEATED_WORDS or behind == len(words)
+        if several and any(word.attended_samples < reach - REPEATED_SAMPLES for word in words[first:behind]):
             return range(first, behind)
         if behind < len(words):
             reach = words[behind].attended_samples
@@ -56,22 +56,20 @@ def ends_sentence(words: Sequence[TimedWord], i: int) -> bool:
 
 
 def pause_before(words: Sequence[TimedWord], i: int) -> tuple[int, int]:
-    """Return the positions between which nothing is said before a word: marks have a place, and no sound."""
+    """Return start and end of the silence before a word; marks have a place but no sound."""
     end = next((word.end_samples for word in reversed(words[:i]) if not is_mark(word.text)), words[i].start_samples)
     return min(end, words[i].start_samples), words[i].start_samples
 
 
 def mean_log_prob(words: Sequence[TimedWord]) -> float:
-    """Return the mean log-probability of the tokens of some words, of which there must be one; no less than -100."""
+    """Return the mean log-probability of the tokens of at least one word, clipped at -100."""
     return max(-100.0, sum(word.log_prob for word in words) / max(1, sum(len(word.tokens) for word in words)))
 
 
 def event_words(words: Sequence[TimedWord], n_stable: int, start: int, end: int) -> tuple[Word, ...]:
-    """Turn words into those of an event, in order and within its bounds.
+    """Turn words, the first `n_stable` of them stable, into those of an event, in order and within its bounds.
 
-    Punctuation is joined to the word before it, unless that is stable and the punctuation is not.
-
-    n_stable : how many of the words are stable
+    Punctuation is joined to the word before it, unless only that is stable.
     """
     joined: list[tuple[TimedWord, bool]] = []
     for i, word in enumerate(words):

@@ -263,14 +263,14 @@ async def test_progress_is_told_while_nothing_is_said_and_the_log_is_renewed(
 async def test_a_state_that_nobody_can_go_on_from_is_refused(scene: Scene) -> None:
     gateway = scene.gateway
     await gateway.open("w1")
-    while not gateway.checkpoint.state.transcript.text.words:
+    while not gateway.checkpoint.state.transcript.stable.words:
         await gateway.write(SPEECH.audio[len(gateway.audio) : len(gateway.audio) + SAMPLE_RATE])
         await gateway.heard(len(gateway.audio) - SAMPLE_RATE // 10)
     await gateway.release()
     good = gateway.checkpoint
-    state, text = good.state, good.state.transcript.text
-    foreign = [replace(word, tokens=(-1,)) for word in text.words]
-    behind = msgspec.structs.replace(state.transcript, text=replace(text, words=foreign))
+    state, text = good.state, good.state.transcript
+    foreign = tuple(replace(word, tokens=(-1,)) for word in text.stable.words)
+    behind = replace(text, stable=replace(text.stable, words=foreign))
     for bad in (
         msgspec.structs.replace(state, needed_from=state.heard + 1),
         msgspec.structs.replace(state, needed_from=-1),

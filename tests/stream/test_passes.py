@@ -1,7 +1,5 @@
 """Which window is due, and when."""
 
-import itertools
-
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.stream.passes import HESITATION_SAMPLES, PAUSE_SAMPLES, Passes
 from streamer.stream.window import MAX_SILENCE_SAMPLES, Window
@@ -10,14 +8,14 @@ from tests.stream.test_session import SETTINGS, settings_of
 PACE = round(SETTINGS.pace_s * SAMPLE_RATE)
 
 
-def passes_of(*stretches_s: tuple[float, float | None]) -> Passes:
+def passes_of(*utterances_s: tuple[float, float | None]) -> Passes:
     """Speech of these seconds, the last open where its end is None; it was heard up to there, or for a second."""
-    passes = Passes(SETTINGS, itertools.count(1))
-    for begin_s, end_s in stretches_s:
+    passes = Passes(SETTINGS)
+    for begin_s, end_s in utterances_s:
         begin = round(begin_s * SAMPLE_RATE)
         if passes.current is None:
             passes.move_on(begin)
-        passes.begin(begin, after_loss=False)
+        passes.begin(begin, after_gap=False)
         if end_s is None:
             passes.advance(begin + SAMPLE_RATE, begin + SAMPLE_RATE)
         else:
@@ -90,7 +88,7 @@ def test_the_more_a_pass_costs_the_more_is_heard_before_the_next() -> None:
 
 
 def test_a_window_is_too_long_when_the_next_would_be() -> None:
-    passes = Passes(settings_of(window_s=10.0), itertools.count(1))
+    passes = Passes(settings_of(window_s=10.0))
     assert not passes.too_long(10 * SAMPLE_RATE - PACE)
     assert passes.too_long(10 * SAMPLE_RATE - PACE + 1)
     passes.cost = 2 * SAMPLE_RATE
@@ -131,10 +129,10 @@ def test_the_last_window_is_asked_for_once_and_again_where_it_has_to_be() -> Non
     window = window_of(passes)
     assert window.last
     assert not passes.due()
-    stretch = passes.current
-    assert stretch is not None
-    assert passes.closes(stretch, window.end)
-    passes.look_again(stretch)
+    utterance = passes.current
+    assert utterance is not None
+    assert utterance.complete_at(window.end)
+    utterance.repeat()
     assert window_of(passes) == window
 
 
@@ -143,16 +141,16 @@ def test_a_window_that_comes_late_finds_nothing() -> None:
     older = window_of(passes)
     passes.advance(older.end + PACE, older.end + PACE)
     newer = window_of(passes)
-    stretch = passes.find(newer)
-    assert stretch is not None
-    stretch.taken_end = newer.end
+    utterance = passes.find(newer)
+    assert utterance is not None
+    utterance.decoded_end = newer.end
     assert passes.find(older) is None
     assert passes.find(newer) is None
     passes.remove_first()
     assert passes.find(newer) is None
 
 
-def test_stretches_that_wait_share_a_window_unless_too_much_lies_between_or_was_lost() -> None:
+def test_utterances_that_wait_share_a_window_unless_too_much_lies_between_or_was_lost() -> None:
     near_s, far_s = 3.0, 2.0 + (MAX_SILENCE_SAMPLES + SAMPLE_RATE) / SAMPLE_RATE
     passes = passes_of((1.0, 2.0), (near_s, 4.0))
     assert window_of(passes).end > near_s * SAMPLE_RATE
@@ -161,15 +159,15 @@ def test_stretches_that_wait_share_a_window_unless_too_much_lies_between_or_was_
     passes = passes_of((1.0, 2.0), (near_s, 4.0))
     newest = passes.newest
     assert newest is not None
-    newest.after_loss = True
+    newest.after_gap = True
     assert window_of(passes).end < near_s * SAMPLE_RATE
 
 
 def test_what_goes_on_behind_speech_that_was_given_up_is_due_at_once() -> None:
     passes = passes_of((1.0, None))
-    stretch = passes.remove_first()
+    utterance = passes.remove_first()
     position = passes.heard - HOP_LENGTH
-    rest = passes.resume_at(stretch, position)
+    rest = passes.resume_at(utterance, position)
     passes.move_on(position)
     assert passes.waiting_from == rest.start == position
     assert window_of(passes).start == position

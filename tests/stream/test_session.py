@@ -615,16 +615,16 @@ def test_a_loop_in_a_full_window_that_reaches_the_end_of_speech_is_decoded_once_
     take(session, pause_at(session, 2.3), [(" hello.", 0.5, 1.0)])
     hear(session, 4.0, 0.0)
     hear(session, 4.3)
-    stretch = session._passes.current
-    assert stretch is not None
+    utterance = session._passes.current
+    assert utterance is not None
     begin = session._passes.window_start
     # What is kept behind the last sound ends beyond the window, what has to be heard of it within.
     hear(session, (begin + N_SAMPLES) / SAMPLE_RATE - PAUSE_SAMPLES / SAMPLE_RATE - 0.04)
     hear(session, 36.0, 0.0)
     window = session.next_window(36.0)
     assert window is not None
-    assert not stretch.open
-    assert window.end == begin + N_SAMPLES < stretch.end
+    assert not utterance.open
+    assert window.end == begin + N_SAMPLES < utterance.end
     looped = Hypothesis((timed(" on", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
     assert session.apply_hypothesis(window, request_of(session, window), looped, 36.1) == []
     again = session.next_window(36.1)

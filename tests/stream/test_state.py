@@ -1,5 +1,6 @@
 """A session that goes on elsewhere: nothing is lost, nothing doubled, and what was said to be stable stays."""
 
+import dataclasses
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -17,7 +18,7 @@ from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import Loss, SessionState
-from streamer.stream.transcript import Text
+from streamer.stream.transcript import Tail
 from tests.fakes import BAD, FAITHFUL, FakeDetector, FakeMel, Manners, SpokenWord, spoken
 from tests.stream.machine import CAPACITY_SAMPLES, Machine
 from tests.stream.test_session import SETTINGS, Conversation, settings_of
@@ -149,12 +150,12 @@ NEW = SessionState.new()
     [
         replace(NEW, needed_from=10**9),
         replace(NEW, needed_from=-1),
-        replace(NEW, told_until=2**62),
+        replace(NEW, published_until=2**62),
         replace(NEW, gate=replace(NEW.gate, open=True)),
         replace(NEW, losses=(Loss(-5, 3, "device"),)),
-        replace(NEW, transcript=replace(NEW.transcript, segment=0)),
-        replace(NEW, transcript=replace(NEW.transcript, text=Text(0, n_final=3))),
-        replace(NEW, transcript=replace(NEW.transcript, text=Text(0, tail_writes_on=True))),
+        replace(NEW, transcript=dataclasses.replace(NEW.transcript, segment=0)),
+        replace(NEW, transcript=dataclasses.replace(NEW.transcript, n_final=3)),
+        replace(NEW, transcript=dataclasses.replace(NEW.transcript, tail=Tail(continues=True))),
     ],
 )
 def test_a_state_that_contradicts_itself_is_refused(wrong: SessionState) -> None:

@@ -1,16 +1,16 @@
-"""What the decoder reads again, told by where it looked; where sentences end."""
+"""What the decoder repeats, told by where it attended; where sentences end."""
 
 from collections.abc import Sequence
 
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.stream.words import ends_sentence, find_reread
+from streamer.stream.words import ends_sentence, find_repeated
 from streamer.whisper.result import TimedWord
 
 
 @pytest.mark.parametrize(
-    ("attended_s", "reach_s", "stretch"),
+    ("attended_s", "reach_s", "repeated"),
     [
         ((0.5, 0.9, 1.4), 0.0, range(3, 3)),
         # It looks back by little, or for a single word, and goes on.
@@ -26,9 +26,9 @@ from streamer.whisper.result import TimedWord
         ((), 1.0, range(0)),
     ],
 )
-def test_what_is_read_again_is_found(attended_s: Sequence[float], reach_s: float, stretch: range) -> None:
+def test_what_is_repeated_is_found(attended_s: Sequence[float], reach_s: float, repeated: range) -> None:
     words = [TimedWord(" so", (1,), 0, 0, 0.9, round(time_s * SAMPLE_RATE), -0.1) for time_s in attended_s]
-    assert find_reread(words, round(reach_s * SAMPLE_RATE)) == stretch
+    assert find_repeated(words, round(reach_s * SAMPLE_RATE)) == repeated
 
 
 @pytest.mark.parametrize(
