@@ -4,7 +4,6 @@ Only the oldest utterance is transcribed; later ones wait, or share its window. 
 silences, as far as there are stable words to begin it with.
 """
 
-from collections import deque
 from dataclasses import replace
 from typing import Self
 
@@ -41,15 +40,15 @@ class Passes:
     """The utterances that are not final yet, and their windows."""
 
     def __init__(self, settings: SessionSettings, *, start: int = 0) -> None:
+        self.settings = settings
         # Oldest first.
-        self._utterances: deque[Utterance] = deque()
+        self._utterances: list[Utterance] = []
         # End of the audio that was received, and of the newest speech in it.
         self.heard = self.last_speech = start
         # Start of the next window, rounded down to a mel frame.
         self.window_start = start // HOP_LENGTH * HOP_LENGTH
         # What the last pass cost, in samples of real time.
         self.cost = 0
-        self.change(settings)
 
     @property
     def state(self) -> PassesState:
@@ -66,10 +65,6 @@ class Passes:
         passes.heard, passes.last_speech, passes.cost = state.heard, state.last_speech, state.cost
         passes.window_start = state.window_start
         return passes
-
-    def change(self, settings: SessionSettings) -> None:
-        self._pace = round(settings.pace_s * SAMPLE_RATE)
-        self._max_window = round(settings.window_s * SAMPLE_RATE)
 
     @property
     def current(self) -> Utterance | None:
@@ -105,13 +100,13 @@ class Passes:
 
     def remove_first(self) -> Utterance:
         """Remove the oldest utterance, which is final or given up."""
-        return self._utterances.popleft()
+        return self._utterances.pop(0)
 
-    def resume_at(self, removed: Utterance, position: int) -> Utterance:
-        """Continue an utterance that was removed, from a position on."""
-        rest = Utterance(position, open=removed.open, end=removed.end, words_end=removed.words_end, overdue=True)
-        self._utterances.appendleft(rest)
-        return rest
+    def resume_at(self, position: int) -> None:
+        """Replace the oldest utterance by its rest, from a position on."""
+        old = self._utterances[0]
+        rest = Utterance(position, open=old.open, end=old.end, words_end=old.words_end, overdue=True)
+        self._utterances[0] = rest
 
     def find(self, window: Window) -> Utterance | None:
         """Return the utterance of a window that was decoded; None if its text is no longer wanted.
@@ -130,7 +125,7 @@ class Passes:
 
     def too_long(self, end: int) -> bool:
         """Return whether the window after one up to `end` would be longer than it should be."""
-        return end + self._interval - self.window_start > self._max_window
+        return end + self._interval - self.window_start > round(self.settings.window_s * SAMPLE_RATE)
 
     def is_full(self, end: int) -> bool:
         """Return whether the window after one up to `end` would be longer than the model's 30 s."""
@@ -139,7 +134,7 @@ class Passes:
     @property
     def reach(self) -> int:
         """Most samples of earlier words to begin a window with: half of it, less if passes are costly."""
-        return min(self._max_window // 2, self._room)
+        return min(round(self.settings.window_s * SAMPLE_RATE / 2), self._room)
 
     @property
     def _room(self) -> int:
@@ -198,7 +193,8 @@ class Passes:
     @property
     def _interval(self) -> int:
         """New audio from one pass to the next."""
-        return max(self._pace, self.cost, min(EASY_SAMPLES, round(EASE * self.cost)))
+        pace = round(self.settings.pace_s * SAMPLE_RATE)
+        return max(pace, self.cost, min(EASY_SAMPLES, round(EASE * self.cost)))
 
     def _window_end(self, utterance: Utterance) -> int:
         return min(self.heard if utterance.open else utterance.end, self.window_start + N_SAMPLES)

@@ -99,8 +99,7 @@ class Session:
 
     def change(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self._gate.change(settings.gate)
-        self._passes.change(settings)
+        self._gate.settings, self._passes.settings = settings.gate, settings
         self._transcript.change(settings)
 
     @property
@@ -245,20 +244,19 @@ class Session:
         """
         until = min(until, self._passes.heard) // HOP_LENGTH * HOP_LENGTH
         events: list[Event] = []
-        lost_from: int | None = None
-        lost_until = 0
+        lost: list[int] = []
         while (utterance := self._passes.current) is not None and utterance.start < until:
             known = self._abandon(utterance, events)
-            self._remove_first()
-            lost_from = known if lost_from is None else lost_from
             resume = max(until, known)
-            lost_until = resume if utterance.open else min(resume, utterance.end)
+            lost += [known, resume]
             if utterance.open or utterance.end > resume:
-                self._passes.resume_at(utterance, resume)
+                self._passes.resume_at(resume)
                 self._passes.move_on(self._transcript.begin(resume))
                 break
-        if lost_from is not None:
-            self._add_loss(lost_from, lost_until, reason)
+            lost[-1] = utterance.end
+            self._remove_first()
+        if lost:
+            self._add_loss(lost[0], lost[-1], reason)
         return [*events, *self._publish_losses()]
 
     def fail(self, window: Window) -> list[Event]:

@@ -8,7 +8,8 @@ word. The window does not move with that: it keeps earlier audio and its words w
 since the decoder transcribes new audio better after them.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Self
@@ -143,10 +144,9 @@ class TranscriptState:
     stable: StableWords = StableWords()
     tail: Tail = Tail()
 
-    # Numbers of stable words: the first that is not final, the first in the next window, the first in a prompt.
+    # Numbers of stable words: the first that is not final, and the first in the next window.
     n_final: int = 0
     first_word: int = 0
-    prompt_from: int = 0
 
     # Tail of the newest hypothesis that could be trusted, unless a word became stable or final since.
     trusted: tuple[TimedWord, ...] = ()
@@ -201,16 +201,11 @@ class Transcript:
     """The text of a session, of which the current utterance is still open."""
 
     def __init__(self, settings: SessionSettings, state: TranscriptState | None = None) -> None:
-        self._text = TranscriptState() if state is None else replace(state)
-        self._configure(settings)
-
-    def _configure(self, settings: SessionSettings) -> None:
         self._settings = settings
-        self._margin = round(settings.attention_margin_s * SAMPLE_RATE)
-        self._trim_after = round(settings.trim_after_s * SAMPLE_RATE)
+        self._text = TranscriptState() if state is None else replace(state)
 
     def change(self, settings: SessionSettings) -> None:
-        self._configure(settings)
+        self._settings = settings
         self._text.partners = ()
 
     @property
@@ -262,10 +257,11 @@ class Transcript:
         return self._settings.language if self._settings.language != "auto" else self._text.language or "auto"
 
     def request(self, window: Window, *, retry_s: float) -> Request | None:
-        """Return how to decode a window; None if it contains more words than the decoder has room for."""
+        """Return how to decode a window; None if one from a later word is needed."""
         text = self._text
         prefix = tuple(token for word in text.stable.since(window.first_word) for token in word.tokens)
-        if len(prefix) > MAX_STABLE_TOKENS and window.first_word < text.first_word:
+        crowded = len(prefix) > MAX_STABLE_TOKENS and window.first_word < text.first_word
+        if crowded or window.first_word < text.stable.first:
             return None
         return Request(
             prefix=prefix,
@@ -374,7 +370,7 @@ class Transcript:
         # Whisper ends the sentence at the end of the audio: marks there become stable only when a word follows.
         while new and is_mark(new[-1].text):
             new.pop()
-        n_eligible = _count_until(new, window.end - CUT_OFF_SAMPLES)
+        n_eligible = _count_while(new, lambda word: word.end_samples <= window.end - CUT_OFF_SAMPLES)
         words = [word.text for word in text.tail.words]
         n_certain = self._count_certain(new, window)
         n_stable, text.partners = agree(text.partners, words, self._settings.n_agreeing, n_eligible, n_certain)
@@ -404,8 +400,8 @@ class Transcript:
     def drop_context(self) -> int:
         """Let the next window begin with the open segment, without earlier text; return where."""
         text = self._text
-        text.said, text.prompt_from = "", text.n_final
-        text.first_word = max(text.first_word, text.n_final)
+        self._drop_before(text.n_final)
+        text.said, text.first_word = "", max(text.first_word, text.n_final)
         return text.segment_start
 
     def cut(self, window: Window, pauses: Sequence[int]) -> Final | None:
@@ -429,7 +425,8 @@ class Transcript:
         place = self._find_start(earliest, (earliest + window.end) // 2) or self._find_start(earliest, window.end)
         if place is None and full:
             limit = window.end - FORCED_MARGIN_SAMPLES
-            text.make_stable(_count_until(text.tail.words[: text.tail.n_new], limit))
+            new = text.tail.words[: text.tail.n_new]
+            text.make_stable(_count_while(new, lambda word: word.end_samples <= limit))
             text.partners = ()
             behind = text.tail.words[0].start_samples if text.tail.words else limit
             ends = [word.end_samples for word in text.stable.words[-1:]]
@@ -547,35 +544,34 @@ class Transcript:
         text = self._text
         if text.tail.loops:
             return replace(text.tail, words=text.trusted, n_new=len(text.trusted), continues=False)
-        likely = (i for i, word in enumerate(text.tail.words) if word.likelihood < LIKELY_PROBABILITY)
-        return text.tail.kept(0, next(likely, len(text.tail.words)))
+        return text.tail.kept(0, _count_while(text.tail.words, lambda word: word.likelihood >= LIKELY_PROBABILITY))
 
     def _count_certain(self, words: Sequence[TimedWord], window: Window) -> int:
         """Count the first words that become stable whatever earlier hypotheses said."""
-        if self._settings.policy != "alignatt":
-            return 0
-        limit = window.end if window.pause else window.end - self._margin
-        for i, word in enumerate(words):
-            if (
-                max(word.attended_samples, word.end_samples) > limit
-                or word.likelihood < self._settings.commit_probability
-            ):
-                return i
-        return len(words)
+        settings = self._settings
+        margin = 0 if window.pause else round(settings.attention_margin_s * SAMPLE_RATE)
+        return _count_while(
+            words,
+            lambda word: (
+                settings.policy == "alignatt"
+                and max(word.attended_samples, word.end_samples) <= window.end - margin
+                and word.likelihood >= settings.commit_probability
+            ),
+        )
 
     def _count_shown(self, window: Window, *, trusted: bool) -> int:
         """Count the first unstable words to show: those that will probably stay, and those that are on screen."""
-        text = self._text
-        if not self._settings.show_probability:
+        text, show_probability = self._text, self._settings.show_probability
+        if not show_probability:
             return len(text.tail.words)
-        seen = text.shown[text.stable.end - text.n_published :]
+        seen = iter(text.shown[text.stable.end - text.n_published :])
         limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
-        for i, word in enumerate(text.tail.words):
-            least = self._settings.show_probability if word.end_samples <= limit else CUT_OFF_PROBABILITY
-            likely = trusted and word.likelihood >= least
-            if not likely and not (i < len(seen) and seen[i] == word.text):
-                return i
-        return len(text.tail.words)
+
+        def shown(word: TimedWord) -> bool:
+            least = show_probability if word.end_samples <= limit else CUT_OFF_PROBABILITY
+            return next(seen, None) == word.text or (trusted and word.likelihood >= least)
+
+        return _count_while(text.tail.words, shown)
 
     def _find_start(self, earliest: int, latest: int) -> tuple[int, int] | None:
         """Look for a stable word for a window to begin with, between two positions.
@@ -598,7 +594,7 @@ class Transcript:
 
         Returns the number of the first word after the cut and its position; None for not yet.
         """
-        text, trim_after = self._text, self._trim_after
+        text, trim_after = self._text, round(self._settings.trim_after_s * SAMPLE_RATE)
         words = text.open_words
         # Published stable words belong to this segment. The decoder might still continue the last stable word.
         candidates = [
@@ -608,25 +604,25 @@ class Transcript:
         ]
         gaps = {i: pause_before(words, i + 1) for i in candidates}
 
-        def cut(i: int) -> tuple[int, int]:
-            return text.n_final + i + 1, sum(gaps[i]) // 2
-
-        for i in reversed(candidates):
+        def pauses_after(i: int) -> bool:
             # Word times are good to some tenths of a second, and no word ends within a silence.
-            begin, end = words[i].start_samples - SAMPLE_RATE, words[i + 1].end_samples
-            paused = any(begin < pause < end for pause in pauses)
-            if ends_sentence(words, i) and (paused or length >= trim_after // 2):
-                return cut(i)
-        for i in reversed(candidates):
-            if length >= trim_after * 3 // 4 and words[i].text.endswith(CLAUSE_ENDS):
-                return cut(i)
-        if candidates and length >= trim_after:
-            return cut(max(candidates, key=lambda i: (gaps[i][1] - gaps[i][0], i)))
-        if words and length >= trim_after * 3 // 2:
+            return any(words[i].start_samples - SAMPLE_RATE < pause < words[i + 1].end_samples for pause in pauses)
+
+        sentences = [
+            i for i in candidates if ends_sentence(words, i) and (length >= trim_after // 2 or pauses_after(i))
+        ]
+        clauses = [i for i in candidates if length >= trim_after * 3 // 4 and words[i].text.endswith(CLAUSE_ENDS)]
+        if sentences or clauses:
+            i = (sentences or clauses)[-1]
+        elif candidates and length >= trim_after:
+            i = max(candidates, key=lambda i: (gaps[i][1] - gaps[i][0], i))
+        elif words and length >= trim_after * 3 // 2:
             # No more words become stable.
             behind = text.tail.words[0].start_samples if text.tail.words else words[-1].end_samples
             return text.stable.end, (words[-1].end_samples + behind) // 2
-        return None
+        else:
+            return None
+        return text.n_final + i + 1, sum(gaps[i]) // 2
 
     def _drop_before(self, number: int) -> None:
         """Keep the text of the words before a number only: no window begins with them any more."""
@@ -637,7 +633,7 @@ class Transcript:
     def _said_before(self, number: int) -> str:
         """Return the text before a word for a prompt."""
         text = self._text
-        words = text.stable.between(text.prompt_from, number)
+        words = text.stable.between(text.stable.first, number)
         return (text.said + "".join(word.text for word in words))[-PROMPT_CHARACTERS:]
 
     def _publish(self, n_final: int, end: int) -> Final:
@@ -673,13 +669,13 @@ class Transcript:
         shown some of them as stable.
         """
         shown = self._text.partial
-        n_marks = next((i for i, word in enumerate(words) if not is_mark(word.text)), len(words))
+        n_marks = _count_while(words, lambda word: is_mark(word.text))
         spoken = words[n_marks:]
         if not (shown and shown.stable) and not has_words("".join(word.text for word in spoken)):
             return (), 0
         return spoken, max(0, n_stable - n_marks)
 
 
-def _count_until(words: Sequence[TimedWord], limit: int) -> int:
-    """Count the first words that end at a position or before."""
-    return next((i for i, word in enumerate(words) if word.end_samples > limit), len(words))
+def _count_while(words: Sequence[TimedWord], condition: Callable[[TimedWord], bool]) -> int:
+    """Count the first words that meet a condition."""
+    return sum(1 for _ in itertools.takewhile(condition, words))

@@ -109,10 +109,10 @@ def test_windows_never_go_back() -> None:
 def test_the_pace_can_change() -> None:
     passes = passes_of((1.0, None))
     begin = window_of(passes).end
-    passes.change(settings_of(pace_s=2.0))
+    passes.settings = settings_of(pace_s=2.0)
     passes.advance(begin + PACE, begin + PACE)
     assert not passes.due()
-    passes.change(SETTINGS)
+    passes.settings = SETTINGS
     assert passes.due()
 
 
@@ -165,10 +165,9 @@ def test_utterances_that_wait_share_a_window_unless_too_much_lies_between_or_was
 
 def test_what_goes_on_behind_speech_that_was_given_up_is_due_at_once() -> None:
     passes = passes_of((1.0, None))
-    utterance = passes.remove_first()
     position = passes.heard - HOP_LENGTH
-    rest = passes.resume_at(utterance, position)
+    passes.resume_at(position)
     passes.move_on(position)
-    assert passes.waiting_from == rest.start == position
+    assert passes.waiting_from == position
     assert window_of(passes).start == position
     assert not passes.due()

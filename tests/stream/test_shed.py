@@ -95,6 +95,17 @@ def test_speech_that_has_ended_is_given_up_with_what_lies_between() -> None:
     assert told.words == [" w4", " w5", " w6"]
 
 
+def test_the_rest_of_speech_that_has_ended_is_transcribed_before_what_waits_behind_it() -> None:
+    told = Told(words_at(*(1.0 + 0.5 * i for i in range(6)), 8.0, 8.5))
+    told.hear_until(10.0)
+    (gap,) = told.shed(2.0)
+    assert isinstance(gap, Gap)
+    window = told.transcribe()
+    assert window.start == 2 * SAMPLE_RATE
+    told.finish()
+    assert told.words == [f" w{i}" for i in range(2, 8)]
+
+
 def test_where_everything_was_shown_nothing_is_lost() -> None:
     told = Told(words_at(*(1.0 + 0.5 * i for i in range(10))))
     told.hear_until(4.0)
