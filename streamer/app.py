@@ -24,7 +24,6 @@ from streamer.audio.sources.microphone import Microphone
 from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
-from streamer.bench.compare_served import ServedComparison
 from streamer.commands.auto import choose_model
 from streamer.commands.loading import device_settings, load
 from streamer.errors import AudioDeviceError, ConfigError, StreamerError
@@ -167,7 +166,6 @@ class _Daemon:
             input_now=lambda: self._input,
             streams=streams,
             recordings=recordings,
-            comparer=ServedComparison(recordings),
             health=self._health,
             is_live=lambda: not self._stuck(),
             registry=registry,

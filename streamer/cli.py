@@ -855,7 +855,7 @@ def _add_compare(add: _Add) -> None:
         "--stream", action="store_true", help="as live captions, at real-time pace: delays are measured"
     )
     compare.add_argument(
-        "--format", choices=("table", "json", "html"), default="table", help="what to write (default: %(default)s)"
+        "--format", choices=("table", "json"), default="table", help="what to write (default: %(default)s)"
     )
     compare.add_argument(
         "-o", "--output", type=_output_file, metavar="FILE", help="where to write (default: -, standard output)"

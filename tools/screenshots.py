@@ -31,21 +31,17 @@ from streamer.correct.pipeline import edits
 from streamer.events import Event, Final, Partial, Revision, Translation
 from streamer.stream.eventlog import EventLog
 from tests.browser import Page, browse
-from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Received, command, connected, recording, running
+from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Received, connected, recording, running
 from tests.server.support import final, opened_log, partial, serving
 
 DOCS = REPOSITORY / "docs"
 
-# Sentences of the sample that nano.en gets right: their numbers, and where they stand, in seconds.
-SENTENCES = slice(1, 3)
+# Where sentences of the sample stand that nano.en gets right, in seconds.
 BEGIN_S, END_S = 6.0, 15.2
 SILENCE_S = 15.0  # behind them, so that the daemon still listens when the last picture is taken
 SPEED = 0.25
 
-# What is compared: the model with these.
-SETTINGS = ("", "@decoding.beam_size=5", "@model.weights=int4")
-
-DESKTOP, PHONE, TELEVISION, TALL = (1280, 800), (390, 844), (1280, 720), (1280, 1180)
+DESKTOP, PHONE, TELEVISION = (1280, 800), (390, 844), (1280, 720)
 N_COLOURS = 128  # of a picture
 
 # A talk in a hall, in flat colours: someone at a lectern, and a slide.
@@ -72,8 +68,6 @@ async def main(model: str, output: Path, *, told: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         talk = Path(folder) / "talk.wav"
         soundfile.write(talk, recording(begin_s=BEGIN_S, end_s=END_S), SAMPLE_RATE)
-        async with browse(compared(model, talk).as_uri(), width=TALL[0], height=TALL[1]) as page:
-            await picture(page, output / "comparison.png")
         silence = np.zeros(round(SILENCE_S * SAMPLE_RATE), np.float32)
         soundfile.write(talk, np.concatenate([recording(begin_s=BEGIN_S, end_s=END_S), silence]), SAMPLE_RATE)
         with running("--model", model, "--input", talk, "--speed", str(SPEED)) as daemon:
@@ -160,18 +154,6 @@ def tell_translated(log: EventLog) -> str:
         log.append(Translation(of=said.seq, text=translation, language="en"))
     log.append(partial(3, "Die Brücke wurde vor sechzig", len("Die Brücke wurde"), 20.0))
     return "First we hear"
-
-
-def compared(model: str, talk: Path) -> Path:
-    """Return the page that `streamer compare` writes."""
-    page, reference = talk.with_suffix(".html"), talk.with_suffix(".txt")
-    sentences = json.loads(SAMPLE.with_suffix(".json").read_text(encoding="utf-8"))
-    reference.write_text(" ".join(sentence["text"] for sentence in sentences[SENTENCES]), encoding="utf-8")
-    models = ",".join(model + setting for setting in SETTINGS)
-    done = command("compare", talk, "--models", models, "--reference", reference, "--format", "html", "-o", page)
-    if done.exit_code:
-        raise SystemExit(done.stderr)
-    return page
 
 
 async def prefer(page: Page, theme: str) -> None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
@@ -114,8 +114,6 @@ class Word(NamedTuple):
 # A word of each text, None where it has none there.
 Column = tuple[Word | None, ...]
 
-Mark = Literal["same", "other", "more", "missing"]
-
 
 @dataclass(frozen=True, slots=True)
 class Aligned:
@@ -130,7 +128,7 @@ class Aligned:
     @property
     def places(self) -> list[list[int]]:
         """Where the texts differ: the columns of each place."""
-        differ = [any(mark(column, row) != "same" for row in range(len(column))) for column in self.columns]
+        differ = [len({word and word.compared for word in column}) > 1 for column in self.columns]
         return runs([k for k, differs in enumerate(differ) if differs])
 
 
@@ -262,14 +260,6 @@ def columns(texts: Sequence[Sequence[Word]]) -> list[Column]:
         between[-1] = _put_in(between[-1], more, row, n_rows)
     joined = [column for i, word in enumerate(standing) for column in (*between[i], word)]
     return [tuple(column) for column in (*joined, *between[-1])]
-
-
-def mark(column: Column, row: int) -> Mark:
-    """Return what a text has in a column beside the first text: the same, another word, one more, or none."""
-    first, word = column[0], column[row]
-    if first is None or word is None:
-        return "same" if first is word else "more" if first is None else "missing"
-    return "same" if first.compared == word.compared else "other"
 
 
 def _put_in(present: list[list[Word | None]], more: Sequence[Word], row: int, n_rows: int) -> list[list[Word | None]]:

@@ -22,7 +22,7 @@ from rich.console import Console
 from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.bench.compare import Candidate, Run, Runs, check_reference, compare, parse_candidates
-from streamer.bench.compare_page import page, print_comparison
+from streamer.bench.compare_table import print_comparison
 from streamer.bench.figures import Figures, pool
 from streamer.commands.bench import play, progress
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
@@ -88,13 +88,10 @@ def compare_models(
     comparison = compare([path.name for path in paths], texts, found)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(opened(output))
-        match format:
-            case "json":
-                stream.write(comparison.to_json())
-            case "html":
-                stream.write(page(comparison))
-            case _:
-                print_comparison(comparison, Console(file=stream, width=console.width) if output else console)
+        if format == "json":
+            stream.write(comparison.to_json())
+        else:
+            print_comparison(comparison, Console(file=stream, width=console.width) if output else console)
     return 1 if comparison.failed else 0
 
 

@@ -25,12 +25,12 @@ from streamer.server.connection import HttpProtocol, State, WebSocketProtocol
 from streamer.server.exchange import hold_dialogue
 from streamer.server.history_file import HistoryFile
 from streamer.server.http import Pages
-from streamer.server.interfaces import Comparer, Input, Recordings, Streams
+from streamer.server.interfaces import Input, Recordings, Streams
 from streamer.server.limits import Limits
 from streamer.server.listener import TlsListener
 from streamer.server.metrics import ServerMetrics
 from streamer.server.replay import earlier_events
-from streamer.server.rest import CompareEndpoint, Rest
+from streamer.server.rest import Rest
 from streamer.server.sockets import BACKLOG, listen, url
 from streamer.server.stream import StreamEndpoint
 from streamer.server.tokens import Token
@@ -84,7 +84,6 @@ class Server:
         input_now: Callable[[], Input | None],
         streams: Streams,
         recordings: Recordings | None = None,
-        comparer: Comparer | None = None,
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
         is_live: Callable[[], bool] = lambda: True,
@@ -136,10 +135,7 @@ class Server:
             self._metrics,
             limits,
             Transcripts(history_file),
-            [
-                *(Rest(recordings, self._uploads).endpoints() if recordings is not None else ()),
-                *(CompareEndpoint(self._uploads, comparer).endpoints() if comparer is not None else ()),
-            ],
+            Rest(recordings, self._uploads).endpoints() if recordings is not None else [],
             lambda: self._uploads.max_bytes,
         )
         self._config = uvicorn.Config(

@@ -148,17 +148,3 @@ class Recordings(Protocol):
 
         Raises BusyError where the queue is full or the daemon's model still loads, StoppingError, UnknownModelError.
         """
-
-
-class Comparer(Protocol):
-    """Compares what several models make of a recording."""
-
-    async def compare(self, path: Path, name: str, models: Sequence[str], reference: str | None, format: str) -> str:
-        """Return a comparison as `json` or `html`.
-
-        name : what the recording is called
-        models : lists with commas, of models with settings of their own (docs/clients.md)
-        reference : what is said in it; None: unknown
-
-        Raises UnknownModelError, UsageError, BusyError, StoppingError, InferenceError.
-        """

@@ -10,22 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from streamer.errors import StreamerError, UploadError, UsageError
+from streamer.errors import StreamerError, UploadError
 from streamer.protocols import deepgram, openai_rest
 from streamer.protocols.native import StreamTask
 from streamer.protocols.recordings import RecordedSegment
 from streamer.server.app import Endpoint
 from streamer.server.http import HEADERS, respond, respond_json
-from streamer.server.interfaces import Comparer, Recordings, Transcription
+from streamer.server.interfaces import Recordings, Transcription
 from streamer.server.transcripts import CONTENT_TYPES
 from streamer.server.uploads import Uploads, answering, unless_gone
-
-COMPARE_PATH = "/v1/compare"
-
-# The page has its styles within, and nothing else; as it is made of what a client sent, it may do nothing.
-_COMPARISON_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
-
-_COMPARISON_TYPES = {"json": "application/json", "html": "text/html; charset=utf-8"}
 
 
 class Rest:
@@ -99,30 +92,6 @@ class Rest:
         name = request.path_params["model"]
         model = await asyncio.to_thread(self._recordings.find, name)
         return respond_json(HTTPStatus.OK, {**openai_rest.describe_model(model), "id": name})
-
-
-class CompareEndpoint:
-    """One recording through several models or settings; answers when all is done, and who hangs up ends the work."""
-
-    def __init__(self, uploads: Uploads, comparer: Comparer) -> None:
-        self._uploads = uploads
-        self._comparer = comparer
-
-    def endpoints(self) -> list[Endpoint]:
-        return [Endpoint("POST", COMPARE_PATH, "stream", answering(self._compare), uploads=True)]
-
-    async def _compare(self, request: Request) -> Response:
-        async with self._uploads.take(request) as sent:
-            format = sent.fields.get("format", "json")
-            if format not in _COMPARISON_TYPES:
-                raise UsageError(f"format is {format!r:.40}: expected json or html")
-            work = self._comparer.compare(
-                sent.path, sent.filename, sent.fields.getlist("models"), sent.fields.get("reference"), format
-            )
-            body = await unless_gone(request, work)
-        return respond(
-            HTTPStatus.OK, body.encode(), _COMPARISON_TYPES[format], {"Content-Security-Policy": _COMPARISON_POLICY}
-        )
 
 
 async def _collect(job: Transcription) -> list[RecordedSegment]:

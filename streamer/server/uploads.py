@@ -25,7 +25,7 @@ from streamer.server.wires import respond_error_at
 logger = logging.getLogger(__name__)
 
 MAX_FIELDS = 32  # of a form
-MAX_FIELD_BYTES = 128 * 1024  # what is said in two hours, as the reference of a comparison
+MAX_FIELD_BYTES = 128 * 1024
 WRITE_BYTES = 2**20  # written to the file at a time
 RETRY_AFTER_S = 5
 DRAIN_S = 600.0  # for the rest of a body that is refused; OpenAI's clients give up then
@@ -45,9 +45,6 @@ class Upload:
 
     # Of the recording, in hexadecimal digits.
     sha256: str
-
-    # As the client has it; empty where the body is the recording itself.
-    filename: str = ""
 
     # Of a form, without its files.
     fields: ImmutableMultiDict[str, str] = field(default_factory=ImmutableMultiDict)
@@ -105,10 +102,9 @@ class Uploads:
                 raise UploadError("the form has no file: expected the recording as its part 'file'")
             n_bytes, digest = await _write(_pieces(part), path)
             fields = [(name, value) for name, value in form.multi_items() if isinstance(value, str)]
-            filename = part.filename or ""
         finally:
             await form.close()
-        return Upload(path=path, n_bytes=n_bytes, sha256=digest, filename=filename, fields=ImmutableMultiDict(fields))
+        return Upload(path=path, n_bytes=n_bytes, sha256=digest, fields=ImmutableMultiDict(fields))
 
     async def _bounded(self, request: Request) -> AsyncGenerator[bytes, None]:
         n_bytes = 0

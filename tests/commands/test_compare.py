@@ -85,16 +85,16 @@ def test_each_model_has_its_settings_and_those_of_all(run_here: Cli, clip: Path,
     assert {job.settings.decoding.initial_prompt for job in measured} == {"Hm."}
 
 
-def test_table_and_page_are_written_where_they_are_wanted(
+def test_table_and_json_are_written_where_they_are_wanted(
     run_here: Cli, clip: Path, measured: list[Job], tmp_path: Path
 ) -> None:
     flags = ("--models", "nano.en", "--reference", clip.with_suffix(".txt"))
     outcome = run_here("compare", clip, *flags)
     assert "WER" in outcome.stdout
     assert "differ in 2 of 4 words" in outcome.stdout
-    outcome = run_here("compare", clip, *flags, "--format", "html", "-o", tmp_path / "page.html")
+    outcome = run_here("compare", clip, *flags, "--format", "json", "-o", tmp_path / "told.json")
     assert (outcome.exit_code, outcome.stdout) == (0, "")
-    assert (tmp_path / "page.html").read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert json.loads((tmp_path / "told.json").read_text(encoding="utf-8"))["models"]
     assert run_here("compare", clip, *flags, "-o", tmp_path / "table.txt").exit_code == 0
     assert "nano.en" in (tmp_path / "table.txt").read_text(encoding="utf-8")
 

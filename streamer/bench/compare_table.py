@@ -1,21 +1,17 @@
-"""A comparison as a table for terminals, and as one page of HTML that needs nothing else: no script, no other file."""
+"""A comparison as tables for terminals."""
 
-import html
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from string import Template
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from streamer.bench.compare import Aligned, Comparison, Mark, Row, mark
+from streamer.bench.compare import Aligned, Comparison, Row
 from streamer.bench.report import NOTHING
 from streamer.outside import printable
 
-# Characters of a line of words on the page; places where texts differ that a terminal is shown, and words of one.
-LINE_CHARS = 90
+# Places where texts differ that are shown, and words of one.
 MOST_PLACES = 30
 MOST_COLUMNS = 10
 
@@ -107,92 +103,11 @@ def _print_places(aligned: Aligned, console: Console) -> None:
     else:
         console.print(title, markup=False, highlight=False, soft_wrap=True)
     if n_more > 0:
-        console.print(f"and {n_more} more: --format html shows all", highlight=False)
-
-
-def page(comparison: Comparison) -> str:
-    """Return the page. All text in it is escaped."""
-    template = Template(Path(__file__).with_name("compare.html").read_text(encoding="utf-8"))
-    return template.substitute(
-        figures=_figures_table(comparison),
-        disagreement=_disagreement_table(comparison),
-        errors="".join(
-            f'<p class="error">{_escape(row.name)}: {_escape(row.error)}</p>' for row in comparison.rows if row.error
-        ),
-        notes="".join(f"<p>{_escape(note)}</p>" for note in _notes(comparison.rows)),
-        recordings="".join(map(_recording, comparison.recordings)),
-    )
-
-
-def _figures_table(comparison: Comparison) -> str:
-    known = _known(comparison.rows)
-    rows = [[row.name, *(_shown(row, figure) for figure in known)] for row in comparison.rows]
-    return _table(["Model", *(figure.title for figure in known)], rows)
-
-
-def _disagreement_table(comparison: Comparison) -> str:
-    names = [row.name for row in comparison.rows]
-    if len(names) < 3:
-        return ""
-    rows = [[name, *map(_percent, values)] for name, values in zip(names, comparison.disagreement, strict=True)]
-    return "<h2>Disagreement of each two, %</h2>" + _table(["", *names], rows)
-
-
-def _table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f'<th scope="col">{_escape(title)}</th>' for title in titles)
-    body = "".join(
-        f'<tr><th scope="row">{_escape(name)}</th>{"".join(f"<td>{_escape(cell)}</td>" for cell in cells)}</tr>'
-        for name, *cells in rows
-    )
-    return f'<div class="wide"><table class="figures"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _recording(aligned: Aligned) -> str:
-    lines = "".join(_line(aligned, line) for line in _lines(aligned))
-    told = f"<p>{_told(aligned).capitalize()}.</p>" if len(aligned.labels) > 1 else ""
-    return f"<h2>{_escape(aligned.recording)}</h2>{told}{lines}"
+        console.print(f"and {n_more} more: --format json has all", highlight=False)
 
 
 def _told(aligned: Aligned) -> str:
     return f"the texts differ in {sum(map(len, aligned.places))} of {len(aligned.columns)} words"
-
-
-def _lines(aligned: Aligned) -> Iterator[list[int]]:
-    line: list[int] = []
-    n_chars = 0
-    for k, column in enumerate(aligned.columns):
-        width = max(len(word.shown) if word else 1 for word in column) + 2
-        if line and n_chars + width > LINE_CHARS:
-            yield line
-            line, n_chars = [], 0
-        line.append(k)
-        n_chars += width
-    if line:
-        yield line
-
-
-def _line(aligned: Aligned, line: Sequence[int]) -> str:
-    rows, differs = [], False
-    for row, label in enumerate(aligned.labels):
-        marks = [mark(aligned.columns[k], row) for k in line]
-        differs = differs or any(found != "same" for found in marks)
-        cells = "".join(_cell(aligned, k, row, found) for k, found in zip(line, marks, strict=True))
-        rows.append(f'<tr><th scope="row">{_escape(label)}</th>{cells}</tr>')
-    kind = "line" if differs else "line same"
-    return f'<div class="wide {kind}"><p>{_clock(aligned, line[0])}</p><table>{"".join(rows)}</table></div>'
-
-
-def _cell(aligned: Aligned, k: int, row: int, found: Mark) -> str:
-    word = aligned.columns[k][row]
-    text = _escape(word.shown) if word else ""
-    match found:
-        case "other":
-            return f'<td class="other"><b title="substituted">{text}</b></td>'
-        case "more":
-            return f'<td class="more"><ins title="inserted">{text}</ins></td>'
-        case "missing":
-            return '<td class="missing"><span title="deleted">–</span></td>'
-    return f"<td>{text}</td>"
 
 
 def _known(rows: Sequence[Row]) -> list[_Figure]:
@@ -228,7 +143,3 @@ def _clock(aligned: Aligned, k: int) -> str:
     starts = (word.start_s for column in aligned.columns[k::-1] for word in column[::-1] if word)
     start_s = next((start_s for start_s in starts if start_s is not None), 0.0)
     return f"{int(start_s) // 60}:{int(start_s) % 60:02}"
-
-
-def _escape(text: str) -> str:
-    return html.escape(printable(text))
