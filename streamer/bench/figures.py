@@ -76,7 +76,11 @@ class Figures:
     finalisation_s: list[float] = field(default_factory=list)
     finalisation_computed_s: list[float] = field(default_factory=list)
 
-    # Average lagging of each recording in seconds, by stable words: AL, LAAL, and by the wall clock AL_CA, LAAL_CA.
+    # For each stretch that was made final behind its end: from its end to that, by the wall clock.
+    ttfs_s: list[float] = field(default_factory=list)
+
+    # Average lagging in seconds, by stable words, and by the wall clock as NAME_CA: AL and LAAL of each recording,
+    # LongYAAL of each stretch.
     lagging_s: dict[str, list[float]] = field(default_factory=dict)
 
     stability: Stability = field(default_factory=Stability)
@@ -134,7 +138,8 @@ class Figures:
         ):
             figures |= {f"{name}_p{q}_s": quantile(values, q) for q in QUANTILES}
             figures[f"{name}_worst_s"] = max(values, default=None)
-        for name in ("AL", "LAAL", "AL_CA", "LAAL_CA"):
+        figures |= {f"ttfs_p{q}_s": quantile(self.ttfs_s, q) for q in (50, 95)}
+        for name in ("AL", "LAAL", "LongYAAL", "AL_CA", "LAAL_CA", "LongYAAL_CA"):
             values = self.lagging_s.get(name, [])
             figures[f"{name}_s"] = sum(values) / len(values) if values else None
         figures |= {

@@ -5,11 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from streamer.bench.emission import Emission, Placed, Shown, emissions, in_words, place, visible
+from streamer.bench.emission import FRAME_S, Emission, Placed, Shown, emissions, in_words, place, visible
 from streamer.bench.figures import Delays, Figures, Joins
 from streamer.bench.stability import Stability, broken_promises, erased, unstable_words
 from streamer.bench.text import Alignment, Normaliser, align, doubled, errors, runs
 from streamer.bench.timeline import Timeline
+from streamer.bench.yaal import long_yaal
 
 # Speech behind a silence this long begins anew: the first partial and the final of such a stretch are waited for.
 PAUSE_S = 1.0
@@ -102,6 +103,17 @@ class _Hearing:
         emitted = emissions(shown, placed, len(final), begins_s)
         return cls(timeline, said, shown, placed, final, alignment, emitted)
 
+    @property
+    def begins(self) -> list[int]:
+        """The first word of each stretch of speech between two pauses."""
+        said = self.said
+        return [i for i in range(len(said)) if i == 0 or said[i].start - said[i - 1].end >= PAUSE_S]
+
+    @property
+    def finals_s(self) -> list[float]:
+        """When nothing was shown that might still change."""
+        return [revision.wall_s for revision in self.timeline.revisions if revision.n_stable == len(revision.words)]
+
     def when(self, number: int | None) -> tuple[float, float | None]:
         """Return the wall clock and the audio position of a revision, for one that never came those of the end."""
         if number is None:
@@ -156,8 +168,7 @@ def _add_accuracy(
 def _add_stretches(figures: Figures, hearing: _Hearing, wait_s: float) -> None:
     """Add when the first and the last word of each stretch of speech between two pauses came."""
     said = hearing.said
-    begins = [i for i in range(len(said)) if i == 0 or said[i].start - said[i - 1].end >= PAUSE_S]
-    for first, behind in pairwise([*begins, len(said)]):
+    for first, behind in pairwise([*hearing.begins, len(said)]):
         finals = [j for i, j in hearing.alignment.pairs if first <= i < behind]
         if not finals:
             continue
@@ -177,6 +188,10 @@ def _add_stretches(figures: Figures, hearing: _Hearing, wait_s: float) -> None:
         stable_s = max(hearing.when(hearing.emitted[j].stable)[0] for j in finals)
         silence_s = (said[behind].start if behind < len(said) else hearing.timeline.audio_s) - said[behind - 1].end
         figures.finalisation_s.append(stable_s - end_s)
+        # Two revisions within a frame count as the second, and the first of them may be the final.
+        final_s = next((wall_s for wall_s in hearing.finals_s if wall_s >= stable_s - FRAME_S), None)
+        if final_s is not None and final_s >= said[behind - 1].end:
+            figures.ttfs_s.append(final_s - said[behind - 1].end)
         # What is stable sooner did not wait that long.
         waited_s = max(0.0, min(wait_s, silence_s, stable_s - end_s))
         figures.finalisation_computed_s.append(stable_s - end_s - waited_s)
@@ -192,6 +207,8 @@ def _add_lagging(figures: Figures, hearing: _Hearing, n_spoken: int) -> None:
             lagging_s = average_lagging(delays_s, hearing.timeline.audio_s, n_spoken, adaptive=adaptive)
             if lagging_s is not None:
                 figures.lagging_s[kind + name] = [lagging_s]
+        said = [(word.word, word.start, word.end) for word in hearing.said]
+        figures.lagging_s["LongYAAL" + name] = long_yaal(said, hearing.begins, hearing.final, delays_s)
 
 
 def average_lagging(delays_s: Sequence[float], audio_s: float, n_reference: int, *, adaptive: bool) -> float | None:

@@ -71,7 +71,7 @@ def test_a_system_that_does_not_say_what_it_heard_has_delays_by_the_clock_only()
     assert len(figures.first_seen.aware) == 3
     silent = [dataclasses.replace(r, n_stable=0) for r in deaf]
     assert measured(revisions=silent).stable.unaware == []
-    assert sorted(figures.lagging_s) == ["AL_CA", "LAAL_CA"]
+    assert sorted(figures.lagging_s) == ["AL_CA", "LAAL_CA", "LongYAAL_CA"]
 
 
 def test_each_stretch_of_speech_has_a_first_partial_and_a_final() -> None:
@@ -80,6 +80,30 @@ def test_each_stretch_of_speech_has_a_first_partial_and_a_final() -> None:
     assert figures.first_partial_s == pytest.approx([1.6 - 1.0, 4.9 - 4.0])
     assert figures.finalisation_s == pytest.approx([2.9 - 2.0, 5.6 - 4.5])
     assert figures.finalisation_computed_s == pytest.approx([2.9 - 2.0 - 0.5, 5.6 - 4.5 - 0.5])
+
+
+def test_the_final_segment_is_what_leaves_nothing_open() -> None:
+    assert measured().ttfs_s == pytest.approx([2.9 - 2.0, 5.6 - 4.5])
+    # "morning." is stable, and is final when no text stands behind it that may change.
+    open_end = [*a_timeline().revisions]
+    open_end[3] = revision(2.9, 2.6, "Good morning. And", 2)
+    open_end.insert(4, revision(3.5, 3.2, "Good morning.", 2))
+    assert measured(revisions=open_end).ttfs_s == pytest.approx([3.5 - 2.0, 5.6 - 4.5])
+    # What was final before its speech had ended has no such delay, nor has what never was.
+    assert measured(revisions=[revision(1.5, 1.4, "Good", 1)]).ttfs_s == []
+    assert measured(revisions=a_timeline().revisions[:3]).ttfs_s == []
+
+
+def test_the_final_segment_counts_though_more_text_comes_within_a_frame() -> None:
+    revisions = [*a_timeline().revisions]
+    revisions.insert(4, revision(2.901, 2.6, "Good morning. B", 2))
+    assert measured(revisions=revisions).ttfs_s == pytest.approx([2.9 - 2.0, 5.6 - 4.5])
+
+
+def test_each_stretch_lags_behind_its_own_even_pace() -> None:
+    # "Bye!" came when the last stretch had ended, and does not count.
+    assert measured().lagging_s["LongYAAL_CA"] == pytest.approx([(2.1 - 1.0 + 2.9 - 1.5) / 2])
+    assert measured().lagging_s["LongYAAL"] == pytest.approx([(2.0 - 1.0 + 2.6 - 1.5) / 2])
 
 
 def test_words_that_the_transcript_lacks_have_no_delay() -> None:
