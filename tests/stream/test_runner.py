@@ -23,7 +23,7 @@ from streamer.stream.runner import (
 )
 from streamer.stream.session import STALL_S, Session
 from streamer.stream.settings import SessionSettings
-from streamer.stream.transcript import MAX_SETTLED_TOKENS
+from streamer.stream.transcript import MAX_STABLE_TOKENS
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis, TimedWord
 from tests.fakes import Clock, FakeDetector, Speaker, SpokenWord, audio_of
@@ -652,4 +652,4 @@ def test_a_window_full_of_settled_words_is_no_fault(policy: str) -> None:
     rig.speak_until(13.0)
     rig.finish()
     assert rig.errors == []
-    assert max(prefixes) <= MAX_SETTLED_TOKENS
+    assert max(prefixes) <= MAX_STABLE_TOKENS
