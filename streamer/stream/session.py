@@ -412,7 +412,7 @@ class Session:
         current = newest is self._passes.current
         newest = self._passes.end(max(self._gate.floor, self._transcript.segment_start if current else newest.start))
         if newest.complete_at(newest.decoded_end):
-            if self._transcript.reliable or not self._may_repeat(newest):
+            if self._transcript.tail.reliable or not self._may_repeat(newest):
                 return self._close()
             newest.repeat()
         return []

@@ -9,10 +9,10 @@ since the decoder transcribes new audio better after them.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
-from typing import Self
+from typing import Any, Self
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import Final, Partial, seconds
@@ -166,16 +166,447 @@ class TranscriptState:
     anything_said: bool = False
 
     # The newest partial, its unstable words, and the number of stable words then, which belong to its segment.
-    partial: Partial | None = None
+    published: Partial | None = None
     shown: tuple[str, ...] = ()
     n_published: int = 0
+
+
+class Transcript(TranscriptState):
+    """The text of a session, of which the current utterance is still open."""
+
+    def __init__(self, settings: SessionSettings, state: TranscriptState | None = None) -> None:
+        super().__init__(*_values(TranscriptState() if state is None else state))
+        self.settings = settings
+
+    def change(self, settings: SessionSettings) -> None:
+        self.settings, self.partners = settings, ()
+
+    @property
+    def state(self) -> TranscriptState:
+        return TranscriptState(*_values(self))
+
+    def begin(self, start: int, *, window_start: int = 0, reach: int = 0) -> int:
+        """Begin an utterance at a position, without unfinished text; return where its first window begins.
+
+        The window contains final words before `start`, as far back as `reach` samples.
+
+        window_start : where the next window would have begun
+        """
+        words = self.stable.between(self.stable.first, self.n_final)
+        self.segment_start, self.stable, self.tail = start, replace(self.stable, words=words), Tail()
+        self.trusted, self.partners, self.n_stuck, self.language = (), (), 0, ""
+        self.published, self.shown, self.n_published = None, (), self.n_final
+        place: tuple[int, int] | None = None
+        if reach and self.first_word < self.n_final and start - words[-1].end_samples <= MAX_SILENCE_SAMPLES:
+            if window_start >= start - reach:
+                place = self.first_word, window_start
+            else:
+                place = self._find_start(start - reach, start)
+        self.first_word, position = place or (self.n_final, start)
+        self._drop_before(self.first_word)
+        return position
+
+    def request(self, window: Window, *, retry_s: float) -> Request | None:
+        """Return how to decode a window; None if one from a later word is needed."""
+        prefix = tuple(token for word in self.stable.since(window.first_word) for token in word.tokens)
+        crowded = len(prefix) > MAX_STABLE_TOKENS and window.first_word < self.first_word
+        if crowded or window.first_word < self.stable.first:
+            return None
+        return Request(
+            prefix=prefix,
+            prompt=self._said_before(window.first_word) if self.settings.condition_on_previous_text else "",
+            language=self.settings.language if self.settings.language != "auto" else self.language or "auto",
+            languages=self.settings.languages,
+            known_language=self.known_language,
+            task=self.settings.task,
+            n_samples=window.end - window.start,
+            first=not self.anything_said,
+            draft=tuple(token for word in self.tail.words for token in word.tokens),
+            retry_s=retry_s,
+            options=self.settings.options,
+        )
+
+    def apply_hypothesis(
+        self,
+        window: Window,
+        request: Request,
+        hypothesis: Hypothesis,
+        *,
+        newest: bool,
+        complete: bool,
+        may_repeat: bool,
+    ) -> Verdict:
+        """Take the hypothesis of a window; return what is to be done with it.
+
+        newest : whether the window begins where the next one would
+        complete : whether it contains the rest of an utterance that has ended
+        may_repeat : whether it may be decoded again if it is unreliable
+        """
+        # Windows on their way are newer than this one and begin no earlier.
+        self._drop_before(min(window.first_word, self.n_final))
+        if request.language == "auto" and hypothesis.language_probability >= SURE_LANGUAGE_PROBABILITY:
+            self.language = self.known_language = hypothesis.language
+
+        words, continues = self._align(window, request, hypothesis)
+        silence = self._is_silence(hypothesis)
+        if silence:
+            words = []
+        last = self.stable.words[-1] if window.first_word < self.stable.end else None
+        repeated = find_repeated(words, last.attended_samples if last else 0)
+        repeats = len(repeated) >= MIN_REPEATED_WORDS  # it is too early to say of a single word
+        if repeats and repeated.stop == len(words):
+            del words[repeated.start :]
+        went_on = repeats and repeated.start < len(words)
+        silent = all(is_mark(word.text) for word in words)
+        skips = last is not None and silent and window.end - last.end_samples >= MAX_SKIPPED_SAMPLES
+        # A window that was issued before the next one was moved on may well repeat.
+        is_stuck = skips or (repeats and repeated.start == 0)
+        self.n_stuck = self.n_stuck + 1 if is_stuck and newest else 0
+
+        loops = hypothesis.looped or hypothesis.compression_ratio > self.settings.compression_ratio_threshold
+        improbable = bool(words) and hypothesis.avg_logprob < self.settings.logprob_threshold
+        self.tail = Tail(
+            tuple(words),
+            n_new=repeated.start,
+            continues=continues and bool(words),
+            language=hypothesis.language,
+            no_speech_prob=hypothesis.no_speech_prob,
+            avg_logprob=hypothesis.avg_logprob,
+            reliable=silence or not (loops or improbable),
+            loops=loops,
+        )
+        trusted = not (silence or loops)
+        if not trusted:
+            self.partners = ()
+        if loops and (request.prompt or window.start < self.segment_start):
+            return Verdict.DROP_CONTEXT
+        if may_repeat and not self.tail.reliable:
+            return Verdict.REPEAT
+        if (went_on and (complete or (window.pause and trusted))) or (complete and skips):
+            return Verdict.RESUME
+        return Verdict.TRUST if trusted else Verdict.DISTRUST
+
+    @property
+    def complete(self) -> bool:
+        """Whether the newest hypothesis probably ends with a sentence."""
+        tail = self.tail
+        if not (tail.reliable and tail.words) or tail.n_new < len(tail.words):
+            return False
+        words = [*self.stable.words[-1:], *tail.words]
+        return ends_sentence(words, len(words) - 1) and words[-1].likelihood >= SENTENCE_PROBABILITY
+
+    @property
+    def stuck(self) -> bool:
+        """Whether pass after pass brings no new word although there is speech."""
+        return self.n_stuck >= MAX_STUCK_PASSES
+
+    @property
+    def crowded(self) -> bool:
+        """Whether the next window has as many words as the decoder can be given."""
+        return sum(len(word.tokens) for word in self.stable.since(self.first_word)) > MAX_STABLE_TOKENS
+
+    def settle(self, window: Window) -> None:
+        """Let words of the newest hypothesis, that of a window, become stable."""
+        new = list(self.tail.words[: self.tail.n_new])
+        # Whisper ends the sentence at the end of the audio: marks there become stable only when a word follows.
+        while new and is_mark(new[-1].text):
+            new.pop()
+        n_eligible = _count_while(new, lambda word: word.end_samples <= window.end - CUT_OFF_SAMPLES)
+        words = [word.text for word in self.tail.words]
+        n_certain = self._count_certain(new, window)
+        n_stable, self.partners = agree(self.partners, words, self.settings.n_agreeing, n_eligible, n_certain)
+        self._make_stable(n_stable)
+        self.trusted = self.tail.words
+        if self.stable.words and not self.language:
+            self.language = self.tail.language
+
+    def resume_after_stable(self, end: int) -> tuple[Final | None, int]:
+        """Let new words become stable, and the next window begin after them, without known words to be repeated.
+
+        end : end of speech in the newest window
+
+        Returns a final of the stable words that were open, if any, and where the next window begins.
+        """
+        self._make_stable(self.tail.n_new)
+        # The end of a repeated word is uncertain; the decoder attended as far as this for it.
+        reached = [max(word.end_samples, word.attended_samples) for word in self.stable.words[-1:]]
+        position = min(max([self.segment_start, *reached]), end)
+        self.tail, self.n_stuck = self.tail.kept(0, 0), 0
+        self.partners = ()
+        final = self._publish(self.stable.end, position) if self.open_words else None
+        self.first_word = self.stable.end
+        return final, position
+
+    def drop_context(self) -> int:
+        """Let the next window begin with the open segment, without earlier text; return where."""
+        self._drop_before(self.n_final)
+        self.said, self.first_word = "", max(self.first_word, self.n_final)
+        return self.segment_start
+
+    def cut(self, window: Window, pauses: Sequence[int]) -> Final | None:
+        """Make whole sentences before a pause final, and the beginning of long speech; None if it is not time yet.
+
+        pauses : positions of silences in the current speech
+        """
+        place = self._find_cut(window.end - self.segment_start, pauses)
+        if place is None:
+            return None
+        n_final, position = place
+        return self._publish(n_final, min(max(position, self.segment_start), window.end))
+
+    def move_on(self, window: Window, earliest: int, *, full: bool) -> int | None:
+        """Let the next window begin with a later word, at `earliest` or after; return where, None if it cannot.
+
+        full : whether it must: then all words become stable except the last ones
+        """
+        place = self._find_start(earliest, (earliest + window.end) // 2) or self._find_start(earliest, window.end)
+        if place is None and full:
+            limit = window.end - FORCED_MARGIN_SAMPLES
+            new = self.tail.words[: self.tail.n_new]
+            self._make_stable(_count_while(new, lambda word: word.end_samples <= limit))
+            self.partners = ()
+            behind = self.tail.words[0].start_samples if self.tail.words else limit
+            ends = [word.end_samples for word in self.stable.words[-1:]]
+            place = self._find_start(earliest, window.end) or (self.stable.end, max([min(behind, limit), *ends]))
+        if place is None:
+            return None
+        self.first_word, position = place
+        return position
+
+    def partial(self, window: Window, *, trusted: bool) -> Partial | None:
+        """Return the text of the open segment; None if it has not changed."""
+        previous = self.published
+        n_shown = min(self.tail.n_new, self._count_shown(window, trusted=trusted))
+        while n_shown and is_mark(self.tail.words[n_shown - 1].text):
+            n_shown -= 1
+        self.n_published = self.stable.end
+        shown = self.tail.words[:n_shown]
+        words, n_stable = self._spoken(self.open_words + shown, len(self.open_words))
+        if previous is None and not words:
+            return None
+        partial = Partial(
+            segment=self.segment,
+            start=seconds(self.segment_start),
+            end=seconds(window.end),
+            text="".join(word.text for word in words).lstrip(),
+            # Without a space at its end: a final that ends there ends without it.
+            stable=len("".join(word.text for word in words[:n_stable]).strip()),
+            words=event_words(words, n_stable, self.segment_start, window.end),
+        )
+        self.shown = tuple(word.text for word in shown)
+        if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
+            return None
+        self.published = partial
+        return partial
+
+    def close(self, end: int) -> Final:
+        """Make the newest hypothesis final up to a position, as far as it can be relied on."""
+        if not self.tail.reliable:
+            self.tail = self._likely_tail()
+        self._make_stable(len(self.tail.words))
+        final = self._publish(self.stable.end, end)
+        if not (final.text and self.tail.reliable):
+            self.first_word = self.stable.end  # no context for what follows
+        return final
+
+    def abandon(self, end: int) -> Final | None:
+        """Make known words final, up to a position from which on speech is lost; None if there are none."""
+        self._make_stable(self.tail.n_new)
+        self.first_word = self.stable.end  # no window reaches back over the gap
+        return self._publish(self.stable.end, end) if self.open_words or end > self.segment_start else None
+
+    def clear(self) -> None:
+        """Forget what is not final. If a partial showed the segment, its number is not used again."""
+        if self.published is not None:
+            self.segment += 1
+            self.published = None
+
+    def successor(self) -> "Transcript":
+        """Return a transcript to continue with, without text that is not final."""
+        self.clear()
+        self.begin(0)
+        return self
+
+    def _align(self, window: Window, request: Request, hypothesis: Hypothesis) -> tuple[list[TimedWord], bool]:
+        """Update the places of the stable words; return the words after them and whether the first continues one."""
+        stable = list(self.stable.words)
+        # Indices of the stable words that begin at a token of the prefix.
+        indices: dict[int, int] = {}
+        n_prefix = 0
+        for i in range(window.first_word - self.stable.first, len(stable)):
+            indices[n_prefix] = i
+            n_prefix += len(stable[i].tokens)
+        assert n_prefix == len(request.prefix), "another window was applied since the request"
+        words: list[TimedWord] = []
+        continues = False
+        n_tokens = 0
+        for timed in hypothesis.words:
+            word = placed(timed, window)
+            begin, n_tokens = n_tokens, n_tokens + len(word.tokens)
+            if begin >= n_prefix:
+                words.append(word)
+                continue
+            i = indices.get(begin, -1)
+            if i < max(0, self.n_final - self.stable.first):
+                continue  # a final word stays as it is
+            if stable[i].tokens == word.tokens:
+                stable[i] = replace(word, attended_samples=stable[i].attended_samples)
+            elif n_tokens > n_prefix and word.text.startswith(stable[i].text):
+                rest, own = word.text[len(stable[i].text) :], word.tokens[n_prefix - begin :]
+                log_prob = word.log_prob * len(own) / len(word.tokens)
+                words.append(replace(word, text=rest, tokens=own, start_samples=word.end_samples, log_prob=log_prob))
+                continues = True
+        self.stable = replace(self.stable, words=tuple(stable))
+        while words and words[-1].start_samples > window.end - INVENTED_SAMPLES:
+            words.pop()
+        return words, continues
+
+    def _is_silence(self, hypothesis: Hypothesis) -> bool:
+        """Return whether there was no speech: by openai-whisper's rule, or because no word is likely either."""
+        if hypothesis.is_silence(self.settings.no_speech_threshold, self.settings.logprob_threshold):
+            return True
+        return hypothesis.no_speech_prob > self.settings.no_speech_threshold and all(
+            word.likelihood < LIKELY_PROBABILITY for word in hypothesis.words
+        )
+
+    def _likely_tail(self) -> Tail:
+        """Return the part of an unreliable tail that may become final.
+
+        For a loop, that is the last tail that could be trusted; else the words before the first improbable one.
+        """
+        if self.tail.loops:
+            return replace(self.tail, words=self.trusted, n_new=len(self.trusted), continues=False)
+        return self.tail.kept(0, _count_while(self.tail.words, lambda word: word.likelihood >= LIKELY_PROBABILITY))
+
+    def _count_certain(self, words: Sequence[TimedWord], window: Window) -> int:
+        """Count the first words that become stable whatever earlier hypotheses said."""
+        margin = 0 if window.pause else round(self.settings.attention_margin_s * SAMPLE_RATE)
+        return _count_while(
+            words,
+            lambda word: (
+                self.settings.policy == "alignatt"
+                and max(word.attended_samples, word.end_samples) <= window.end - margin
+                and word.likelihood >= self.settings.commit_probability
+            ),
+        )
+
+    def _count_shown(self, window: Window, *, trusted: bool) -> int:
+        """Count the first unstable words to show: those that will probably stay, and those that are on screen."""
+        if not self.settings.show_probability:
+            return len(self.tail.words)
+        seen = iter(self.shown[self.stable.end - self.n_published :])
+        limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
+
+        def shown(word: TimedWord) -> bool:
+            least = self.settings.show_probability if word.end_samples <= limit else CUT_OFF_PROBABILITY
+            return next(seen, None) == word.text or (trusted and word.likelihood >= least)
+
+        return _count_while(self.tail.words, shown)
+
+    def _find_start(self, earliest: int, latest: int) -> tuple[int, int] | None:
+        """Look for a stable word for a window to begin with, between two positions.
+
+        Returns its number and a position before it: at the beginning of a sentence, or else after the widest gap.
+        """
+        words, places = self.stable.words, []
+        for i in range(max(1, self.first_word - self.stable.first), len(words)):
+            end, start = pause_before(words, i)
+            position = (end + start) // 2
+            if earliest <= position <= latest and not is_mark(words[i].text):
+                places.append((ends_sentence(words, i - 1), start - end, self.stable.first + i, position))
+        return max(places)[2:] if places else None
+
+    def _find_cut(self, length: int, pauses: Sequence[int]) -> tuple[int, int] | None:
+        """Look for a cut after a stable word; the longer the segment, the less does it take.
+
+        length : of the segment, in samples
+
+        Returns the number of the first word after the cut and its position; None for not yet.
+        """
+        trim_after = round(self.settings.trim_after_s * SAMPLE_RATE)
+        words = self.open_words
+        # Published stable words belong to this segment. The decoder might still continue the last stable word.
+        candidates = [
+            i
+            for i in range(max(0, self.n_published - self.n_final - 1), len(words) - 1)
+            if not is_mark(words[i + 1].text)
+        ]
+        gaps = {i: pause_before(words, i + 1) for i in candidates}
+
+        def pauses_after(i: int) -> bool:
+            # Word times are good to some tenths of a second, and no word ends within a silence.
+            return any(words[i].start_samples - SAMPLE_RATE < pause < words[i + 1].end_samples for pause in pauses)
+
+        sentences = [
+            i for i in candidates if ends_sentence(words, i) and (length >= trim_after // 2 or pauses_after(i))
+        ]
+        clauses = [i for i in candidates if length >= trim_after * 3 // 4 and words[i].text.endswith(CLAUSE_ENDS)]
+        if sentences or clauses:
+            i = (sentences or clauses)[-1]
+        elif candidates and length >= trim_after:
+            i = max(candidates, key=lambda i: (gaps[i][1] - gaps[i][0], i))
+        elif words and length >= trim_after * 3 // 2:
+            # No more words become stable.
+            behind = self.tail.words[0].start_samples if self.tail.words else words[-1].end_samples
+            return self.stable.end, (words[-1].end_samples + behind) // 2
+        else:
+            return None
+        return self.n_final + i + 1, sum(gaps[i]) // 2
+
+    def _drop_before(self, number: int) -> None:
+        """Keep the text of the words before a number only: no window begins with them any more."""
+        self.said = self._said_before(number)
+        self.stable = StableWords(self.stable.since(number), max(self.stable.first, number))
+
+    def _said_before(self, number: int) -> str:
+        """Return the text before a word for a prompt."""
+        words = self.stable.between(self.stable.first, number)
+        return (self.said + "".join(word.text for word in words))[-PROMPT_CHARACTERS:]
+
+    def _publish(self, n_final: int, end: int) -> Final:
+        """Make all stable words before a number final, as a segment that ends at a position."""
+        if self.tail.continues and n_final == self.stable.end:
+            # It continues a word that becomes final: too late.
+            self.tail = self.tail.kept(1, len(self.tail.words))
+        stable = self.stable.between(self.n_final, n_final)
+        words, _ = self._spoken(stable, len(stable))
+        said = "".join(word.text for word in words)
+        self.anything_said |= bool(said)
+        final = Final(
+            segment=self.segment,
+            start=seconds(self.segment_start),
+            end=seconds(end),
+            text=said.strip(),
+            words=event_words(words, len(words), self.segment_start, end),
+            language=self.language or self.tail.language or self.settings.language,
+            no_speech_prob=round(self.tail.no_speech_prob, 4),
+            avg_logprob=round(min(0.0, mean_log_prob(words) if words else self.tail.avg_logprob), 4),
+        )
+        self.segment += 1
+        self.published, self.shown, self.trusted = None, (), ()
+        self.n_final = self.n_published = n_final
+        self.segment_start = end
+        return final
+
+    def _spoken(self, words: Sequence[TimedWord], n_stable: int) -> tuple[Sequence[TimedWord], int]:
+        """Return the words of the open segment to show, and how many of them are stable.
+
+        Punctuation of the segment before is left out, and so are bare punctuation and notes, unless a partial has
+        shown some of them as stable.
+        """
+        shown = self.published
+        n_marks = _count_while(words, lambda word: is_mark(word.text))
+        spoken = words[n_marks:]
+        if not (shown and shown.stable) and not has_words("".join(word.text for word in spoken)):
+            return (), 0
+        return spoken, max(0, n_stable - n_marks)
 
     @property
     def open_words(self) -> tuple[TimedWord, ...]:
         """The stable words that are not final."""
         return self.stable.since(self.n_final)
 
-    def make_stable(self, n_words: int) -> None:
+    def _make_stable(self, n_words: int) -> None:
         """Let the first words of the tail become stable."""
         if not (new := self.tail.words[:n_words]):
             return
@@ -197,485 +628,10 @@ class TranscriptState:
         self.trusted = ()
 
 
-class Transcript:
-    """The text of a session, of which the current utterance is still open."""
-
-    def __init__(self, settings: SessionSettings, state: TranscriptState | None = None) -> None:
-        self._settings = settings
-        self._text = TranscriptState() if state is None else replace(state)
-
-    def change(self, settings: SessionSettings) -> None:
-        self._settings = settings
-        self._text.partners = ()
-
-    @property
-    def state(self) -> TranscriptState:
-        return replace(self._text)
-
-    def begin(self, start: int, *, window_start: int = 0, reach: int = 0) -> int:
-        """Begin an utterance at a position, without unfinished text; return where its first window begins.
-
-        The window contains final words before `start`, as far back as `reach` samples.
-
-        window_start : where the next window would have begun
-        """
-        old = self._text
-        words = old.stable.between(old.stable.first, old.n_final)
-        text = self._text = TranscriptState(
-            start,
-            old.segment,
-            stable=replace(old.stable, words=words),
-            n_final=old.n_final,
-            n_published=old.n_final,
-            first_word=old.first_word,
-            known_language=old.known_language,
-            said=old.said,
-            anything_said=old.anything_said,
-        )
-        place: tuple[int, int] | None = None
-        if reach and text.first_word < text.n_final and start - words[-1].end_samples <= MAX_SILENCE_SAMPLES:
-            if window_start >= start - reach:
-                place = text.first_word, window_start
-            else:
-                place = self._find_start(start - reach, start)
-        text.first_word, position = place or (text.n_final, start)
-        self._drop_before(text.first_word)
-        return position
-
-    @property
-    def segment_start(self) -> int:
-        return self._text.segment_start
-
-    @property
-    def first_word(self) -> int:
-        """Number of the first stable word in the next window."""
-        return self._text.first_word
-
-    @property
-    def language(self) -> str:
-        """Language code that is set, or that of the utterance; `auto` while it is not known."""
-        return self._settings.language if self._settings.language != "auto" else self._text.language or "auto"
-
-    def request(self, window: Window, *, retry_s: float) -> Request | None:
-        """Return how to decode a window; None if one from a later word is needed."""
-        text = self._text
-        prefix = tuple(token for word in text.stable.since(window.first_word) for token in word.tokens)
-        crowded = len(prefix) > MAX_STABLE_TOKENS and window.first_word < text.first_word
-        if crowded or window.first_word < text.stable.first:
-            return None
-        return Request(
-            prefix=prefix,
-            prompt=self._said_before(window.first_word) if self._settings.condition_on_previous_text else "",
-            language=self.language,
-            languages=self._settings.languages,
-            known_language=text.known_language,
-            task=self._settings.task,
-            n_samples=window.end - window.start,
-            first=not text.anything_said,
-            draft=tuple(token for word in text.tail.words for token in word.tokens),
-            retry_s=retry_s,
-            options=self._settings.options,
-        )
-
-    def apply_hypothesis(
-        self,
-        window: Window,
-        request: Request,
-        hypothesis: Hypothesis,
-        *,
-        newest: bool,
-        complete: bool,
-        may_repeat: bool,
-    ) -> Verdict:
-        """Take the hypothesis of a window; return what is to be done with it.
-
-        newest : whether the window begins where the next one would
-        complete : whether it contains the rest of an utterance that has ended
-        may_repeat : whether it may be decoded again if it is unreliable
-        """
-        text, settings = self._text, self._settings
-        # Windows on their way are newer than this one and begin no earlier.
-        self._drop_before(min(window.first_word, text.n_final))
-        if request.language == "auto" and hypothesis.language_probability >= SURE_LANGUAGE_PROBABILITY:
-            text.language = text.known_language = hypothesis.language
-
-        words, continues = self._align(window, request, hypothesis)
-        silence = self._is_silence(hypothesis)
-        if silence:
-            words = []
-        last = text.stable.words[-1] if window.first_word < text.stable.end else None
-        repeated = find_repeated(words, last.attended_samples if last else 0)
-        repeats = len(repeated) >= MIN_REPEATED_WORDS  # it is too early to say of a single word
-        if repeats and repeated.stop == len(words):
-            del words[repeated.start :]
-        went_on = repeats and repeated.start < len(words)
-        silent = all(is_mark(word.text) for word in words)
-        skips = last is not None and silent and window.end - last.end_samples >= MAX_SKIPPED_SAMPLES
-        # A window that was issued before the next one was moved on may well repeat.
-        is_stuck = skips or (repeats and repeated.start == 0)
-        text.n_stuck = text.n_stuck + 1 if is_stuck and newest else 0
-
-        loops = hypothesis.looped or hypothesis.compression_ratio > settings.compression_ratio_threshold
-        improbable = bool(words) and hypothesis.avg_logprob < settings.logprob_threshold
-        text.tail = Tail(
-            tuple(words),
-            n_new=repeated.start,
-            continues=continues and bool(words),
-            language=hypothesis.language,
-            no_speech_prob=hypothesis.no_speech_prob,
-            avg_logprob=hypothesis.avg_logprob,
-            reliable=silence or not (loops or improbable),
-            loops=loops,
-        )
-        trusted = not (silence or loops)
-        if not trusted:
-            text.partners = ()
-        if loops and (request.prompt or window.start < text.segment_start):
-            return Verdict.DROP_CONTEXT
-        if may_repeat and not text.tail.reliable:
-            return Verdict.REPEAT
-        if (went_on and (complete or (window.pause and trusted))) or (complete and skips):
-            return Verdict.RESUME
-        return Verdict.TRUST if trusted else Verdict.DISTRUST
-
-    @property
-    def reliable(self) -> bool:
-        """Whether the newest hypothesis passes its thresholds."""
-        return self._text.tail.reliable
-
-    @property
-    def complete(self) -> bool:
-        """Whether the newest hypothesis probably ends with a sentence."""
-        text, tail = self._text, self._text.tail
-        if not (tail.reliable and tail.words) or tail.n_new < len(tail.words):
-            return False
-        words = [*text.stable.words[-1:], *tail.words]
-        return ends_sentence(words, len(words) - 1) and words[-1].likelihood >= SENTENCE_PROBABILITY
-
-    @property
-    def stuck(self) -> bool:
-        """Whether pass after pass brings no new word although there is speech."""
-        return self._text.n_stuck >= MAX_STUCK_PASSES
-
-    @property
-    def crowded(self) -> bool:
-        """Whether the next window has as many words as the decoder can be given."""
-        text = self._text
-        return sum(len(word.tokens) for word in text.stable.since(text.first_word)) > MAX_STABLE_TOKENS
-
-    def settle(self, window: Window) -> None:
-        """Let words of the newest hypothesis, that of a window, become stable."""
-        text = self._text
-        new = list(text.tail.words[: text.tail.n_new])
-        # Whisper ends the sentence at the end of the audio: marks there become stable only when a word follows.
-        while new and is_mark(new[-1].text):
-            new.pop()
-        n_eligible = _count_while(new, lambda word: word.end_samples <= window.end - CUT_OFF_SAMPLES)
-        words = [word.text for word in text.tail.words]
-        n_certain = self._count_certain(new, window)
-        n_stable, text.partners = agree(text.partners, words, self._settings.n_agreeing, n_eligible, n_certain)
-        text.make_stable(n_stable)
-        text.trusted = text.tail.words
-        if text.stable.words and not text.language:
-            text.language = text.tail.language
-
-    def resume_after_stable(self, end: int) -> tuple[Final | None, int]:
-        """Let new words become stable, and the next window begin after them, without known words to be repeated.
-
-        end : end of speech in the newest window
-
-        Returns a final of the stable words that were open, if any, and where the next window begins.
-        """
-        text = self._text
-        text.make_stable(text.tail.n_new)
-        # The end of a repeated word is uncertain; the decoder attended as far as this for it.
-        reached = [max(word.end_samples, word.attended_samples) for word in text.stable.words[-1:]]
-        position = min(max([text.segment_start, *reached]), end)
-        text.tail, text.n_stuck = text.tail.kept(0, 0), 0
-        text.partners = ()
-        final = self._publish(text.stable.end, position) if text.open_words else None
-        text.first_word = text.stable.end
-        return final, position
-
-    def drop_context(self) -> int:
-        """Let the next window begin with the open segment, without earlier text; return where."""
-        text = self._text
-        self._drop_before(text.n_final)
-        text.said, text.first_word = "", max(text.first_word, text.n_final)
-        return text.segment_start
-
-    def cut(self, window: Window, pauses: Sequence[int]) -> Final | None:
-        """Make whole sentences before a pause final, and the beginning of long speech; None if it is not time yet.
-
-        pauses : positions of silences in the current speech
-        """
-        text = self._text
-        place = self._find_cut(window.end - text.segment_start, pauses)
-        if place is None:
-            return None
-        n_final, position = place
-        return self._publish(n_final, min(max(position, text.segment_start), window.end))
-
-    def move_on(self, window: Window, earliest: int, *, full: bool) -> int | None:
-        """Let the next window begin with a later word, at `earliest` or after; return where, None if it cannot.
-
-        full : whether it must: then all words become stable except the last ones
-        """
-        text = self._text
-        place = self._find_start(earliest, (earliest + window.end) // 2) or self._find_start(earliest, window.end)
-        if place is None and full:
-            limit = window.end - FORCED_MARGIN_SAMPLES
-            new = text.tail.words[: text.tail.n_new]
-            text.make_stable(_count_while(new, lambda word: word.end_samples <= limit))
-            text.partners = ()
-            behind = text.tail.words[0].start_samples if text.tail.words else limit
-            ends = [word.end_samples for word in text.stable.words[-1:]]
-            place = self._find_start(earliest, window.end) or (text.stable.end, max([min(behind, limit), *ends]))
-        if place is None:
-            return None
-        text.first_word, position = place
-        return position
-
-    def partial(self, window: Window, *, trusted: bool) -> Partial | None:
-        """Return the text of the open segment; None if it has not changed."""
-        text = self._text
-        previous = text.partial
-        n_shown = min(text.tail.n_new, self._count_shown(window, trusted=trusted))
-        while n_shown and is_mark(text.tail.words[n_shown - 1].text):
-            n_shown -= 1
-        text.n_published = text.stable.end
-        shown = text.tail.words[:n_shown]
-        words, n_stable = self._spoken(text.open_words + shown, len(text.open_words))
-        if previous is None and not words:
-            return None
-        partial = Partial(
-            segment=text.segment,
-            start=seconds(text.segment_start),
-            end=seconds(window.end),
-            text="".join(word.text for word in words).lstrip(),
-            # Without a space at its end: a final that ends there ends without it.
-            stable=len("".join(word.text for word in words[:n_stable]).strip()),
-            words=event_words(words, n_stable, text.segment_start, window.end),
-        )
-        text.shown = tuple(word.text for word in shown)
-        if previous is not None and (previous.text, previous.stable) == (partial.text, partial.stable):
-            return None
-        text.partial = partial
-        return partial
-
-    def close(self, end: int) -> Final:
-        """Make the newest hypothesis final up to a position, as far as it can be relied on."""
-        text = self._text
-        if not text.tail.reliable:
-            text.tail = self._likely_tail()
-        text.make_stable(len(text.tail.words))
-        final = self._publish(text.stable.end, end)
-        if not (final.text and text.tail.reliable):
-            text.first_word = text.stable.end  # no context for what follows
-        return final
-
-    def abandon(self, end: int) -> Final | None:
-        """Make known words final, up to a position from which on speech is lost; None if there are none."""
-        text = self._text
-        text.make_stable(text.tail.n_new)
-        text.first_word = text.stable.end  # no window reaches back over the gap
-        return self._publish(text.stable.end, end) if text.open_words or end > text.segment_start else None
-
-    def clear(self) -> None:
-        """Forget what is not final. If a partial showed the segment, its number is not used again."""
-        if self._text.partial is not None:
-            self._text.segment += 1
-            self._text.partial = None
-
-    def successor(self) -> "Transcript":
-        """Return a transcript to continue with, without text that is not final."""
-        self.clear()
-        self.begin(0)
-        return self
-
-    def _align(self, window: Window, request: Request, hypothesis: Hypothesis) -> tuple[list[TimedWord], bool]:
-        """Update the places of the stable words; return the words after them and whether the first continues one."""
-        text = self._text
-        stable = list(text.stable.words)
-        # Indices of the stable words that begin at a token of the prefix.
-        indices: dict[int, int] = {}
-        n_prefix = 0
-        for i in range(window.first_word - text.stable.first, len(stable)):
-            indices[n_prefix] = i
-            n_prefix += len(stable[i].tokens)
-        assert n_prefix == len(request.prefix), "another window was applied since the request"
-        words: list[TimedWord] = []
-        continues = False
-        n_tokens = 0
-        for timed in hypothesis.words:
-            word = placed(timed, window)
-            begin, n_tokens = n_tokens, n_tokens + len(word.tokens)
-            if begin >= n_prefix:
-                words.append(word)
-                continue
-            i = indices.get(begin, -1)
-            if i < max(0, text.n_final - text.stable.first):
-                continue  # a final word stays as it is
-            if stable[i].tokens == word.tokens:
-                stable[i] = replace(word, attended_samples=stable[i].attended_samples)
-            elif n_tokens > n_prefix and word.text.startswith(stable[i].text):
-                rest, own = word.text[len(stable[i].text) :], word.tokens[n_prefix - begin :]
-                log_prob = word.log_prob * len(own) / len(word.tokens)
-                words.append(replace(word, text=rest, tokens=own, start_samples=word.end_samples, log_prob=log_prob))
-                continues = True
-        text.stable = replace(text.stable, words=tuple(stable))
-        while words and words[-1].start_samples > window.end - INVENTED_SAMPLES:
-            words.pop()
-        return words, continues
-
-    def _is_silence(self, hypothesis: Hypothesis) -> bool:
-        """Return whether there was no speech: by openai-whisper's rule, or because no word is likely either."""
-        if hypothesis.is_silence(self._settings.no_speech_threshold, self._settings.logprob_threshold):
-            return True
-        return hypothesis.no_speech_prob > self._settings.no_speech_threshold and all(
-            word.likelihood < LIKELY_PROBABILITY for word in hypothesis.words
-        )
-
-    def _likely_tail(self) -> Tail:
-        """Return the part of an unreliable tail that may become final.
-
-        For a loop, that is the last tail that could be trusted; else the words before the first improbable one.
-        """
-        text = self._text
-        if text.tail.loops:
-            return replace(text.tail, words=text.trusted, n_new=len(text.trusted), continues=False)
-        return text.tail.kept(0, _count_while(text.tail.words, lambda word: word.likelihood >= LIKELY_PROBABILITY))
-
-    def _count_certain(self, words: Sequence[TimedWord], window: Window) -> int:
-        """Count the first words that become stable whatever earlier hypotheses said."""
-        settings = self._settings
-        margin = 0 if window.pause else round(settings.attention_margin_s * SAMPLE_RATE)
-        return _count_while(
-            words,
-            lambda word: (
-                settings.policy == "alignatt"
-                and max(word.attended_samples, word.end_samples) <= window.end - margin
-                and word.likelihood >= settings.commit_probability
-            ),
-        )
-
-    def _count_shown(self, window: Window, *, trusted: bool) -> int:
-        """Count the first unstable words to show: those that will probably stay, and those that are on screen."""
-        text, show_probability = self._text, self._settings.show_probability
-        if not show_probability:
-            return len(text.tail.words)
-        seen = iter(text.shown[text.stable.end - text.n_published :])
-        limit = window.end if window.pause else window.end - CUT_OFF_SAMPLES
-
-        def shown(word: TimedWord) -> bool:
-            least = show_probability if word.end_samples <= limit else CUT_OFF_PROBABILITY
-            return next(seen, None) == word.text or (trusted and word.likelihood >= least)
-
-        return _count_while(text.tail.words, shown)
-
-    def _find_start(self, earliest: int, latest: int) -> tuple[int, int] | None:
-        """Look for a stable word for a window to begin with, between two positions.
-
-        Returns its number and a position before it: at the beginning of a sentence, or else after the widest gap.
-        """
-        text = self._text
-        words, places = text.stable.words, []
-        for i in range(max(1, text.first_word - text.stable.first), len(words)):
-            end, start = pause_before(words, i)
-            position = (end + start) // 2
-            if earliest <= position <= latest and not is_mark(words[i].text):
-                places.append((ends_sentence(words, i - 1), start - end, text.stable.first + i, position))
-        return max(places)[2:] if places else None
-
-    def _find_cut(self, length: int, pauses: Sequence[int]) -> tuple[int, int] | None:
-        """Look for a cut after a stable word; the longer the segment, the less does it take.
-
-        length : of the segment, in samples
-
-        Returns the number of the first word after the cut and its position; None for not yet.
-        """
-        text, trim_after = self._text, round(self._settings.trim_after_s * SAMPLE_RATE)
-        words = text.open_words
-        # Published stable words belong to this segment. The decoder might still continue the last stable word.
-        candidates = [
-            i
-            for i in range(max(0, text.n_published - text.n_final - 1), len(words) - 1)
-            if not is_mark(words[i + 1].text)
-        ]
-        gaps = {i: pause_before(words, i + 1) for i in candidates}
-
-        def pauses_after(i: int) -> bool:
-            # Word times are good to some tenths of a second, and no word ends within a silence.
-            return any(words[i].start_samples - SAMPLE_RATE < pause < words[i + 1].end_samples for pause in pauses)
-
-        sentences = [
-            i for i in candidates if ends_sentence(words, i) and (length >= trim_after // 2 or pauses_after(i))
-        ]
-        clauses = [i for i in candidates if length >= trim_after * 3 // 4 and words[i].text.endswith(CLAUSE_ENDS)]
-        if sentences or clauses:
-            i = (sentences or clauses)[-1]
-        elif candidates and length >= trim_after:
-            i = max(candidates, key=lambda i: (gaps[i][1] - gaps[i][0], i))
-        elif words and length >= trim_after * 3 // 2:
-            # No more words become stable.
-            behind = text.tail.words[0].start_samples if text.tail.words else words[-1].end_samples
-            return text.stable.end, (words[-1].end_samples + behind) // 2
-        else:
-            return None
-        return text.n_final + i + 1, sum(gaps[i]) // 2
-
-    def _drop_before(self, number: int) -> None:
-        """Keep the text of the words before a number only: no window begins with them any more."""
-        text = self._text
-        text.said = self._said_before(number)
-        text.stable = StableWords(text.stable.since(number), max(text.stable.first, number))
-
-    def _said_before(self, number: int) -> str:
-        """Return the text before a word for a prompt."""
-        text = self._text
-        words = text.stable.between(text.stable.first, number)
-        return (text.said + "".join(word.text for word in words))[-PROMPT_CHARACTERS:]
-
-    def _publish(self, n_final: int, end: int) -> Final:
-        """Make all stable words before a number final, as a segment that ends at a position."""
-        text = self._text
-        if text.tail.continues and n_final == text.stable.end:
-            # It continues a word that becomes final: too late.
-            text.tail = text.tail.kept(1, len(text.tail.words))
-        stable = text.stable.between(text.n_final, n_final)
-        words, _ = self._spoken(stable, len(stable))
-        said = "".join(word.text for word in words)
-        text.anything_said |= bool(said)
-        final = Final(
-            segment=text.segment,
-            start=seconds(text.segment_start),
-            end=seconds(end),
-            text=said.strip(),
-            words=event_words(words, len(words), text.segment_start, end),
-            language=text.language or text.tail.language or self.language,
-            no_speech_prob=round(text.tail.no_speech_prob, 4),
-            avg_logprob=round(min(0.0, mean_log_prob(words) if words else text.tail.avg_logprob), 4),
-        )
-        text.segment += 1
-        text.partial, text.shown, text.trusted = None, (), ()
-        text.n_final = text.n_published = n_final
-        text.segment_start = end
-        return final
-
-    def _spoken(self, words: Sequence[TimedWord], n_stable: int) -> tuple[Sequence[TimedWord], int]:
-        """Return the words of the open segment to show, and how many of them are stable.
-
-        Punctuation of the segment before is left out, and so are bare punctuation and notes, unless a partial has
-        shown some of them as stable.
-        """
-        shown = self._text.partial
-        n_marks = _count_while(words, lambda word: is_mark(word.text))
-        spoken = words[n_marks:]
-        if not (shown and shown.stable) and not has_words("".join(word.text for word in spoken)):
-            return (), 0
-        return spoken, max(0, n_stable - n_marks)
-
-
 def _count_while(words: Sequence[TimedWord], condition: Callable[[TimedWord], bool]) -> int:
     """Count the first words that meet a condition."""
     return sum(1 for _ in itertools.takewhile(condition, words))
+
+
+def _values(state: TranscriptState) -> Iterator[Any]:
+    return (getattr(state, field.name) for field in fields(TranscriptState))

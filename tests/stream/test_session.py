@@ -588,6 +588,22 @@ def test_words_before_a_segment_that_lead_into_a_loop_are_dropped_and_the_last_w
     assert session.finished or session.next_window(8.0) is None
 
 
+def test_a_window_on_its_way_with_words_that_led_into_a_loop_is_replaced() -> None:
+    session = speaking()
+    hear(session, 2.0)
+    take(session, pause_at(session, 2.3), [(" hello.", 0.5, 1.0)])
+    hear(session, 4.0, 0.0)
+    window = window_at(session, 6.0)
+    waiting = window_at(session, 6.6)
+    assert waiting.start == window.start
+    looped = Hypothesis((timed(" on", 0.5, 0.8),), "en", 0.0, -0.1, looped=True)
+    session.apply_hypothesis(window, request_of(session, window), looped, 0.1)
+    assert session.request(waiting) is None
+    window = window_at(session, 6.6)
+    assert (window.start > waiting.start, window.end) == (True, waiting.end)
+    assert request_of(session, window).prefix == ()
+
+
 def test_a_pause_whose_text_loops_after_a_prompt_is_decoded_once_more_too() -> None:
     session = speaking()
     hear(session, 2.0)
@@ -665,6 +681,19 @@ def test_a_word_that_the_decoder_writes_on_at_stays_one_word() -> None:
     assert isinstance(partial, Partial)
     assert (partial.text, partial.stable) == ("the President's", len("the President's"))
     assert [word.word for word in partial.words] == [" the", " President's"]
+
+
+def test_an_improbable_end_of_a_stable_word_is_left_out_of_the_final() -> None:
+    session = speaking()
+    settle(session, [(" the", 0.2, 0.4), (" President", 0.5, 1.0)])
+    hear(session, 4.0, 0.0)
+    window = session.next_window(4.0)
+    assert window is not None
+    whole = TimedWord(" President's", (*tokens_of(" President"), 999_999), 8000, 20000, 0.1)
+    hypothesis = Hypothesis((timed(" the", 0.2, 0.4), whole), "en", 0.0, -2.0)
+    (final,) = session.apply_hypothesis(window, request_of(session, window), hypothesis, 4.1)
+    assert isinstance(final, Final)
+    assert final.text == "the President"
 
 
 def test_long_speech_is_cut_behind_a_sentence_and_the_window_goes_on() -> None:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import SessionStateError
-from streamer.events import Event, Gap
+from streamer.events import Event, Gap, Speech
 from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
@@ -125,6 +125,14 @@ def test_a_session_of_which_nothing_is_known_goes_on_behind_a_gap() -> None:
     assert not request.first
     assert window.start >= 80_000
     assert session.state.transcript.segment == 4
+
+
+def test_speech_soon_behind_a_gap_begins_with_it_also_elsewhere() -> None:
+    session = Session.restored(SETTINGS, SessionState.behind_loss(32_000, 80_000, 4, mark=2))
+    events: list[Event] = []
+    for end in range(80_512, 96_000, 512):
+        events += session.advance(end, 0.9 if end > 86_000 else 0.0, 0.0)
+    assert [event.time for event in events if isinstance(event, Speech)] == [5.0]
 
 
 def test_pauses_flushes_and_the_end_go_along() -> None:
