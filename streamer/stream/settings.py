@@ -1,4 +1,4 @@
-"""How a session goes about its work."""
+"""Settings of a session."""
 
 from dataclasses import dataclass
 
@@ -23,20 +23,20 @@ class SessionSettings:
     # Least new audio from one pass to the next.
     pace_s: float
 
-    # A word settles where `n_agreeing` hypotheses in a row agree; with `alignatt` also at once, where the decoder did
-    # not look for it within `attention_margin_s` of the end of the audio and finds it at least this probable.
+    # A word becomes stable if `n_agreeing` hypotheses in a row agree; with `alignatt` also at once, if the decoder did
+    # not attend to the last `attention_margin_s` of the audio for it and finds it at least this probable.
     policy: str
     n_agreeing: int
     attention_margin_s: float
     commit_probability: float
 
-    # An unsettled word is shown where it is at least this probable; 0 shows all.
+    # An unstable word is shown if it is at least this probable; 0 shows all.
     show_probability: float
 
-    # Length of a segment from which any settled text is made final.
+    # Length of a segment from which on any stable text is made final.
     trim_after_s: float
 
-    # Silence behind which what was said is made final, sentence or not.
+    # Silence after which all text is made final, sentence or not.
     final_silence_s: float = 0.6
 
     condition_on_previous_text: bool
@@ -44,7 +44,7 @@ class SessionSettings:
     logprob_threshold: float
     compression_ratio_threshold: float
 
-    # Language code, or `auto`, which then is one of `languages`, of all where there are none.
+    # Language code, or `auto`: one of `languages`, or any if that is empty.
     language: str
     task: str
     languages: tuple[str, ...] = ()

@@ -333,7 +333,7 @@ class Transcript(TranscriptState):
         position = min(max([self.segment_start, *reached]), end)
         self.tail, self.n_stuck = self.tail.kept(0, 0), 0
         self.partners = ()
-        final = self._publish(self.stable.end, position) if self.open_words else None
+        final = self._publish(self.stable.end, position) if self._open_words else None
         self.first_word = self.stable.end
         return final, position
 
@@ -381,7 +381,7 @@ class Transcript(TranscriptState):
             n_shown -= 1
         self.n_published = self.stable.end
         shown = self.tail.words[:n_shown]
-        words, n_stable = self._spoken(self.open_words + shown, len(self.open_words))
+        words, n_stable = self._spoken(self._open_words + shown, len(self._open_words))
         if previous is None and not words:
             return None
         partial = Partial(
@@ -413,7 +413,7 @@ class Transcript(TranscriptState):
         """Make known words final, up to a position from which on speech is lost; None if there are none."""
         self._make_stable(self.tail.n_new)
         self.first_word = self.stable.end  # no window reaches back over the gap
-        return self._publish(self.stable.end, end) if self.open_words or end > self.segment_start else None
+        return self._publish(self.stable.end, end) if self._open_words or end > self.segment_start else None
 
     def clear(self) -> None:
         """Forget what is not final. If a partial showed the segment, its number is not used again."""
@@ -524,7 +524,7 @@ class Transcript(TranscriptState):
         Returns the number of the first word after the cut and its position; None for not yet.
         """
         trim_after = round(self.settings.trim_after_s * SAMPLE_RATE)
-        words = self.open_words
+        words = self._open_words
         # Published stable words belong to this segment. The decoder might still continue the last stable word.
         candidates = [
             i
@@ -602,7 +602,7 @@ class Transcript(TranscriptState):
         return spoken, max(0, n_stable - n_marks)
 
     @property
-    def open_words(self) -> tuple[TimedWord, ...]:
+    def _open_words(self) -> tuple[TimedWord, ...]:
         """The stable words that are not final."""
         return self.stable.since(self.n_final)
 
