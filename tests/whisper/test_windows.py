@@ -285,7 +285,7 @@ def test_what_was_kept_is_what_was_compiled(tmp_path: Path, short_mel: FloatArra
 @pytest.mark.parametrize(
     ("told", "wanted", "expected"),
     [
-        (None, "", (30,)),
+        (None, "", (15, 30)),
         ([4], "", (4, 30)),
         ([4], "30", (30,)),
         (None, "9,5,9", (5, 9, 30)),
