@@ -17,7 +17,7 @@ from functools import partial
 from streamer.arrays import Float32Array
 from streamer.correct.corrector import Corrector, Heard, text_of
 from streamer.correct.failing import Failing
-from streamer.correct.second_pass import Passage, Passages, ReadAgain, share_words
+from streamer.correct.second_pass import Passage, Passages, ReadAgain, same_but_for_marks, share_words
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.stream.eventlog import EventLog
 from streamer.stream.settings import SessionSettings
@@ -164,8 +164,8 @@ class FinalsOfSession:
         found = share_words(finals, self._words_again(finals, " ".join(texts[-N_BEFORE:]), until_s))
         for i, (final, words) in enumerate(zip(finals, found, strict=True)):
             told = words_now.get(final.seq, final.words)
-            # A final of which nothing was found again keeps its words.
-            new = words if words and text_of(words) != text_of(told) else told
+            # A final of which nothing was found again keeps its words, and one that only has other marks keeps these.
+            new = words if words and not same_but_for_marks(words, told) else told
             if i >= n_known:
                 heard = Heard(
                     final, new, tuple(texts[-N_BEFORE:]), partial(self._audio, final.start, final.end), self._settings()

@@ -54,39 +54,38 @@ class Passages:
     """Groups the finals of one session into passages."""
 
     def __init__(self, on_passage: Callable[[tuple[Final, ...], int], object]) -> None:
-        """Call `on_passage` with the finals of each passage and how many of them are context, from any thread."""
+        """Call `on_passage`, which has to return at once, with the finals of each passage and how many are context."""
         self._on_passage = on_passage
         # Finals of the next passage, and the context before them.
         self._new: list[Final] = []
         self._context: tuple[Final, ...] = ()
         self._speaking = False
         self._timer: threading.Timer | None = None
-        self._lock = threading.Lock()
+        # Guards all of this: the timer has a thread of its own.
+        self._lock = threading.RLock()
 
     def take(self, event: Event) -> None:
         """Note an event of the session, in order."""
-        match event:
-            case Speech():
-                self._speaking = event.state == "start"
-                if self._speaking:
-                    self._wait_no_longer()
-            case Gap():
-                self.close()
-                self._context = ()
-            case Final(words=(_, *_), task=""):
-                if self._new and not _follows(event, self._new):
+        with self._lock:
+            match event:
+                case Speech():
+                    self._speaking = event.state == "start"
+                    if self._speaking:
+                        self._stop_timer()
+                case Gap():
                     self.close()
-                self._new.append(event)
-                if not self._speaking:
-                    self._wait_no_longer()
-                    self._timer = threading.Timer(IDLE_S, self.close)
-                    self._timer.daemon = True
-                    self._timer.start()
+                    self._context = ()
+                case Final(words=(_, *_), task=""):
+                    if self._new and not _follows(event, self._new):
+                        self.close()
+                    self._new.append(event)
+                    if not self._speaking:
+                        self._start_timer()
 
     def close(self) -> None:
         """End the passage: pass its finals on."""
-        self._wait_no_longer()
         with self._lock:
+            self._stop_timer()
             new, self._new = tuple(self._new), []
             if not new:
                 return
@@ -95,9 +94,15 @@ class Passages:
                 first -= 1
             context = self._context[first:]
             self._context = (*context, *new)
-        self._on_passage((*context, *new), len(context))
+            self._on_passage((*context, *new), len(context))
 
-    def _wait_no_longer(self) -> None:
+    def _start_timer(self) -> None:
+        self._stop_timer()
+        self._timer = threading.Timer(IDLE_S, self.close)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _stop_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -136,6 +141,11 @@ def share_words(finals: Sequence[Final], words: Sequence[Word]) -> list[tuple[Wo
         earliest = min(max(by_time, earliest), latest)
         shares[earliest].append(_within(word, finals[earliest]))
     return [tuple(share) for share in shares]
+
+
+def same_but_for_marks(words: Sequence[Word], others: Sequence[Word]) -> bool:
+    """Return whether two texts differ in case and punctuation at most."""
+    return "".join(map(_key, words)) == "".join(map(_key, others))
 
 
 def _key(word: Word) -> str:

@@ -150,7 +150,7 @@ def test_finals_that_read_otherwise_are_revised_and_the_others_are_not() -> None
 
     def read(passage: Passage) -> Sequence[Word]:
         seen.append(passage)
-        return words_of("the sea of green as we speak", 7.0)
+        return words_of("the sea of green As we speak.", 7.0)
 
     revisions, _ = revised(read, *FINALS)
     assert [(each.of, each.by, each.text) for each in revisions] == [(2, "second_pass", "the sea of green")]
