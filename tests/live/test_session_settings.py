@@ -1,0 +1,33 @@
+"""What the settings of captions come to in a session: `streamer.live.sessions.session_settings`."""
+
+from pathlib import Path
+
+import pytest
+
+from streamer.live.sessions import session_settings
+from streamer.settings.load import load_settings
+from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.model import WhisperModel, load_model
+from tests.whisper.support import NANO
+
+
+@pytest.fixture(scope="module")
+def model(cache_dir: Path) -> WhisperModel:
+    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), windows_s=(5, 15))
+
+
+@pytest.mark.parametrize(
+    ("said", "margin_s", "probability", "window_s"),
+    [
+        ({}, 0.4, 0.6, 13.0),
+        ({"stream.captions": "early"}, 0.1, 0.3, 13.0),
+        ({"stream.captions": "exact"}, 0.4, 0.6, 28.0),
+        ({"stream.captions": "early", "stream.attention_margin_s": "0.2"}, 0.2, 0.3, 13.0),
+        ({"stream.commit_probability": "0.9", "stream.window_s": "20"}, 0.4, 0.9, 20.0),
+    ],
+)
+def test_captions_name_margin_probability_and_window_unless_these_are_set(
+    model: WhisperModel, said: dict[str, str], margin_s: float, probability: float, window_s: float
+) -> None:
+    chosen = session_settings(load_settings(None, {}, said), model)
+    assert (chosen.attention_margin_s, chosen.commit_probability, chosen.window_s) == (margin_s, probability, window_s)
