@@ -76,11 +76,11 @@ class Figures:
     finalisation_s: list[float] = field(default_factory=list)
     finalisation_computed_s: list[float] = field(default_factory=list)
 
-    # For each stretch that was made final behind its end: from its end to that, by the wall clock.
+    # For each utterance that became final after its end: from its end to that, by the wall clock.
     ttfs_s: list[float] = field(default_factory=list)
 
     # Average lagging in seconds, by stable words, and by the wall clock as NAME_CA: AL and LAAL of each recording,
-    # LongYAAL of each stretch.
+    # LongYAAL of each utterance.
     lagging_s: dict[str, list[float]] = field(default_factory=dict)
 
     stability: Stability = field(default_factory=Stability)

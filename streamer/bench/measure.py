@@ -105,7 +105,7 @@ class _Hearing:
 
     @property
     def begins(self) -> list[int]:
-        """The first word of each stretch of speech between two pauses."""
+        """The first word of each utterance: speech between two pauses."""
         said = self.said
         return [i for i in range(len(said)) if i == 0 or said[i].start - said[i - 1].end >= PAUSE_S]
 
@@ -168,6 +168,7 @@ def _add_accuracy(
 def _add_stretches(figures: Figures, hearing: _Hearing, wait_s: float) -> None:
     """Add when the first and the last word of each stretch of speech between two pauses came."""
     said = hearing.said
+    finals_s = hearing.finals_s
     for first, behind in pairwise([*hearing.begins, len(said)]):
         finals = [j for i, j in hearing.alignment.pairs if first <= i < behind]
         if not finals:
@@ -189,7 +190,7 @@ def _add_stretches(figures: Figures, hearing: _Hearing, wait_s: float) -> None:
         silence_s = (said[behind].start if behind < len(said) else hearing.timeline.audio_s) - said[behind - 1].end
         figures.finalisation_s.append(stable_s - end_s)
         # Two revisions within a frame count as the second, and the first of them may be the final.
-        final_s = next((wall_s for wall_s in hearing.finals_s if wall_s >= stable_s - FRAME_S), None)
+        final_s = next((wall_s for wall_s in finals_s if wall_s >= stable_s - FRAME_S), None)
         if final_s is not None and final_s >= said[behind - 1].end:
             figures.ttfs_s.append(final_s - said[behind - 1].end)
         # What is stable sooner did not wait that long.

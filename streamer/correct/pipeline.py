@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from streamer.arrays import Float32Array
+from streamer.correct import second_pass
 from streamer.correct.corrector import Corrector, Heard, text_of
 from streamer.correct.failing import Failing
 from streamer.correct.second_pass import Passage, Passages, ReadAgain, same_but_for_marks, share_words
@@ -163,15 +164,15 @@ class FinalsOfSession:
         texts = [text_of(words) for seq, words in words_now.items() if seq < finals[0].seq]
         found = share_words(finals, self._words_again(finals, " ".join(texts[-N_BEFORE:]), until_s))
         for i, (final, words) in enumerate(zip(finals, found, strict=True)):
-            told = words_now.get(final.seq, final.words)
+            published = words_now.get(final.seq, final.words)
             # A final of which nothing was found again keeps its words, and one that only has other marks keeps these.
-            new = words if words and not same_but_for_marks(words, told) else told
+            new = words if words and not same_but_for_marks(words, published) else published
             if i >= n_known:
                 heard = Heard(
                     final, new, tuple(texts[-N_BEFORE:]), partial(self._audio, final.start, final.end), self._settings()
                 )
-                by = "second_pass" if new is not told else ""
-                self._correct_slowly(heard, told, time.monotonic() + self._corrections.deadline_s, by)
+                by = second_pass.NAME if new is not published else ""
+                self._correct_slowly(heard, published, time.monotonic() + self._corrections.deadline_s, by)
             texts.append(text_of(new))
 
     def _words_again(self, finals: tuple[Final, ...], prompt: str, until_s: float) -> Sequence[Word]:
@@ -185,9 +186,9 @@ class FinalsOfSession:
         except TimeoutError:
             return ()
         except Exception as error:  # noqa: BLE001 - reported there
-            failing.add("second_pass", error)
+            failing.add(second_pass.NAME, error)
             return ()
-        failing.remove("second_pass")
+        failing.remove(second_pass.NAME)
         return words
 
     def relabel(self, number: int) -> None:

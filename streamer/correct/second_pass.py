@@ -13,14 +13,18 @@ from dataclasses import dataclass
 import msgspec
 
 from streamer.arrays import Float32Array
-from streamer.events import Event, Final, Gap, Speech, Word
+from streamer.events import Event, Final, Gap, Speech, Word, seconds
 from streamer.stream.settings import SessionSettings
+from streamer.stream.window import MAX_SILENCE_SAMPLES
+
+# The `by` of its revisions.
+NAME = "second_pass"
 
 # Longest passage: Whisper's window holds 30 s.
 MAX_PASSAGE_S = 28.0
 
-# A passage does not reach over a longer silence.
-MAX_SILENCE_S = 5.0
+# A passage does not reach over a longer silence, as no window of captions does.
+MAX_SILENCE_S = seconds(MAX_SILENCE_SAMPLES)
 
 # Silence after which the passage is transcribed, however short it is.
 IDLE_S = 2.0
@@ -124,8 +128,6 @@ def share_words(finals: Sequence[Final], words: Sequence[Word]) -> list[tuple[Wo
     A word goes to the final whose old word it is aligned with. One that is aligned with none goes to the final in whose
     time it lies, but not out of order.
     """
-    if not finals:
-        return []
     old = [(_key(word), n) for n, final in enumerate(finals) for word in final.words]
     keys = [_key(word) for word in words]
     owners: list[int | None] = [None] * len(words)

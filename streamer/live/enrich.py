@@ -51,9 +51,11 @@ class Enrichment:
         self.deadline_s = settings.correction.deadline_s
         self.corrections: Corrections | None = None
         if correctors or self.speakers is not None or self.second_pass is not None:
-            read_again = self.second_pass.read if self.second_pass is not None else None
             self.corrections = Corrections(
-                correctors, deadline_s=self.deadline_s, failing=self.failing, read_again=read_again
+                correctors,
+                deadline_s=self.deadline_s,
+                failing=self.failing,
+                read_again=self.second_pass.read if self.second_pass is not None else None,
             )
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.

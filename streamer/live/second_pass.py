@@ -8,7 +8,7 @@ from concurrent.futures import Future
 import msgspec
 
 from streamer.correct.failing import Failing
-from streamer.correct.second_pass import Passage
+from streamer.correct.second_pass import NAME, Passage
 from streamer.errors import StreamerError
 from streamer.events import Word
 from streamer.live.models import Known, Models
@@ -39,19 +39,16 @@ def has_second_pass(settings: Settings, own: WhisperModel) -> bool:
 def _is_own(settings: Settings) -> bool:
     """Return whether the second pass uses the daemon's own model, on its device."""
     name, own = settings.correction.model, settings.model
-    if name == AUTO:
-        return settings.correction.device in ("", own.device)
     if not name or settings.correction.device not in ("", own.device):
         return False
+    if name in (AUTO, own.name):
+        return True
     path = find_model(name)
-    return name == own.name or (path is not None and path == find_model(own.name))
+    return path is not None and path == find_model(own.name)
 
 
 class SecondPass:
     """Transcribes passages again, in one thread. Each call of a graph lets live captions go first."""
-
-    # The `by` of its revisions.
-    name = "second_pass"
 
     def __init__(
         self, settings: Settings, own: WhisperModel, is_free_for: Callable[[float], bool], failing: Failing
@@ -67,7 +64,7 @@ class SecondPass:
                 self.model.set_result(self._load())
             except Exception as error:  # noqa: BLE001 - reported with the daemon's health
                 self.model.set_exception(error)
-                failing.add(self.name, error)
+                failing.add(NAME, error)
 
         threading.Thread(target=load, name="load second pass", daemon=True).start()
 

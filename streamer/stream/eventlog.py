@@ -85,7 +85,7 @@ class EventLog:
         # The newest fatal error, and the end, after which nothing is taken in.
         self._fatal: Error | None = None
         self._end: End | None = None
-        # Number of the newest event that was dropped for age, 0 for none; the time in the audio up to which those told.
+        # Number of the newest event that was dropped for age, 0 for none; end of their audio, in seconds.
         self.dropped_seq = 0
         self._dropped_until_s = 0.0
         # In the order in which they came.

@@ -98,9 +98,9 @@ class Passes:
         utterance.words_end = min(self.last_speech + PAUSE_SAMPLES, position)
         return utterance
 
-    def remove_first(self) -> Utterance:
+    def remove_first(self) -> None:
         """Remove the oldest utterance, which is final or given up."""
-        return self._utterances.pop(0)
+        del self._utterances[0]
 
     def resume_at(self, position: int) -> None:
         """Replace the oldest utterance by its rest, from a position on."""

@@ -546,7 +546,7 @@ class Transcript(TranscriptState):
         elif candidates and length >= trim_after:
             i = max(candidates, key=lambda i: (gaps[i][1] - gaps[i][0], i))
         elif words and length >= trim_after * 3 // 2:
-            # No more words become stable.
+            # Words have stopped becoming stable.
             behind = self.tail.words[0].start_samples if self.tail.words else words[-1].end_samples
             return self.stable.end, (words[-1].end_samples + behind) // 2
         else:
