@@ -6,6 +6,7 @@ Whisper reads the same speech better: offline decoding is what live text is meas
 
 import difflib
 import threading
+import unicodedata
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -151,7 +152,8 @@ def same_but_for_marks(words: Sequence[Word], others: Sequence[Word]) -> bool:
 
 
 def _key(word: Word) -> str:
-    return "".join(character for character in word.word.casefold() if character.isalnum())
+    """Return the letters and digits of a word; vowel signs and accents are marks in Unicode, and belong to them."""
+    return "".join(character for character in word.word.casefold() if unicodedata.category(character)[0] in "LMN")
 
 
 def _within(word: Word, final: Final) -> Word:

@@ -12,7 +12,15 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.correct import second_pass
 from streamer.correct.corrector import Heard, text_of
 from streamer.correct.pipeline import Corrections
-from streamer.correct.second_pass import MAX_PASSAGE_S, MAX_SILENCE_S, Passage, Passages, ReadAgain, share_words
+from streamer.correct.second_pass import (
+    MAX_PASSAGE_S,
+    MAX_SILENCE_S,
+    Passage,
+    Passages,
+    ReadAgain,
+    same_but_for_marks,
+    share_words,
+)
 from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Revision, Speech, Word
 from streamer.stream.eventlog import EventLog
@@ -114,6 +122,14 @@ def test_words_go_to_the_finals_whose_words_they_replace_however_their_times_lie
     assert all(
         each.start <= word.start <= word.end <= each.end for each, s in zip(finals, shared, strict=True) for word in s
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "same"),
+    [("The sea.", "the sea", True), ("the sea", "the see", False), ("की", "का", False), ("が", "か", False)],
+)
+def test_texts_are_the_same_but_for_case_and_punctuation(text: str, other: str, same: bool) -> None:
+    assert same_but_for_marks(words_of(text), words_of(other)) == same
 
 
 def test_words_that_resemble_none_go_by_their_times() -> None:
