@@ -807,11 +807,15 @@ def _add_bench(add: _Add) -> None:
         "measure delay, flicker and cost on this machine",
         "Plays recordings at real-time pace as the daemon would hear them, and prints how soon words are seen and"
         " stable, how many are taken back, what it costs, and how many sessions this machine would keep. Where the"
-        " text of FILE.flac stands in FILE.txt, words that are wrong are counted too.",
+        " text of FILE.flac stands in FILE.txt, words that are wrong are counted too, and their times are found by"
+        " forced alignment.",
         _bench,
     )
     bench.add_argument(
-        "files", nargs="*", type=Path, metavar="FILE", help="recording (default: the sample that comes with nano.en)"
+        "files",
+        nargs="*",
+        metavar="FILE",
+        help="recording, or a folder of recordings (default: the sample that comes with nano.en)",
     )
     bench.add_argument("--json", type=Path, metavar="FILE", help="write all figures to a file as well")
     add_flags(bench, *_MODEL_FLAGS)

@@ -15,7 +15,6 @@
     python tools/benchmark.py weights --model DIR --corpus DIR
                                                  what f16, int8 and int4 weights cost on recordings of people
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
-    python tools/benchmark.py second-pass        what reading finals again brings and costs
     python tools/benchmark.py names              names that a glossary sets right, and words that it harms
     python tools/benchmark.py protocols          the delay that each protocol adds to the native one's
     python tools/benchmark.py speakers           who speaks, in conversations of synthetic people
@@ -555,13 +554,25 @@ def _recordings(args: argparse.Namespace, *, spoken: bool | None = None) -> list
     return _with_times(recordings, args.model) if getattr(args, "model", None) else recordings
 
 
-def _with_times(recordings: Sequence[Recording], model: str) -> list[Recording]:
+def _with_times(recordings: Sequence[Recording], name: str) -> list[Recording]:
+    """Return recordings with the times of their words, where these are not known, by forced alignment with a model."""
+    if all(recording.words or not recording.text for recording in recordings):
+        return list(recordings)
+    from streamer.bench.word_times import words_of
     from streamer.commands.loading import load
     from streamer.settings.table import ModelSettings
     from tools.benchmarks.files import normaliser
-    from tools.benchmarks.word_times import with_times
 
-    return with_times(recordings, lambda: load(ModelSettings(name=model), n_beams=5), normaliser("en"))
+    model = load(ModelSettings(name=name), n_beams=5)
+    return [
+        recording
+        if recording.words or not recording.text
+        else dataclasses.replace(
+            recording,
+            words=tuple(words_of(model, recording.samples, recording.text, normaliser("en"), language="en")),
+        )
+        for recording in recordings
+    ]
 
 
 def _systems(args: argparse.Namespace, temporary: Path) -> list[StreamingSystem]:

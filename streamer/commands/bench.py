@@ -8,6 +8,7 @@ import queue
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,15 +18,18 @@ from rich.console import Console
 from rich.table import Table
 
 from streamer import __version__
+from streamer.arrays import Float32Array
 from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE
 from streamer.audio.sources.file import check_audio, read_audio
 from streamer.bench.figures import Figures, pool
-from streamer.bench.measure import Reference, measure
+from streamer.bench.measure import Reference, SpokenWord, measure
 from streamer.bench.recorder import Recorder
 from streamer.bench.report import as_json, print_figures
 from streamer.bench.text import plain
+from streamer.bench.timeline import Timeline
+from streamer.bench.word_times import words_of
 from streamer.commands.auto import choose_model
-from streamer.commands.files import check_recordings, check_target, opened, read_spoken
+from streamer.commands.files import check_recordings, check_target, find_recordings, opened, read_spoken
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.timing import times_s
@@ -52,13 +56,15 @@ N_CALLS = 9
 N_FED = SAMPLE_RATE // 50
 
 
-def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, console: Console) -> int:
+def bench(settings: Settings, names: Sequence[str], *, json_path: Path | None, console: Console) -> int:
     """Play files at real-time pace through the engine of the daemon and print what came of it.
 
-    Without files the sample of the shipped model is played. Returns the exit code. Raises StreamerError.
+    names : files, folders with all below them, and patterns; without any the sample of the shipped model is played
+
+    Returns the exit code. Raises StreamerError.
     """
     check_options(settings, streaming=True)
-    paths = list(paths) or [_sample()]
+    paths = find_recordings(names) if names else [_sample()]
     check_recordings(paths)
     texts = {path: _text_beside(path) for path in paths}
     check_target(json_path, "--json")
@@ -76,14 +82,16 @@ def bench(settings: Settings, paths: Sequence[Path], *, json_path: Path | None, 
     engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
     engine.start()
     try:
-        columns: dict[str, Figures] = {}
+        played = {}
         for path in paths:
             with progress(path) as on_progress:
-                figures = play(path, texts[path], settings, model, engine, on_progress)
-            columns[_unlike(path.name, columns)] = figures
+                played[path] = play(path, settings, model, engine, on_progress)
         capacity = engine.load.capacity
     finally:
         engine.stop()
+    columns: dict[str, Figures] = {}
+    for path, each in played.items():
+        columns[_unlike(path.name, columns)] = _figures(each, path, texts[path], settings, model)
     every = pool(list(columns.values()))
     if len(columns) > 1:
         columns["all"] = every
@@ -138,16 +146,31 @@ def measure_calls(model: WhisperModel) -> dict[str, float]:
     return calls
 
 
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What a session showed of a recording."""
+
+    timeline: Timeline
+    words: Sequence[SpokenWord]  # of its finals
+    wait_s: float  # the silence that it waits for
+
+    def figures(self, reference: Reference | None = None) -> Figures:
+        """Return its figures beside what was said, or where that is not known, beside the words of its finals."""
+        figures = measure(self.timeline, reference or Reference(None, self.words), plain, wait_s=self.wait_s)
+        if reference is None:  # beside its own words nothing is missing
+            figures.joins, figures.lost_s = None, None
+        return figures
+
+
 def play(
     path: Path,
-    text: str | None,
     settings: Settings,
     model: WhisperModel,
     engine: Engine[EncodedWindow],
     on_progress: OnProgress,
     on_event: Callable[[Event], None] = lambda event: None,
-) -> Figures:
-    """Play a file at real-time pace and return its figures. Raises StreamerError."""
+) -> Played:
+    """Play a file at real-time pace. Raises StreamerError."""
     wait_s = settings.speech.min_silence_s
     recorder = Recorder(wait_s)
     log = EventLog(path.name, settings.server.history_events)
@@ -205,10 +228,19 @@ def play(
         decoder_tokens=engine.stats.decoder_tokens - before.decoder_tokens + settled_tokens,
         settled_tokens=settled_tokens,
     )
-    figures = measure(timeline, Reference(text, recorder.final_words), plain, wait_s=wait_s)
-    # Beside the words of the finals themselves nothing is missing.
-    figures.joins, figures.lost_s = None, None
-    return figures
+    return Played(timeline, recorder.final_words, wait_s)
+
+
+def _figures(played: Played, path: Path, text: str | None, settings: Settings, model: WhisperModel) -> Figures:
+    """Return the figures of a recording; where its text is known, beside the times that a forced alignment finds."""
+    if text is None:
+        return played.figures()
+    blocks: list[Float32Array] = []
+    with contextlib.suppress(TruncatedAudioError):
+        for block in read_audio(path):
+            blocks.append(block)
+    words = words_of(model, np.concatenate(blocks), text, plain, language=settings.decoding.language)
+    return played.figures(Reference(text, words))
 
 
 def _print_calls(model: WhisperModel, calls: Mapping[str, float], console: Console) -> None:

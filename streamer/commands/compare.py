@@ -217,7 +217,8 @@ class _Live:
                 finals.append(event)
 
         with progress(path) as on_progress:
-            figures = play(path, None, self._settings, self._model, self._engine, on_progress, keep)
+            played = play(path, self._settings, self._model, self._engine, on_progress, keep)
+        figures = played.figures()
         self._figures.append(figures)
         return _run(finals, audio_s=figures.audio_s, cpu_s=figures.cpu_s)
 

@@ -35,7 +35,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> tuple[int, str, dict[str
     soundfile.write(folder / "more" / "with.wav", np.zeros(SAMPLE_RATE // 2, dtype=np.float32), SAMPLE_RATE)
     console = Console(file=io.StringIO(), width=200)
     settings = Settings(model=ModelSettings(name="nano.en", device="CPU"))
-    files = [folder / "with.wav", folder / "without.wav", folder / "more" / "with.wav"]
+    files = [str(folder / "with.wav"), str(folder / "without.wav"), str(folder / "more")]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command_of_bench, "N_CALLS", 1)
         exit_code = bench(settings, files, json_path=folder / "figures.json", console=console)
@@ -60,6 +60,9 @@ def test_words_are_timed_and_where_the_text_is_known_counted(played: tuple[int, 
     assert figures["without.wav"]["stable_p50_s"] > 0
     assert figures["without.wav"]["wer_streamed"] is None
     assert figures["with.wav"]["wer_streamed"] is not None
+    # Where the text is known, so are the times of all that is said.
+    assert figures["with.wav"]["lost_s"] is not None
+    assert figures["without.wav"]["lost_s"] is None
     assert figures["all"]["audio_s"] == pytest.approx(2 * LENGTH_S + 0.5)
     assert figures["all"]["encoder_calls_per_audio_s"] > 0
     assert 0 < figures["all"]["decoder_calls_per_token"] <= figures["all"]["decoder_calls_per_found_token"]
@@ -99,14 +102,15 @@ def test_each_call_is_timed_on_its_device(played: tuple[int, str, dict[str, obje
 
 def refused(*files: Path, json_path: Path | None = None) -> None:
     settings = Settings(model=ModelSettings(name="nano.en"))
-    bench(settings, files, json_path=json_path, console=Console(file=io.StringIO()))
+    bench(settings, list(map(str, files)), json_path=json_path, console=Console(file=io.StringIO()))
 
 
 def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_of_bench, "load", lambda *_, **__: pytest.fail("the model was loaded"))
-    for missing in (tmp_path / "nothing.wav", tmp_path, Path()):
-        with pytest.raises(AudioFileError):
-            refused(missing)
+    with pytest.raises(AudioFileError):
+        refused(tmp_path / "nothing.wav")
+    with pytest.raises(UsageError, match="holds no recordings"):
+        refused(tmp_path)
     with pytest.raises(UsageError, match="standard input"):
         refused(Path("-"))
     clip = tmp_path / "clip.wav"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
-from tools.benchmarks.passages import Passage, Word, say_next
+from streamer.bench.measure import SpokenWord
+from tools.benchmarks.passages import Passage, say_next
 from tools.benchmarks.sounds_of_rooms import crowd
 from tools.benchmarks.synthetic import sentences
 from tools.benchmarks.synthetic.acoustics import add_noise, reverberate, stretch_formants
@@ -73,7 +74,7 @@ class Conversation:
 
     kind: str
     samples: Samples
-    turns: tuple[tuple[str, tuple[Word, ...]], ...]
+    turns: tuple[tuple[str, tuple[SpokenWord, ...]], ...]
 
 
 def make(half: str, kind: str, number: int, minutes: float, seed: int) -> Conversation:
@@ -84,7 +85,7 @@ def make(half: str, kind: str, number: int, minutes: float, seed: int) -> Conver
     voices = {voice: open_voice(voice) for voice, _ in people}
     n = round(minutes * 60 * SAMPLE_RATE)
     samples = np.zeros(n, np.float32)
-    turns: list[tuple[str, tuple[Word, ...]]] = []
+    turns: list[tuple[str, tuple[SpokenWord, ...]]] = []
     end_s, before = 0.5, -1
     while True:
         who = chance.choice([index for index in range(len(people)) if index != before])
@@ -95,7 +96,7 @@ def make(half: str, kind: str, number: int, minutes: float, seed: int) -> Conver
         if first + len(said.samples) > n:
             break
         samples[first : first + len(said.samples)] += said.samples
-        words = (Word(w.word, w.start + first / SAMPLE_RATE, w.end + first / SAMPLE_RATE) for w in said.words)
+        words = (SpokenWord(w.word, w.start + first / SAMPLE_RATE, w.end + first / SAMPLE_RATE) for w in said.words)
         turns.append((f"{voice} {factor}", tuple(words)))
         end_s, before = turns[-1][1][-1].end, who
     rng = np.random.default_rng(random.Random(name).getrandbits(32))
@@ -120,6 +121,6 @@ def _turn(voice: Voice, factor: float, n_words: int, chance: random.Random) -> P
     samples = np.concatenate([piece.samples for piece in pieces])
     words, offset = [], 0.0
     for piece in pieces:
-        words += [Word(w.word, (w.start + offset) / factor, (w.end + offset) / factor) for w in piece.words]
+        words += [SpokenWord(w.word, (w.start + offset) / factor, (w.end + offset) / factor) for w in piece.words]
         offset += len(piece.samples) / SAMPLE_RATE
     return Passage(stretch_formants(samples, factor), tuple(words))

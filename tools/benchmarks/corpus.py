@@ -22,9 +22,10 @@ import soundfile
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.bench.measure import SpokenWord
 from streamer.errors import AudioFileError, UsageError
 from streamer.languages import LANGUAGE_NAMES
-from tools.benchmarks.passages import Passage, Word, cut_within_words, join, say_next, shorten_pauses
+from tools.benchmarks.passages import Passage, cut_within_words, join, say_next, shorten_pauses
 from tools.benchmarks.sounds_of_rooms import SOUNDS, crowd
 from tools.benchmarks.synthetic import sentences, sounds
 from tools.benchmarks.synthetic.acoustics import add_noise
@@ -75,7 +76,7 @@ class Recording:
     name: str
     samples: NDArray[np.float32]  # mono, 16 kHz
     text: str  # as it is written; empty where nobody speaks
-    words: tuple[Word, ...]  # of text.split(), with their times; empty where the times are not known
+    words: tuple[SpokenWord, ...]  # of text.split(), with their times; empty where the times are not known
     half: str  # "tune" or "held"
     kind: str  # of SPEECH or SOUNDS; "people" for recordings of people
     voice: str
@@ -334,7 +335,9 @@ def _describe(path: Path) -> dict[str, Any]:
         about = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
         if isinstance(about, list):
             return _describe_shared(path.stem, about)
-        words = tuple(Word(str(word["word"]), float(word["start"]), float(word["end"])) for word in about["words"])
+        words = tuple(
+            SpokenWord(str(word["word"]), float(word["start"]), float(word["end"])) for word in about["words"]
+        )
         described = {name: about[name] for name in _DESCRIBED}
         if not all(isinstance(described[name], str) for name in ("text", "half", "kind")):
             raise TypeError(described)

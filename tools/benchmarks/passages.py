@@ -11,6 +11,7 @@ from itertools import islice, pairwise
 import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.bench.measure import SpokenWord
 from tools.benchmarks.synthetic.acoustics import active_level
 from tools.benchmarks.synthetic.sounds import Samples
 from tools.benchmarks.synthetic.speech import SynthesisError, Voice
@@ -23,20 +24,11 @@ MOST_REFUSED = 20  # sentences in turn, before a voice is taken to be broken
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A word as it is written, with its marks; when it is said, in seconds from the first sample."""
-
-    word: str
-    start: float
-    end: float
-
-
-@dataclass(frozen=True, slots=True)
 class Passage:
     """Speech: mono float32 at 16 kHz, and its words in order."""
 
     samples: Samples
-    words: tuple[Word, ...]
+    words: tuple[SpokenWord, ...]
 
     @property
     def text(self) -> str:
@@ -60,7 +52,8 @@ def say(voice: Voice, text: str, rate: float = 1.0) -> Passage:
     end = round((speech.words[-1][1] + MARGIN_S) * SAMPLE_RATE)
     offset = begin / SAMPLE_RATE
     words = (
-        Word(word, start - offset, end - offset) for word, (start, end) in zip(text.split(), speech.words, strict=True)
+        SpokenWord(word, start - offset, end - offset)
+        for word, (start, end) in zip(text.split(), speech.words, strict=True)
     )
     return Passage(fade(samples[begin:end], FADE_S), tuple(words))
 
@@ -89,21 +82,21 @@ def shorten_pauses(passage: Passage, longest_s: float) -> Passage:
             position = cut + extra
             removed += extra
         shift = removed / SAMPLE_RATE
-        words.append(Word(after.word, after.start - shift, after.end - shift))
+        words.append(SpokenWord(after.word, after.start - shift, after.end - shift))
     kept.append(fade(passage.samples[position:], FADE_S))
     return Passage(np.concatenate(kept), tuple(words))
 
 
 def join(sentences: Sequence[Passage], pauses: Sequence[float]) -> Passage:
     """One passage of many. `pauses` are seconds from word to word: before each sentence, and after the last."""
-    words: list[Word] = []
+    words: list[SpokenWord] = []
     placed: list[tuple[int, Samples]] = []
     end = 0.0
     for sentence, pause in zip(sentences, pauses[:-1], strict=True):
         # On a whole sample, so that the words lie where they are told to.
         position = max(0, round((end + pause - sentence.words[0].start) * SAMPLE_RATE))
         offset = position / SAMPLE_RATE
-        words += [Word(word.word, word.start + offset, word.end + offset) for word in sentence.words]
+        words += [SpokenWord(word.word, word.start + offset, word.end + offset) for word in sentence.words]
         placed.append((position, sentence.samples))
         end = words[-1].end
     # Margins may lie over each other.
@@ -127,7 +120,7 @@ def cut_within_words(passage: Passage) -> Passage:
     first, last = (long[0], long[-1]) if long and long[-1] - long[0] > 1 else (0, len(words) - 1)
     begin, end = (round((words[number].start + words[number].end) / 2 * SAMPLE_RATE) for number in (first, last))
     offset = begin / SAMPLE_RATE
-    whole = (Word(word.word, word.start - offset, word.end - offset) for word in words[first + 1 : last])
+    whole = (SpokenWord(word.word, word.start - offset, word.end - offset) for word in words[first + 1 : last])
     return Passage(passage.samples[begin:end], tuple(whole))
 
 

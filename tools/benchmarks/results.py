@@ -15,7 +15,7 @@ from rich.table import Table
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.bench.figures import Figures, pool
-from streamer.bench.measure import Reference, SpokenWord, measure
+from streamer.bench.measure import Reference, measure
 from streamer.bench.report import NOTHING, as_json, print_figures
 from streamer.bench.text import Normaliser
 from streamer.bench.timeline import Timeline
@@ -148,7 +148,7 @@ def compute(folder: Folder, recordings: Sequence[Recording], normalise: Normalis
 
 def reference(recording: Recording) -> Reference:
     """Return what is said in a recording."""
-    return Reference(recording.text, [SpokenWord(word.word, word.start, word.end) for word in recording.words])
+    return Reference(recording.text, recording.words)
 
 
 def show(results: Results, console: Console) -> None:

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.bench.measure import SpokenWord as Said
 from streamer.bench.recorder import Recorder
 from streamer.bench.timeline import Timeline
 from streamer.events import Event, Final, Word
@@ -15,7 +16,6 @@ from streamer.stream.settings import SessionSettings
 from tests.stream.test_session import SETTINGS
 from tools.benchmarks.corpus import Recording
 from tools.benchmarks.doubling import doubled_stretches, measure_doubling
-from tools.benchmarks.passages import Word as Said
 
 
 @pytest.mark.parametrize(
