@@ -128,6 +128,7 @@ def _parser() -> argparse.ArgumentParser:
 
     report = add("report", "the figures of timelines that were kept, once more", _report)
     report.add_argument("timelines", type=Path, metavar="DIR", help="what `stream --timelines DIR` has filled")
+    report.add_argument("--model", help="finds when words are said where that is not known, as in `stream`")
     _recordings_arguments(report)
     report.add_argument("--plots", type=Path, metavar="DIR", help="draw pictures into a folder")
     report.add_argument("--format", choices=("png", "svg"), default="png", help="of pictures (default: %(default)s)")

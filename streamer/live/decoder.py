@@ -12,8 +12,8 @@ from streamer.settings.apply import decode_options, initial_prompt, resolve_deco
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings
 from streamer.stream.engine import MAX_PACE_S, Engine
+from streamer.stream.language import choose_language, is_doubtful
 from streamer.stream.settings import DecodeOptions
-from streamer.stream.transcript import SURE_LANGUAGE_PROBABILITY
 from streamer.stream.window import Request
 from streamer.whisper.decode.fallback import decode_with_fallback
 from streamer.whisper.decode.filters import LogitFilter
@@ -24,11 +24,6 @@ from streamer.whisper.decode.window import WindowOptions, detect_language, max_t
 from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
-
-# A window is decoded in another language than the known one where the other is sure, and this many times as likely as
-# the known one. Speakers mostly go on in one language, and where only two may be spoken one of them is always likelier
-# than even, whatever a short word such as "no" sounds like.
-SURE_ODDS = 3.0
 
 # Sessions' options whose prompts and hot words are kept ready; a thousand hot words take about 10 MB.
 MAX_PREPARED = 32
@@ -82,7 +77,7 @@ class WhisperDecoder:
 
     def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
-        language, probability = self._language(decoder, request)
+        language, sure = self._language(decoder, request)
         prepared = self._prepared(request.options or self._own)
         options = dataclasses.replace(
             self._options,
@@ -113,22 +108,19 @@ class WhisperDecoder:
             )
         hypothesis = to_hypothesis(window, tokenizer, language, request.n_samples)
         n_calls = decoder.n_calls - n_calls_before
-        return dataclasses.replace(hypothesis, language_probability=probability, n_calls=n_calls)
+        return dataclasses.replace(hypothesis, language_sure=sure, n_calls=n_calls)
 
-    def _language(self, decoder: DecoderRuntime, request: Request) -> tuple[str, float]:
-        """Return the language to decode in, and how probable it is among those that it may be."""
-        if request.language != "auto":
-            return request.language, 1.0
+    def _language(self, decoder: DecoderRuntime, request: Request) -> tuple[str, bool]:
+        """Return the language to decode in, and whether it is sure that it is spoken."""
         among = request.languages or tuple(self._model.tokenizer.languages)
-        if len(among) == 1:
-            return among[0], 1.0
-        found, probabilities = detect_language(decoder, self._model.tokenizer, among)
-        known = request.known_language
-        if known in probabilities:
-            least = max(SURE_LANGUAGE_PROBABILITY, SURE_ODDS * probabilities[known])
-            if probabilities[found] < least:
-                found = known
-        return found, probabilities[found]
+        if request.language == "auto" and len(among) == 1:
+            return among[0], True
+        if request.language != "auto" and not request.chosen:
+            return request.language, True
+        _, probabilities = detect_language(decoder, self._model.tokenizer, among)
+        if request.language == "auto":
+            return choose_language(probabilities, request.n_samples, request.known_languages)
+        return request.language, not is_doubtful(probabilities.get(request.language, 0.0), request.n_samples)
 
     def _prepare(self, options: DecodeOptions) -> "_Prepared":
         tokenizer = self._model.tokenizer

@@ -145,6 +145,10 @@ class Passes:
         """Let the next window begin at a position, unless it begins later already."""
         self.window_start = max(self.window_start, position // HOP_LENGTH * HOP_LENGTH)
 
+    def reach_back(self, position: int) -> None:
+        """Let the next window begin at an earlier position."""
+        self.window_start = position // HOP_LENGTH * HOP_LENGTH
+
     def due(self) -> bool:
         """Return whether `next_window` would return one."""
         utterance = self.current

@@ -25,6 +25,7 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Final, Gap, GapReason, Partial
+from streamer.languages import LANGUAGE_NAMES
 from streamer.stream.arrivals import Arrivals
 from streamer.stream.detection import Detection
 from streamer.stream.inbox import Command, Inbox
@@ -172,6 +173,8 @@ class SessionRunner:
         self.quiet_s = math.inf
         # Time in the audio up to which partials have shown words.
         self._shown_s = 0.0
+        # Of the newest final.
+        self._language = ""
         self._outage = Outage()
         # Whether what failed is going to be tried again, and not left until the next speech.
         self.trying = False
@@ -542,6 +545,10 @@ class SessionRunner:
                 self._host.stats.gap_s[event.reason] += event.end - event.start
             if isinstance(event, Partial | Final) and event.words:
                 self._note_delay(event)
+            if isinstance(event, Final) and event.text and event.language != self._language:
+                self._language = event.language
+                if self.settings.language == "auto":
+                    self.logger.info("language: %s", LANGUAGE_NAMES.get(event.language, event.language).title())
             try:
                 event = self._label(event)
                 if isinstance(event, Partial | Final) and not self.settings.words:

@@ -115,7 +115,8 @@ class Session:
     def needed_from(self) -> int:
         """Position of the oldest sample that may still be part of a window."""
         if self._passes.current is not None:
-            return self._passes.window_start
+            earlier = self._transcript.earlier
+            return self._passes.window_start if earlier is None else min(self._passes.window_start, earlier[1])
         # Speech may have begun this long ago, and its window may reach back to earlier words.
         gate = self._settings.gate
         lookback = round((gate.pad_s + gate.min_speech_s) * SAMPLE_RATE) + SAMPLE_RATE
@@ -342,8 +343,12 @@ class Session:
         if complete:
             return [*events, *self._close()]
         trusted = verdict in (Verdict.TRUST, Verdict.RESUME)
-        if trusted:
-            transcript.settle(window)
+        if trusted and not transcript.undecided:
+            position = transcript.reach_back()
+            if position is None:
+                transcript.settle(window)
+            else:
+                passes.reach_back(position)
         if not passes.ends_in_next(utterance):
             events += self._move_on(utterance, window)
         elif transcript.stuck:

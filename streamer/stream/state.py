@@ -109,7 +109,8 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
             and (not tail.continues or bool(tail.words and stable.words))
             and text.segment >= 1
             and (not self.gate.open or bool(utterances and utterances[-1].open))
-            and (not utterances or self.needed_from == self.passes.window_start)
+            and (not utterances or self.needed_from <= self.passes.window_start)
+            and (text.earlier is None or stable.first <= text.earlier[0] <= text.n_final)
         )
         if not possible:
             raise SessionStateError(

@@ -14,7 +14,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from typing import Any, Self
 
-from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.events import Final, Partial, seconds
 from streamer.stream.agreement import Partners, agree
 from streamer.stream.settings import SessionSettings
@@ -55,14 +55,14 @@ MAX_STUCK_PASSES = 2
 
 FORCED_MARGIN_SAMPLES = 2 * SAMPLE_RATE  # words that end so near to the end of a full window stay unstable
 
+# In a session's first speech, text of less than this is shown only once its language is sure: it may be in any.
+MIN_UNDECIDED_SAMPLES = SAMPLE_RATE
+
 # Stable tokens with which a window moves on, however short it is: half of the decoder's context is for text.
 MAX_STABLE_TOKENS = 200
 
 # Text of earlier finals for the prompt, in characters; the decoder trims it to its context.
 PROMPT_CHARACTERS = 1_000
-
-# A language is sure if it is likelier than all others together; otherwise it is detected again.
-SURE_LANGUAGE_PROBABILITY = 0.5
 
 
 class Verdict(Enum):
@@ -122,9 +122,10 @@ class Tail:
     no_speech_prob: float = 0.0
     avg_logprob: float = 0.0
 
-    # Whether it passes its thresholds, and whether it loops.
+    # Whether it passes its thresholds, whether it loops, and whether another language is spoken than it is in.
     reliable: bool = True
     loops: bool = False
+    foreign: bool = False
 
     def kept(self, start: int, end: int) -> Self:
         """Return it with some of its words only."""
@@ -157,9 +158,13 @@ class TranscriptState:
     # Passes in a row without a new word although there is speech.
     n_stuck: int = 0
 
-    # Language of the utterance; empty while no word is stable and detection is not sure. The last that was sure.
+    # Language of the utterance; empty while it is not sure. Those that were, the newest last.
     language: str = ""
-    known_language: str = ""
+    known_languages: tuple[str, ...] = ()
+
+    # First word and beginning of the window with earlier speech that is decoded once the language is sure; None for
+    # none. Until then windows have the utterance alone: earlier speech may be in another language.
+    earlier: tuple[int, int] | None = None
 
     # The end of the text before the stable words, for prompts, and whether any text has become final.
     said: str = ""
@@ -203,8 +208,22 @@ class Transcript(TranscriptState):
             else:
                 place = self._find_start(start - reach, start)
         self.first_word, position = place or (self.n_final, start)
-        self._drop_before(self.first_word)
+        self.earlier = None
+        if place is not None and self.undecided:
+            self.earlier = self.first_word, position // HOP_LENGTH * HOP_LENGTH
+            self.first_word, position = self.n_final, start
+        self._drop_before(self._first_needed)
         return position
+
+    @property
+    def undecided(self) -> bool:
+        """Whether it is not sure yet which language the utterance is in: no word becomes stable."""
+        return self.settings.language == "auto" and not self.language
+
+    @property
+    def _first_needed(self) -> int:
+        """Number of the first word that a window may begin with."""
+        return self.first_word if self.earlier is None else self.earlier[0]
 
     def request(self, window: Window, *, retry_s: float) -> Request | None:
         """Return how to decode a window; None if one from a later word is needed."""
@@ -212,12 +231,14 @@ class Transcript(TranscriptState):
         crowded = len(prefix) > MAX_STABLE_TOKENS and window.first_word < self.first_word
         if crowded or window.first_word < self.stable.first:
             return None
+        conditioned = self.settings.condition_on_previous_text and not self.undecided
         return Request(
             prefix=prefix,
-            prompt=self._said_before(window.first_word) if self.settings.condition_on_previous_text else "",
+            prompt=self._said_before(window.first_word) if conditioned else "",
             language=self.settings.language if self.settings.language != "auto" else self.language or "auto",
             languages=self.settings.languages,
-            known_language=self.known_language,
+            known_languages=self.known_languages,
+            chosen=self.settings.language == "auto",
             task=self.settings.task,
             n_samples=window.end - window.start,
             first=not self.anything_said,
@@ -243,10 +264,7 @@ class Transcript(TranscriptState):
         may_repeat : whether it may be decoded again if it is unreliable
         """
         # Windows on their way are newer than this one and begin no earlier.
-        self._drop_before(min(window.first_word, self.n_final))
-        if request.language == "auto" and hypothesis.language_probability >= SURE_LANGUAGE_PROBABILITY:
-            self.language = self.known_language = hypothesis.language
-
+        self._drop_before(min(window.first_word, self._first_needed, self.n_final))
         words, continues = self._align(window, request, hypothesis)
         silence = self._is_silence(hypothesis)
         if silence:
@@ -260,7 +278,8 @@ class Transcript(TranscriptState):
         silent = all(is_mark(word.text) for word in words)
         skips = last is not None and silent and window.end - last.end_samples >= MAX_SKIPPED_SAMPLES
         # A window that was issued before the next one was moved on may well repeat.
-        is_stuck = skips or (repeats and repeated.start == 0)
+        foreign = request.language != "auto" and not (hypothesis.language_sure or silence)
+        is_stuck = skips or foreign or (repeats and repeated.start == 0)
         self.n_stuck = self.n_stuck + 1 if is_stuck and newest else 0
 
         loops = hypothesis.looped or hypothesis.compression_ratio > self.settings.compression_ratio_threshold
@@ -274,15 +293,18 @@ class Transcript(TranscriptState):
             avg_logprob=hypothesis.avg_logprob,
             reliable=silence or not (loops or improbable),
             loops=loops,
+            foreign=foreign,
         )
-        trusted = not (silence or loops)
+        trusted = not (silence or loops or foreign)
+        if trusted and words and self.undecided and hypothesis.language_sure:
+            self._decide(hypothesis.language)
         if not trusted:
             self.partners = ()
         if loops and (request.prompt or window.start < self.segment_start):
             return Verdict.DROP_CONTEXT
         if may_repeat and not self.tail.reliable:
             return Verdict.REPEAT
-        if (went_on and (complete or (window.pause and trusted))) or (complete and skips):
+        if (went_on and (complete or (window.pause and trusted))) or (complete and (skips or foreign)):
             return Verdict.RESUME
         return Verdict.TRUST if trusted else Verdict.DISTRUST
 
@@ -317,8 +339,20 @@ class Transcript(TranscriptState):
         n_stable, self.partners = agree(self.partners, words, self.settings.n_agreeing, n_eligible, n_certain)
         self._make_stable(n_stable)
         self.trusted = self.tail.words
-        if self.stable.words and not self.language:
-            self.language = self.tail.language
+
+    def _decide(self, language: str) -> None:
+        """Take an utterance to be in a language. Text in another one would lead the decoder astray."""
+        if language not in self.known_languages[-1:]:
+            self.drop_context()
+            self.known_languages = (*(known for known in self.known_languages if known != language), language)
+        self.language = language
+
+    def reach_back(self) -> int | None:
+        """Let the next window begin with earlier words, as the language is sure now; return where, if that is new."""
+        if self.earlier is None:
+            return None
+        (self.first_word, position), self.earlier = self.earlier, None
+        return position
 
     def resume_after_stable(self, end: int) -> tuple[Final | None, int]:
         """Let new words become stable, and the next window begin after them, without known words to be repeated.
@@ -327,12 +361,15 @@ class Transcript(TranscriptState):
 
         Returns a final of the stable words that were open, if any, and where the next window begins.
         """
-        self._make_stable(self.tail.n_new)
+        if self.tail.foreign:
+            self.language = ""
+        else:
+            self._make_stable(self.tail.n_new)
         # The end of a repeated word is uncertain; the decoder attended as far as this for it.
         reached = [max(word.end_samples, word.attended_samples) for word in self.stable.words[-1:]]
         position = min(max([self.segment_start, *reached]), end)
         self.tail, self.n_stuck = self.tail.kept(0, 0), 0
-        self.partners = ()
+        self.partners, self.earlier = (), None
         final = self._publish(self.stable.end, position) if self._open_words else None
         self.first_word = self.stable.end
         return final, position
@@ -340,7 +377,7 @@ class Transcript(TranscriptState):
     def drop_context(self) -> int:
         """Let the next window begin with the open segment, without earlier text; return where."""
         self._drop_before(self.n_final)
-        self.said, self.first_word = "", max(self.first_word, self.n_final)
+        self.said, self.first_word, self.earlier = "", max(self.first_word, self.n_final), None
         return self.segment_start
 
     def cut(self, window: Window, pauses: Sequence[int]) -> Final | None:
@@ -370,7 +407,7 @@ class Transcript(TranscriptState):
             place = self._find_start(earliest, window.end) or (self.stable.end, max([min(behind, limit), *ends]))
         if place is None:
             return None
-        self.first_word, position = place
+        (self.first_word, position), self.earlier = place, None
         return position
 
     def partial(self, window: Window, *, trusted: bool) -> Partial | None:
@@ -492,6 +529,8 @@ class Transcript(TranscriptState):
 
     def _count_shown(self, window: Window, *, trusted: bool) -> int:
         """Count the first unstable words to show: those that will probably stay, and those that are on screen."""
+        if self.undecided and not self.known_languages and window.end - window.start < MIN_UNDECIDED_SAMPLES:
+            return 0
         if not self.settings.show_probability:
             return len(self.tail.words)
         seen = iter(self.shown[self.stable.end - self.n_published :])

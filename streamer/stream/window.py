@@ -74,13 +74,16 @@ class Request:
     # Text before the window that the model is shown.
     prompt: str
 
-    # Language code. With `auto` it is detected, among `languages` unless that is empty; `known_language`, the one
-    # spoken last or empty, is taken if detection is not sure.
+    # Language code; with `auto` it is chosen among `languages`, all if that is empty. `known_languages` are those that
+    # the session was sure of, the newest last.
     language: str
     task: str
     n_samples: int
     languages: tuple[str, ...] = ()
-    known_language: str = ""
+    known_languages: tuple[str, ...] = ()
+
+    # Whether the language was chosen and not given: the decoder says whether it still is spoken.
+    chosen: bool = False
 
     # Whether no text has become final yet.
     first: bool = False

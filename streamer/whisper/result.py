@@ -77,8 +77,8 @@ class Hypothesis:
     # Whether decoding ran into a loop; the words are those before it.
     looped: bool = False
 
-    # Of the language, among those that it may have been; 1 where it was not looked for.
-    language_probability: float = 1.0
+    # Whether it is in that language, as far as the audio tells: no longer if another speaker goes on in another one.
+    language_sure: bool = True
 
     # That the text was decoded at; above 0 its tokens were drawn.
     temperature: float = 0.0

@@ -185,11 +185,10 @@ class TestOptions:
 
 class TestLanguage:
     def test_the_likeliest_is_decoded_in(self, known: KnownModel) -> None:
-        known.probabilities = {"en": 0.3, "de": 0.6, "ja": 0.1}
+        known.probabilities = {"en": 0.1, "de": 0.85, "ja": 0.05}
         hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, language="auto"))
         assert known.searched == [("en", "de", "ja")]
-        assert hypothesis.language == "de"
-        assert hypothesis.language_probability == pytest.approx(0.6)
+        assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
         assert known.attempts[0].language == "de"
 
     def test_only_what_is_allowed_is_looked_for(self, known: KnownModel) -> None:
@@ -197,8 +196,13 @@ class TestLanguage:
         request = dataclasses.replace(REQUEST, language="auto", languages=("en", "ja"))
         hypothesis = decoder_of(known).decode(ENCODED, request)
         assert known.searched == [("en", "ja")]
-        assert hypothesis.language == "en"
-        assert hypothesis.language_probability == pytest.approx(0.75)
+        assert (hypothesis.language, hypothesis.language_sure) == ("en", True)
+
+    def test_languages_that_were_spoken_before_count_for_more(self, known: KnownModel) -> None:
+        known.probabilities = {"en": 0.3, "de": 0.6, "ja": 0.1}
+        request = dataclasses.replace(REQUEST, language="auto", known_languages=("de", "en"))
+        hypothesis = decoder_of(known).decode(ENCODED, request)
+        assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
 
     @pytest.mark.parametrize(
         "request_", [{"language": "de"}, {"language": "auto", "languages": ("de",)}], ids=["named", "only"]
@@ -206,32 +210,16 @@ class TestLanguage:
     def test_nothing_is_looked_for_where_there_is_one(self, known: KnownModel, request_: Untyped) -> None:
         hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, **request_))
         assert known.searched == []
-        assert (hypothesis.language, hypothesis.language_probability) == ("de", 1.0)
+        assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
 
-    @pytest.mark.parametrize(
-        ("english", "german", "expected"),
-        [
-            (0.05, 0.9, "de"),
-            (0.1, 0.5, "de"),
-            (0.1, 0.45, "en"),  # the rest together is likelier
-            (0.24, 0.76, "de"),
-            (0.26, 0.74, "en"),  # less than three times as likely as the known one
-            (0.9, 0.05, "en"),
-        ],
-    )
-    def test_another_language_than_the_known_one_has_to_be_sure(
-        self, known: KnownModel, english: float, german: float, expected: str
+    @pytest.mark.parametrize(("english", "sure"), [(0.5, True), (0.1, False)])
+    def test_a_language_that_was_chosen_is_held_against_what_is_heard(
+        self, known: KnownModel, english: float, sure: bool
     ) -> None:
-        known.probabilities = {"en": english, "de": german, "ja": 1 - english - german}
-        request = dataclasses.replace(REQUEST, language="auto", known_language="en")
-        hypothesis = decoder_of(known).decode(ENCODED, request)
-        assert hypothesis.language == expected
-        assert hypothesis.language_probability == pytest.approx(known.probabilities[expected])
-
-    def test_a_known_language_that_is_allowed_no_more_does_not_count(self, known: KnownModel) -> None:
-        known.probabilities = {"en": 0.4, "de": 0.35, "ja": 0.25}
-        request = dataclasses.replace(REQUEST, language="auto", languages=("de", "ja"), known_language="en")
-        assert decoder_of(known).decode(ENCODED, request).language == "de"
+        known.probabilities = {"en": english, "de": 0.9 - english, "ja": 0.1}
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, language="en", chosen=True))
+        assert (hypothesis.language, hypothesis.language_sure) == ("en", sure)
+        assert known.attempts[0].language == "en"
 
 
 LOOPED = {"looped": True, "avg_logprob": -0.05}

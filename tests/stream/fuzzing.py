@@ -26,6 +26,7 @@ from streamer.events import Error, Event, Final, Gap, GapReason
 from streamer.stream import engine as engine_module
 from streamer.stream.engine import Engine
 from streamer.stream.gate import GateSettings
+from streamer.stream.language import choose_language
 from streamer.stream.passes import Passes
 from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.stream.session import Session
@@ -117,6 +118,7 @@ class Chances:
     # Of a hypothesis that is improbable, that loops through its window, and that detects another language.
     improbable: float = 0.0
     chatter: float = 0.0
+    foreign: float = 0.0
 
 
 def random_chances(rng: random.Random, *, faithful: bool) -> Chances:
@@ -137,6 +139,7 @@ def random_chances(rng: random.Random, *, faithful: bool) -> Chances:
         hole=some(0.01, 0.1),
         improbable=some(0.2, 0.9),
         chatter=some(0.05, 0.5),
+        foreign=some(0.05, 0.5),
     )
 
 
@@ -231,10 +234,11 @@ class Decoder:
         world.trouble.maybe("decoder", chances.device)
         hypothesis = client.speaker.hypothesis(encoded.start, encoded.end, request.prefix)
         if request.language == "auto":
-            language, probability = rng.choice(("en", "de", "cy")), rng.random()
-            if request.known_language and probability < 0.5:
-                language = request.known_language
-            hypothesis = dataclasses.replace(hypothesis, language=language, language_probability=probability)
+            probabilities = {language: rng.random() for language in ("en", "de", "cy")}
+            language, sure = choose_language(probabilities, request.n_samples, request.known_languages)
+            hypothesis = dataclasses.replace(hypothesis, language=language, language_sure=sure)
+        elif request.chosen and rng.random() < chances.foreign:
+            hypothesis = dataclasses.replace(hypothesis, language_sure=False)
         if rng.random() < chances.chatter:
             hypothesis = client.chatter(hypothesis, encoded.end - encoded.start, len(request.prefix))
         if rng.random() < chances.improbable:

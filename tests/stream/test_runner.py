@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import logging
 import math
 import random
 import threading
@@ -300,6 +301,18 @@ def test_what_is_cleared_is_a_gap_and_its_segment_is_not_told() -> None:
     assert (gap.start, gap.end, gap.reason) == (shown.start, 2.5, "cleared")
     (final,) = rig.finals
     assert (final.segment, final.text) == (shown.segment + 1, "w4")
+
+
+def test_the_log_says_which_language_is_heard(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    rig = Rig(words_at(0.5, 1.0, 4.0, 4.5, 8.0, 8.5), settings=settings_of(language="auto"))
+    rig.decode = lambda window, request: dataclasses.replace(
+        rig.hear(window, request), language="fr" if window.end > 7 * SAMPLE_RATE else "de"
+    )
+    rig.speak_until(11.0)
+    rig.finish()
+    assert [final.language for final in rig.finals] == ["de", "de", "fr"]
+    assert [record.message for record in caplog.records] == ["language: German", "language: French"]
 
 
 def test_settings_can_change_while_somebody_speaks() -> None:

@@ -963,43 +963,115 @@ def test_a_hypothesis_without_its_prefix_takes_nothing_back() -> None:
     assert final.text == "so"
 
 
-def hears_language(session: Session, language: str, probability: float, *, words: bool = True) -> list[str]:
-    """Let somebody say a sentence in a language; return the languages that were asked for, and that of the final."""
-    begin_s = session._passes.heard / SAMPLE_RATE
-    hear(session, begin_s + 2.0)
-    hear(session, begin_s + 3.0, 0.0)
-    window = session.next_window(0.0)
-    assert window is not None
+AUTO = settings_of(language="auto", policy="alignatt")
+
+
+AUTO = dataclasses.replace(SETTINGS, language="auto", policy="alignatt")
+
+
+def asked(session: Session, window: Window) -> tuple[str, float, int, str]:
+    """Return the language that a window is to be decoded in, where it begins, its prefix's length and its prompt."""
     request = request_of(session, window)
-    said = [timed(" hallo", 0.5, 0.9)] if words else []
-    # The window goes on over pauses: the words before are its prefix.
-    said *= 1 + len(request.prefix) // len(tokens_of(" hallo"))
-    hypothesis = Hypothesis(tuple(said), language, 0.0, -0.1, language_probability=probability)
-    *_, final = session.apply_hypothesis(window, request, hypothesis, 0.0)
+    return request.language, window.start / SAMPLE_RATE, len(request.prefix), request.prompt
+
+
+def test_nothing_is_stable_before_the_language_is_sure() -> None:
+    session = speaking(AUTO)
+    words = [(" one", 0.3, 0.6), (" two.", 0.6, 0.9), (" three", 1.2, 1.4)]
+    for end_s, n_shown in ((0.8, 0), (1.5, len("one two. three"))):
+        partials = take(session, window_at(session, end_s), words, language="cy", sure=False)
+        assert [(len(partial.text), partial.stable) for partial in partials if isinstance(partial, Partial)] == (
+            [(n_shown, 0)] if n_shown else []
+        )
+    window = window_at(session, 2.3)
+    assert asked(session, window) == ("auto", 0.0, 0, "")
+    (partial,) = take(session, window, words, language="de")
+    assert isinstance(partial, Partial)
+    assert partial.stable == len("one two. three")
+    assert asked(session, window_at(session, 3.0)) == ("de", 0.0, len(" one two. three"), "")
+
+
+def after_german(**changes: object) -> Session:
+    """Return a session in which something was said in German, and speech begins again."""
+    session = speaking(settings_of(language="auto", policy="alignatt", **changes))
+    take(session, window_at(session, 3.0), [(" eins", 0.5, 1.0)], language="de")
+    take(session, pause_at(session, 3.3), [(" eins", 0.5, 1.0)], language="de")
+    hear(session, 6.0, 0.0)
+    hear(session, 6.5)
+    return session
+
+
+def test_a_new_utterance_is_heard_alone_until_its_language_is_sure_and_then_with_what_was_said_before() -> None:
+    session = after_german()
+    window = window_at(session, 7.0)
+    language, start_s, n_prefix, prompt = asked(session, window)
+    assert (language, n_prefix, prompt) == ("auto", 0, "")
+    assert start_s > 5
+    (partial,) = take(session, window, [(" zwei", 0.3, 0.5)], language="de", sure=False)
+    assert isinstance(partial, Partial)
+    assert (partial.text, partial.stable) == ("zwei", 0)
+    take(session, window_at(session, 7.6), [(" zwei", 0.3, 0.5)], language="de")
+    assert session.needed_from == 0
+    assert asked(session, window_at(session, 8.2)) == ("de", 0.0, len(" eins"), "")
+
+
+def test_text_in_another_language_is_no_context() -> None:
+    session = after_german()
+    window = window_at(session, 8.0)
+    (partial,) = take(session, window, [(" two", 0.3, 0.5)], language="en")
+    assert isinstance(partial, Partial)
+    assert partial.stable == len("two")
+    following = window_at(session, 9.0)
+    assert asked(session, following) == ("en", window.start / SAMPLE_RATE, len(" two"), "")
+    assert request_of(session, following).known_languages == ("de", "en")
+
+
+def test_where_another_language_goes_on_the_next_window_begins_behind_what_is_stable() -> None:
+    session = speaking(AUTO)
+    take(session, window_at(session, 3.0), [(" eins", 0.5, 1.0)], language="de")
+    words = [(" eins", 0.5, 1.0), (" Zuluft", 1.5, 2.0)]
+    (partial,) = take(session, window_at(session, 4.0), words, language="de", sure=False)
+    assert isinstance(partial, Partial)
+    assert partial.stable == len("eins")
+    final, *_ = take(session, window_at(session, 5.0), words, language="de", sure=False)
     assert isinstance(final, Final)
-    return [request.language, request.known_language, final.language]
+    assert (final.text, final.language) == ("eins", "de")
+    window = window_at(session, 6.0)
+    assert asked(session, window) == ("auto", 1.0, 0, "")
+    (partial,) = take(session, window, [(" two", 0.5, 1.0)], language="en")
+    assert isinstance(partial, Partial)
+    assert partial.stable == len("two")
 
 
-def test_the_language_is_asked_for_again_until_it_is_sure_and_whenever_somebody_begins_to_speak() -> None:
-    session = Session(settings_of(language="auto", languages=("de", "en")))
-    assert hears_language(session, "cy", 0.05) == ["auto", "", "cy"]
-    assert hears_language(session, "de", 0.9) == ["auto", "", "de"]
-    assert hears_language(session, "de", 0.3) == ["auto", "de", "de"]
-    assert hears_language(session, "en", 0.8) == ["auto", "de", "en"]
-    assert hears_language(session, "en", 0.1) == ["auto", "en", "en"]
+def test_the_end_of_speech_is_decoded_once_more_where_it_is_in_another_language() -> None:
+    session = speaking(AUTO)
+    take(session, window_at(session, 2.5), [(" eins", 0.5, 1.0)], language="de")
+    hear(session, 3.0)
+    session.flush()
+    window = session.next_window(3.0)
+    assert window is not None
+    final, *_ = take(session, window, [(" eins", 0.5, 1.0), (" Zuluft", 1.5, 2.0)], language="de", sure=False)
+    assert isinstance(final, Final)
+    assert final.text == "eins"
+    window = session.next_window(2.5)
+    assert window is not None
+    assert asked(session, window) == ("auto", 1.0, 0, "")
+    final, *_ = take(session, window, [(" two", 0.5, 1.0)], language="en")
+    assert isinstance(final, Final)
+    assert (final.text, final.language) == ("two", "en")
 
 
-def test_while_somebody_speaks_the_language_stays_that_of_what_is_settled() -> None:
-    session = speaking(settings_of(language="auto", policy="alignatt"))
-    window = window_at(session, 2.0)
-    assert request_of(session, window).language == "auto"
-    hypothesis = Hypothesis((timed(" hallo", 0.5, 0.9),), "de", 0.0, -0.1, language_probability=0.3)
-    session.apply_hypothesis(window, request_of(session, window), hypothesis, 0.0)
-    assert request_of(session, window_at(session, 3.0)).language == "de"
+def test_a_session_goes_on_elsewhere_before_its_language_is_sure() -> None:
+    session = after_german()
+    take(session, window_at(session, 7.0), [(" zwei", 0.3, 0.5)], language="de", sure=False)
+    session = Session.restored(AUTO, session.state)
+    take(session, window_at(session, 7.6), [(" zwei", 0.3, 0.5)], language="de")
+    assert asked(session, window_at(session, 8.2)) == ("de", 0.0, len(" eins"), "")
 
 
 def test_a_language_that_was_set_stays() -> None:
-    assert hears_language(Session(settings_of(language="fr")), "fr", 1.0) == ["fr", "", "fr"]
+    session = speaking(settings_of(language="fr"))
+    assert not request_of(session, window_at(session, 3.0)).chosen
 
 
 def speaking(settings: SessionSettings = SETTINGS) -> Session:
@@ -1044,9 +1116,12 @@ def take(
     window: Window,
     words: Sequence[tuple[str, float, float] | tuple[str, float, float, float]],
     now_s: float | None = None,
+    *,
+    language: str = "en",
+    sure: bool = True,
 ) -> list[Event]:
     """Let the decoder say words, at seconds of the window."""
-    hypothesis = Hypothesis(tuple(timed(*word) for word in words), "en", 0.0, -0.1)
+    hypothesis = Hypothesis(tuple(timed(*word) for word in words), language, 0.0, -0.1, language_sure=sure)
     return session.apply_hypothesis(
         window, request_of(session, window), hypothesis, window.issued_s if now_s is None else now_s
     )

@@ -11,6 +11,7 @@ import { View, setLanguage } from "./view.js";
 
 const ENDED_RETRY_MS = 15000; // a daemon whose input has ended may be started again
 const TEXT_SCALES = [0.6, 0.75, 0.9, 1, 1.2, 1.4, 1.7, 2, 2.5];
+const LATE_S = 3; // text that is so far behind is told to be late
 const SPEAK_MS = 200; // finals that come within this are spoken together
 const MAX_SPOKEN = 3; // of these, the newest
 const MAX_UNSENT_BYTES = 8 * 2 ** 20; // microphone audio that the daemon has not taken; over a minute of it
@@ -29,12 +30,13 @@ let listener = null; // to the daemon's captions
 let open = false; // whether it is connected
 let retryTimer = 0;
 let paused = false; // whether the daemon's own input is
+let late = ""; // how far the text is behind what is said, where it is
 let microphone = null; // the running capture: {client, stream, context, node, lost, paused, muted, stopping}
 
 // --- showing ---------------------------------------------------------------------------------------------------------
 
 function show(event) {
-  const shown = transcript.take(event);
+  const shown = transcript.take(event, clock());
   if (shown.ready) showReady(shown.ready);
   shown.added.forEach((entry) => view.add(entry));
   // Files come faster than anybody speaks.
@@ -42,10 +44,17 @@ function show(event) {
   if (!aside && shown.corrected) speak(shown.corrected, true);
   shown.changed.forEach((entry) => view.change(entry));
   if (shown.live) view.showLive();
-  if (event.type === "speech") showState();
+  if (event.type === "speech" || late) showState();
   if (event.type === "gap" && event.reason === "paused" && !microphone) command(); // somebody else may have done it
   view.follow();
 }
+
+// In seconds.
+function clock() {
+  return performance.now() / 1000;
+}
+
+setInterval(() => transcript.speaking && showState(), 1000);
 
 function showReady(event) {
   const devices = [...new Set(Object.values(event.device))].join(" + ");
@@ -70,14 +79,17 @@ function spoken({ entry, corrected }) {
 }
 
 function showState(state, text) {
+  const behind = transcript.behind(clock());
+  late = behind >= LATE_S ? `Text ${Math.round(behind)} s behind` : "";
   if (state === undefined) {
     if (microphone?.lost) [state, text] = ["connecting", "Reconnecting…"];
     else if (microphone?.stopping) [state, text] = ["recording", "Finishing…"];
     else if (microphone?.paused) [state, text] = ["paused", "Paused"];
-    else if (microphone) [state, text] = ["recording", microphone.muted ? "Muted" : "Your microphone"];
+    else if (microphone) [state, text] = ["recording", microphone.muted ? "Muted" : late ? late : "Your microphone"];
     else if (aside) [state, text] = aside;
     else if (!open) return;
     else if (paused) [state, text] = ["paused", "Paused"];
+    else if (late) [state, text] = ["late", late];
     else [state, text] = transcript.speaking ? ["speech", "Speech"] : ["live", "Live"];
   }
   showActions();
@@ -89,7 +101,8 @@ function showActions() {
   const isPaused = microphone ? microphone.paused : paused;
   $("pause").hidden = microphone ? microphone.stopping : !open || transcript.ended;
   $("pause").dataset.paused = isPaused;
-  $("pause-text").textContent = isPaused ? "Resume" : "Pause";
+  const whose = microphone ? "" : " for everybody"; // who listens to the daemon's input
+  $("pause-text").textContent = (isPaused ? "Resume" : "Pause") + whose;
   $("mute").hidden = !microphone || microphone.stopping;
   $("mute").setAttribute("aria-pressed", String(Boolean(microphone?.muted)));
   $("microphone").hidden = job !== null;

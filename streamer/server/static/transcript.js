@@ -7,6 +7,11 @@ export const MAX_ENTRIES = 20000; // finals and marks that are kept: more than a
 // Words less probable than these are shown as doubtful, where that is asked for.
 const DOUBTS = [0.8, 0.5];
 
+// A paragraph ends with a silence this long, in seconds, or with a sentence once it has this many characters.
+const SILENCE_S = 2;
+const PARAGRAPH = 500;
+const SENTENCE = /[.?!…。！？]["'”’»)]?$/;
+
 const GAP_REASONS = {
   overrun: "audio was lost before it could be read",
   overload: "the daemon could not keep up",
@@ -20,6 +25,8 @@ export class Transcript {
   #base = 0; // where the present session begins, in seconds of the transcript
   #end = 0; // of the last entry
   #names = new Map(); // what speakers of the present session are called by now
+  #clock = Infinity; // when the present session's audio began, by the events that came soonest after what they tell of
+  #told = 0; // up to where there is text for what was said, in seconds of the session
 
   constructor({ resent = false } = {}) {
     this.#resent = resent;
@@ -33,9 +40,9 @@ export class Transcript {
     this.error = ""; // what ended the session, where something did
   }
 
-  // Take one event in. Returns what is to be shown: {added: entries, changed: entries, corrected: entry|null, live: bool,
+  // Take one event in, at a time of the clock in seconds. Returns what is to be shown: {added: entries, changed: entries, corrected: entry|null, live: bool,
   // ready: event|null}. Of `changed`, `corrected` is the one that has other words.
-  take(event) {
+  take(event, now = 0) {
     const shown = { added: [], changed: [], corrected: null, live: false, ready: null };
     const restarted = this.session !== null && event.session !== this.session;
     if (event.session !== this.session) {
@@ -46,9 +53,16 @@ export class Transcript {
       }
       this.session = event.session;
       this.#names.clear();
+      this.#clock = Infinity;
+      this.#told = 0;
       this.partial = null;
       this.speaking = false;
       this.ended = false;
+    }
+    const until = event.time ?? event.end;
+    if (until !== undefined) {
+      this.#clock = Math.min(this.#clock, now - until);
+      this.#told = Math.max(this.#told, until);
     }
     switch (event.type) {
       case "ready":
@@ -103,6 +117,22 @@ export class Transcript {
     return shown;
   }
 
+  // How far the text is behind somebody who speaks, in seconds, at a time of the clock.
+  behind(now) {
+    return this.speaking ? Math.max(0, now - this.#clock - this.#told) : 0;
+  }
+
+  // Whether what the open segment reads is a paragraph of its own.
+  get partialBegins() {
+    return this.#begins(this.entries.at(-1), this.#base + this.partial.start);
+  }
+
+  // Whether what is said from a time on, in seconds of the transcript, begins a paragraph behind an entry.
+  #begins(before, start) {
+    if (before?.kind !== "final" || start - before.end >= SILENCE_S) return true;
+    return before.length >= PARAGRAPH && SENTENCE.test(before.text);
+  }
+
   // What can be saved: the entries, and behind them what has settled of the open segment, which no final can change.
   saved() {
     const open = this.#settled();
@@ -117,6 +147,9 @@ export class Transcript {
 
   #keep(kind, text, event) {
     const entry = this.#entry(kind, text, event);
+    const before = this.entries.at(-1);
+    entry.begins = this.#begins(before, entry.start);
+    entry.length = text.length + (entry.begins ? 0 : before.length); // of the paragraph, up to its end
     this.#end = Math.max(this.#end, entry.end);
     this.nEntries += 1;
     this.entries.push(entry);

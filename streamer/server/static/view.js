@@ -89,6 +89,7 @@ export class View {
     const { partial, language } = this.#transcript;
     $("live").hidden = partial === null;
     if (partial === null) return;
+    $("live").classList.toggle("begins", this.#transcript.partialBegins);
     $("live-when").textContent = time(partial.start);
     setLanguage($("live-text"), language);
     $("stable").textContent = partial.stable.trimStart();
@@ -137,9 +138,10 @@ export class View {
       paragraph.append(element("span", "text", entry.text));
       return paragraph;
     }
+    paragraph.classList.toggle("begins", entry.begins);
     paragraph.append(element("time", "when", time(entry.start)));
-    // Only where they are shown: some screen readers stop at each of them.
-    const doubts = document.documentElement.dataset.doubts ? entry.doubts : [];
+    // Few unless all are asked for: some screen readers stop at each of them.
+    const doubts = document.documentElement.dataset.doubts ? entry.doubts : entry.doubts.filter(([, , level]) => level === 2);
     const marks = [...doubts.map(([from, to, level]) => [from, to, `doubt${level}`]), ...entry.changes.map((place) => [...place, "changed"])];
     paragraph.append(...entry.runs.map((run) => this.#run(entry, run, marks)));
     if (entry.translation) paragraph.append(foreign("translation", entry.translation));
@@ -149,7 +151,7 @@ export class View {
 
   // What one speaker says of an entry.
   #run({ text: whole, language }, { speaker, turn, from, to }, marks) {
-    const run = element("span", "run");
+    const run = element("span", turn && speaker ? "run turn" : "run");
     if (speaker) {
       if (!this.#speakers.includes(speaker)) this.#speakers.push(speaker);
       run.dataset.speaker = this.#speakers.indexOf(speaker) % N_COLOURS;

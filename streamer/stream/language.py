@@ -1,0 +1,46 @@
+"""Which language a window is decoded in, while the session's is not given. Sans-I/O.
+
+Whisper names a language for whatever it is given, and from a second of speech it is often wrong. Nothing that is
+decoded in a wrong language may become stable, so it is said of each choice whether it is sure.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from streamer.audio.constants import SAMPLE_RATE
+
+# How much audio decides, and how probable the language must be: one that was spoken in the session before, a new one.
+KNOWN_S, KNOWN_PROBABILITY = 1.0, 0.5
+NEW_S, NEW_PROBABILITY = 2.0, 0.8
+
+# In the first utterance, with this much audio, it need be no more probable than a known one; with this much it is
+# taken as it is: people have waited for stable words long enough.
+LONG_S = 4.0
+LONGEST_S = 8.0
+
+# If a window is this long and its language less probable, the speaker has probably changed to another one.
+DOUBT_S, DOUBT_PROBABILITY = 2.0, 0.2
+
+
+def choose_language(probabilities: Mapping[str, float], n_samples: int, known: Sequence[str]) -> tuple[str, bool]:
+    """Return the language to decode a window in, and whether it is sure.
+
+    probabilities : of each language that may be spoken, one at least
+    n_samples : length of the window
+    known : languages that the session was sure of, the newest last
+    """
+    length_s = n_samples / SAMPLE_RATE
+    found = max(probabilities, key=probabilities.__getitem__)
+    if found in known:
+        sure = length_s >= KNOWN_S and probabilities[found] >= KNOWN_PROBABILITY
+    else:
+        easy = not known and length_s >= LONG_S
+        sure = length_s >= NEW_S and probabilities[found] >= (KNOWN_PROBABILITY if easy else NEW_PROBABILITY)
+    if sure:
+        return found, True
+    spoken = next((language for language in reversed(known) if language in probabilities), found)
+    return spoken, length_s >= LONGEST_S
+
+
+def is_doubtful(probability: float, n_samples: int) -> bool:
+    """Return whether a window is probably not in the language that its utterance began in."""
+    return n_samples >= DOUBT_S * SAMPLE_RATE and probability < DOUBT_PROBABILITY
