@@ -483,20 +483,22 @@ class Transcript(TranscriptState):
             if begin >= n_prefix:
                 words.append(word)
                 continue
+            if n_tokens > n_prefix:
+                # What is spelt behind the prefix; where words are split otherwise, the word may begin anywhere in it.
+                rest, own = _behind(stable, word.text), word.tokens[n_prefix - begin :]
+                goes_on = not rest[:1].isspace()
+                if rest.strip() and not (goes_on and self.n_final == self.stable.end):  # a final word stays as it is
+                    continues, start = goes_on, word.end_samples
+                    log_prob = word.log_prob * len(own) / len(word.tokens)
+                    words.append(replace(word, text=rest, tokens=own, start_samples=start, log_prob=log_prob))
+                continue
             i = indices.get(begin, -1)
-            if i < max(0, self.n_final - self.stable.first):
-                continue  # a final word stays as it is
-            if stable[i].tokens == word.tokens:
+            if i >= max(0, self.n_final - self.stable.first) and stable[i].tokens == word.tokens:
                 stable[i] = replace(word, attended_samples=stable[i].attended_samples)
-            elif n_tokens > n_prefix and word.text.startswith(stable[i].text):
-                rest, own = word.text[len(stable[i].text) :], word.tokens[n_prefix - begin :]
-                log_prob = word.log_prob * len(own) / len(word.tokens)
-                words.append(replace(word, text=rest, tokens=own, start_samples=word.end_samples, log_prob=log_prob))
-                continues = True
         self.stable = replace(self.stable, words=tuple(stable))
         while words and words[-1].start_samples > window.end - INVENTED_SAMPLES:
             words.pop()
-        return words, continues
+        return words, continues and bool(words)
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
         """Return whether there was no speech: by openai-whisper's rule, or because no word is likely either."""
@@ -670,6 +672,13 @@ class Transcript(TranscriptState):
 def _count_while(words: Sequence[TimedWord], condition: Callable[[TimedWord], bool]) -> int:
     """Count the first words that meet a condition."""
     return sum(1 for _ in itertools.takewhile(condition, words))
+
+
+def _behind(words: Sequence[TimedWord], text: str) -> str:
+    """Return what of a text is behind the end of words that overlaps its beginning; empty if they do not overlap."""
+    said = "".join(word.text for word in words[-len(text) :])
+    overlaps = (n for n in range(len(text), 0, -1) if said.endswith(text[:n]))
+    return text[next(overlaps, len(text)) :]
 
 
 def _values(state: TranscriptState) -> Iterator[Any]:

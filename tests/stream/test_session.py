@@ -683,6 +683,33 @@ def test_a_word_that_the_decoder_writes_on_at_stays_one_word() -> None:
     assert [word.word for word in partial.words] == [" the", " President's"]
 
 
+@pytest.mark.parametrize(
+    ("stable", "text", "expected"),
+    [
+        (["你", "好"], "你好吗", "你好吗"),  # words of one character each, and then, of a language with spaces, one word
+        (["你", "好"], "好吗", "你好吗"),
+        ([" well", " "], "  done", "well  done"),
+        ([" Octo"], " October", "October"),
+    ],
+)
+def test_where_words_are_split_otherwise_nothing_new_is_lost(stable: list[str], text: str, expected: str) -> None:
+    session = speaking()
+    settle(session, [(word, 0.2 + 0.2 * i, 0.4 + 0.2 * i) for i, word in enumerate(stable)])
+    window = window_at(session, 4.0)
+    prefix = request_of(session, window).prefix
+    kept = b"".join(map(str.encode, stable))
+    assert bytes(prefix) == kept
+    overlap = next(n for n in range(len(text.encode()), 0, -1) if kept.endswith(text.encode()[:n]))
+    before = prefix[: len(prefix) - overlap]
+    words = [TimedWord(before and bytes(before).decode(), before, 0, 4000, 0.9)] if before else []
+    words.append(TimedWord(text, tokens_of(text), 4000, 20000, 0.9))
+    (partial,) = session.apply_hypothesis(
+        window, request_of(session, window), Hypothesis(tuple(words), "en", 0.0, -0.1), 4.0
+    )
+    assert isinstance(partial, Partial)
+    assert partial.text == expected
+
+
 def test_an_improbable_end_of_a_stable_word_is_left_out_of_the_final() -> None:
     session = speaking()
     settle(session, [(" the", 0.2, 0.4), (" President", 0.5, 1.0)])
