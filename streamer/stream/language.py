@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from streamer.audio.constants import SAMPLE_RATE
 
 # How much audio decides, and how probable the language must be: one that was spoken in the session before, a new one.
-KNOWN_S, KNOWN_PROBABILITY = 1.0, 0.5
+KNOWN_S, KNOWN_PROBABILITY = 1.5, 0.5
 NEW_S, NEW_PROBABILITY = 2.0, 0.8
 
 # In the first utterance, with this much audio, it need be no more probable than a known one; with this much it is

@@ -341,6 +341,11 @@ class Session:
                     return events
         utterance.decoded_end = max(utterance.decoded_end, window.end)
         if complete:
+            if (position := transcript.reach_back()) is not None:
+                # It was too short for its language to be sure.
+                passes.reach_back(position)
+                utterance.repeat()
+                return events
             return [*events, *self._close()]
         trusted = verdict in (Verdict.TRUST, Verdict.RESUME)
         if trusted and not transcript.undecided:

@@ -348,9 +348,10 @@ class Transcript(TranscriptState):
         self.language = language
 
     def reach_back(self) -> int | None:
-        """Let the next window begin with earlier words, as the language is sure now; return where, if that is new."""
+        """Let the next window begin with earlier words, in the language of the newest; return where, if that is new."""
         if self.earlier is None:
             return None
+        self.language = self.tail.language
         (self.first_word, position), self.earlier = self.earlier, None
         return position
 

@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from streamer.correct.pipeline import edits
-from streamer.events import Event, Final, Revision, Speakers, Translation, Word
+from streamer.events import Event, Final, Revision, Speakers, Speech, Translation, Word
 from tests.browser import browse
 from tests.server.support import final, partial, ready, serving
 from tests.server.test_protocol_document import blocks
@@ -129,3 +129,43 @@ async def test_a_transcript_is_kept_and_written() -> None:
             " return [text, translation, ...words.map(nameOf)]; })()"
         )
         assert final_now == ["Hi", "wir trafen Siobhán", "S1", "S1", "S1", None, "S1"]
+
+
+NEW = 'const { Transcript } = await import("./transcript.js"); const known = new Transcript();'
+
+
+async def test_what_is_said_flows_into_paragraphs_until_a_silence_or_a_long_one_ends() -> None:
+    sentence = "a sentence of many words that goes on and on and on for a while."
+    said = [final(1, "One.", 0.0), final(2, "Two.", 1.0), final(3, "Three.", 30.0)]
+    said += [final(n, sentence, 30.0 + n) for n in range(4, 14)]
+    stamped = [
+        event.stamped(seq, "a").to_json() for seq, event in enumerate([ready(), *said, partial(14, "and", 0, 44.0)])
+    ]
+    async with serving() as running, browse(running.url) as page:
+        begins = await page.evaluate(
+            f"(async (events) => {{ {NEW}"
+            " events.forEach((event) => known.take(event));"
+            f" return [...known.entries.map(({{ begins }}) => begins), known.partialBegins]; }})([{','.join(stamped)}])"
+        )
+    assert begins[:4] == [True, False, True, False]
+    assert begins.count(True) == 3  # the third where the paragraph has 500 characters
+
+
+async def test_the_page_knows_how_far_the_text_is_behind() -> None:
+    told = [
+        (100.0, ready()),
+        (101.2, Speech(state="start", time=1.0)),
+        (103.0, partial(1, "and", 0, 0.5)),
+        (108.5, Speech(state="end", time=8.0)),
+    ]
+    timed = [f"[{now}, {event.stamped(seq, 'a').to_json()}]" for seq, (now, event) in enumerate(told)]
+    async with serving() as running, browse(running.url) as page:
+        behind = await page.evaluate(
+            f"(async (timed) => {{ {NEW}"
+            " return timed.map(([now, event]) => { known.take(event, now); return known.behind(now + 4); }); })"
+            f"([{','.join(timed)}])"
+        )
+    assert behind[0] == 0
+    assert behind[1] == 4  # nothing is known of four seconds of speech
+    assert 4 < behind[2] < 6
+    assert behind[3] == 0

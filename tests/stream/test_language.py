@@ -23,16 +23,16 @@ from streamer.stream.language import choose_language, is_doubtful
         ("nn", 0.3, 7.9, (), ("nn", False)),
         ("nn", 0.3, 8.0, (), ("nn", True)),
         # Who spoke a language before soon speaks it again; a new one needs more.
-        ("de", 0.5, 0.9, ("de",), ("de", False)),
-        ("de", 0.5, 1.0, ("de",), ("de", True)),
+        ("de", 0.5, 1.4, ("de",), ("de", False)),
+        ("de", 0.5, 1.5, ("de",), ("de", True)),
         ("de", 0.4, 4.0, ("de",), ("de", False)),
         ("en", 0.9, 1.9, ("de",), ("de", False)),
         ("en", 0.9, 2.0, ("de",), ("en", True)),
         ("en", 0.7, 4.0, ("de",), ("de", False)),
         ("en", 0.7, 8.0, ("de",), ("de", True)),
         # The newest counts where nothing is sure, any where it is.
-        ("cy", 0.5, 1.0, ("de", "fr"), ("fr", False)),
-        ("de", 0.5, 1.0, ("de", "fr"), ("de", True)),
+        ("cy", 0.5, 1.5, ("de", "fr"), ("fr", False)),
+        ("de", 0.5, 1.5, ("de", "fr"), ("de", True)),
         # One that is not allowed any more does not count.
         ("en", 0.4, 1.0, ("ja",), ("en", False)),
     ],

@@ -686,7 +686,11 @@ def test_a_word_that_the_decoder_writes_on_at_stays_one_word() -> None:
 @pytest.mark.parametrize(
     ("stable", "text", "expected"),
     [
-        (["你", "好"], "你好吗", "你好吗"),  # words of one character each, and then, of a language with spaces, one word
+        (
+            ["你", "好"],
+            "你好吗",
+            "你好吗",
+        ),  # words of a character each become one word
         (["你", "好"], "好吗", "你好吗"),
         ([" well", " "], "  done", "well  done"),
         ([" Octo"], " October", "October"),
@@ -1040,6 +1044,20 @@ def test_a_new_utterance_is_heard_alone_until_its_language_is_sure_and_then_with
     take(session, window_at(session, 7.6), [(" zwei", 0.3, 0.5)], language="de")
     assert session.needed_from == 0
     assert asked(session, window_at(session, 8.2)) == ("de", 0.0, len(" eins"), "")
+
+
+def test_a_short_utterance_is_decoded_once_more_with_what_was_said_before() -> None:
+    session = after_german()
+    session.flush()
+    window = session.next_window(6.5)
+    assert window is not None
+    assert take(session, window, [(" zwei", 0.3, 0.5)], language="de", sure=False) == []
+    window = session.next_window(6.5)
+    assert window is not None
+    assert asked(session, window) == ("de", 0.0, len(" eins"), "")
+    final, *_ = take(session, window, [(" eins", 0.5, 1.0), (" zwei", 6.2, 6.4)], language="de")
+    assert isinstance(final, Final)
+    assert (final.text, final.language) == ("zwei", "de")
 
 
 def test_text_in_another_language_is_no_context() -> None:
