@@ -1,5 +1,6 @@
 """The ASGI application: what there is at which address, and who may ask for it."""
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -240,9 +241,11 @@ class RequireToken:
         )
         if not isinstance(caller, Refusal):
             scope.setdefault("state", {})["caller"] = caller
-        elif self.required:
-            await refuse(caller, self.metrics, scope, receive, send)
-            return
+        else:
+            await asyncio.sleep(caller.delay_s)
+            if self.required:
+                await refuse(caller, self.metrics, scope, receive, send)
+                return
         await self.app(scope, receive, send)
 
 
