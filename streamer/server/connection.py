@@ -7,6 +7,7 @@ countless fragments, peers that vanish while they are held back, and closings th
 
 import asyncio
 import logging
+import re
 import select
 import socket
 from collections.abc import Callable, Mapping
@@ -75,11 +76,33 @@ class State(ServerState):
         """Do nothing: the base class begins with none."""
 
 
+class _Requests(h11.Connection):
+    """Reads requests as h11 does, but turns a target that is a whole address into its path.
+
+    Clients of proxies send such targets, and a server must accept them (RFC 9112, 3.2.2). One whose host differs from
+    the Host header, which no honest client sends, stays as it is: that path does not exist.
+    """
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        event = super().next_event()
+        if not isinstance(event, h11.Request) or event.target.startswith(b"/"):
+            return event
+        host = next((value for name, value in event.headers if name == b"host"), b"")
+        found = re.fullmatch(rb"https?://%s(/.*|\?.*|)" % re.escape(host), event.target, re.IGNORECASE)
+        if not host or found is None:
+            return event
+        target = found[1] if found[1].startswith(b"/") else b"/" + found[1]
+        return h11.Request(
+            method=event.method, target=target, headers=list(event.headers), http_version=event.http_version
+        )
+
+
 class HttpProtocol(H11Protocol):
     """A connection that speaks HTTP, and perhaps becomes a WebSocket."""
 
     def __init__(self, config: Config, server_state: State, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
+        self.conn = _Requests(h11.SERVER)
         self._state = server_state
         # Ends the connection of a client that takes too long over its request.
         self._deadline: asyncio.TimerHandle | None = None

@@ -109,6 +109,42 @@ async def test_a_client_that_was_refused_and_leaves_gives_its_place_back_at_once
                 await asyncio.sleep(0.01)
 
 
+@pytest.mark.parametrize(
+    ("target", "status"),
+    [
+        ("http://127.0.0.1:8765/healthz", 200),
+        ("HTTPS://127.0.0.1:8765/healthz?a=b", 200),
+        ("http://127.0.0.1:8765", 200),
+        ("http://127.0.0.1:8765?a=b", 200),
+        ("http://127.0.0.1/healthz", 404),  # not that of the Host header
+        ("http://127.0.0.1:87650/healthz", 404),
+        ("http://evil.example/healthz", 404),
+        ("ftp://127.0.0.1:8765/healthz", 404),
+        ("*", 404),
+    ],
+)
+async def test_a_target_may_be_a_whole_address_of_the_host_that_is_asked(target: str, status: int) -> None:
+    async with serving() as running:
+        head = f"GET {target} HTTP/1.1\r\nHost: 127.0.0.1:8765\r\nConnection: close\r\n\r\n".encode("ascii")
+        assert (await talk(running, head)).startswith(b"HTTP/1.1 %d " % status)
+
+
+async def test_so_may_that_of_a_websocket() -> None:
+    async with serving() as running:
+        upgrade = UPGRADE.replace("/v1/captions", "http://127.0.0.1/v1/captions")
+        reader, writer = await asyncio.open_connection("127.0.0.1", running.port)
+        writer.write(f"{upgrade}\r\n".encode("ascii"))
+        assert (await within(reader.readuntil(b"\r\n\r\n"))).startswith(b"HTTP/1.1 101 ")
+        writer.close()
+
+
+async def test_http_1_1_needs_a_host_whatever_the_daemon_listens_on() -> None:
+    async with serving(host="0.0.0.0", token="0123456789abcdef") as running:
+        for more in ("", "Connection: close\r\n"):
+            answer = await talk(running, f"GET / HTTP/1.1\r\n{more}\r\n".encode("ascii"))
+            assert answer.startswith(b"HTTP/1.1 400 ")
+
+
 async def test_head_has_no_body() -> None:
     async with serving() as running:
         answer = await talk(running, b"HEAD /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
