@@ -21,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
 
 from streamer.outside import one_line
 from streamer.server.access import Refusal
@@ -299,11 +299,35 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if event.fin:
             self.send_receive_event_to_app()
 
+    def send_receive_event_to_app(self) -> None:
+        """Queue a message, unless the daemon has closed; fail the connection if it is a text that is not UTF-8.
+
+        Not as uvicorn does: it logs a traceback, and raises InvalidState if what came behind the text in the same read
+        has closed the connection already.
+        """
+        data, self.frames = self.frames[0], []
+        if self.close_sent:
+            return
+        message: dict[str, Any] = {"type": "websocket.receive", "bytes": data}
+        if self.curr_msg_data_type == "text":
+            try:
+                message = {"type": "websocket.receive", "text": data.decode()}
+            except UnicodeDecodeError as error:
+                self.conn.fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
+                self.handle_parser_exception()
+                return
+        self.queue.put_nowait(cast(Any, message))
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
     def handle_ping(self) -> None:
         """Answer, unless the client does not read the answers: they would pile up."""
-        pongs = self.conn.data_to_send()
-        if self.writable.is_set() and not self.transport.is_closing():
-            self.transport.write(b"".join(pongs))
+        frames = self.conn.data_to_send()
+        # What came behind the ping may have been answered with a close frame, which goes out in any case.
+        closing = self.conn.close_sent is not None and not self.close_sent
+        if (self.writable.is_set() or closing) and not (self._broken or self.transport.is_closing()):
+            self.transport.write(b"".join(frames))
 
     def handle_pong(self, event: Frame) -> None:
         """Do nothing: that it came is sign of life enough."""

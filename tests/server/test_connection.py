@@ -264,6 +264,53 @@ async def test_a_text_that_is_no_utf8_closes_with_1007(caplog: pytest.LogCapture
             sock.close()
 
 
+def frame(opcode: int, payload: bytes = b"", *, fin: bool = True) -> bytes:
+    return bytes([fin << 7 | opcode, 0x80 | len(payload)]) + MASK + payload
+
+
+BAD_TEXT = frame(1, b"\xff\xfe")
+
+
+@pytest.mark.parametrize(
+    ("sent", "code"),
+    [
+        (BAD_TEXT + frame(8, b"\x03\xe8"), 1000),  # the client closes
+        (BAD_TEXT + frame(3), 1002),  # no such opcode: the daemon closes
+        (BAD_TEXT + frame(9), 1007),  # a ping is answered before
+        (BAD_TEXT + BAD_TEXT, 1007),
+        (frame(1, b"\xff", fin=False) + frame(0) + frame(8, b"\x03\xe8"), 1000),
+    ],
+    ids=["the client closes", "a bad frame", "a ping", "another", "in fragments"],
+)
+async def test_a_text_that_is_no_utf8_leaves_no_traceback_whatever_follows_it(
+    sent: bytes, code: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with no_errors(caplog):
+        async with serving() as running:
+            sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/stream")
+            sock.sendall(sent)
+            received = b""
+            while piece := await asyncio.to_thread(sock.recv, 65536):
+                received += piece
+            sock.close()
+            assert struct.pack("!H", code) in received
+
+
+async def test_a_client_that_does_not_read_its_pongs_gets_its_close_frame(caplog: pytest.LogCaptureFixture) -> None:
+    with no_errors(caplog):
+        async with serving() as running:
+            sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/captions")
+            await asyncio.to_thread(flood, sock, (b"\x89\xfd" + MASK + bytes(125)) * 100, 3_000_000)
+            sock.setblocking(True)
+            sending = asyncio.create_task(asyncio.to_thread(sock.sendall, frame(9) + frame(3)))
+            received = b""
+            while piece := await asyncio.to_thread(sock.recv, 65536):
+                received += piece
+            await sending
+            sock.close()
+            assert struct.pack("!H", 1002) in received[-200:]
+
+
 async def test_a_client_that_vanishes_while_it_is_held_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.server.connection.LOOK_S", 0.05)
 
