@@ -35,6 +35,11 @@ LOOK_S = 2.0  # how often a connection is looked at: whether its peer is still t
 SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: what is in there can no longer be replaced by something newer
 WRITE_BUFFER_BYTES = 32 * 1024  # in the process, above that
 READ_BYTES = 16 * 1024  # read at a time: frames in it are parsed in one go, while all others wait
+# One read holds 50 to 200 frames of audio, but 2,700 empty ones, and all other clients wait while those are parsed. So
+# after a read of more than FREE_FRAMES nothing is read from that client for FRAME_S a frame, about ten times what they
+# cost: a flood of small frames gets a tenth of the event loop.
+FREE_FRAMES = 200
+FRAME_S = 0.0002
 BODY_BYTES = 16 * 1024  # of a request's body must come in the time that its head may take
 
 # The name of the event, in a WebSocket's ASGI `extensions`, that is set once its connection is gone, whatever was
@@ -249,6 +254,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._asked_s: float | None = None
         # Whether the client broke the protocol, so that it is heard no more.
         self._broken = False
+        # Whether nothing is read for a while, because many frames came at once.
+        self._resting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -266,6 +273,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._heard_s = self.loop.time()
         self._asked_s = None
         self.conn.receive_data(data)
+        n_frames = len(self.conn.events)
+        if n_frames > FREE_FRAMES:
+            self._resting = True
+            self.transport.pause_reading()
+            self.loop.call_later(n_frames * FRAME_S, self._read_on)
         self.handle_events()
         if not self._broken and (self.conn.parser_exc or (self.conn.handshake_exc and not self.handshake_initiated)):
             self.handle_parser_exception()
@@ -279,6 +291,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def shutdown(self) -> None:
         """Cut the connection: whoever had to be told was told before."""
         self.transport.abort()
+
+    def _read_on(self) -> None:
+        self._resting = False
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:  # noqa: ANN401 - any ASGI message
+        """Return the next message, and read on when none waits, but not before a rest is over."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if not self._resting:
+                self.transport.resume_reading()
+        return message
 
     # Fragments are joined as they come: one by one, each would be an object of its own, and empty ones would be free.
 
@@ -381,7 +407,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.close_sent or self.transport.is_closing():
             return
         now_s = self.loop.time()
-        if self.read_paused:  # it is held back, so that nothing comes
+        if self.read_paused or self._resting:  # it is held back, so that nothing comes
             if hung_up(self.transport):
                 self.transport.abort()
                 return

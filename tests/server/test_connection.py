@@ -311,6 +311,40 @@ async def test_a_client_that_does_not_read_its_pongs_gets_its_close_frame(caplog
             assert struct.pack("!H", 1002) in received[-200:]
 
 
+@pytest.mark.parametrize("opcode", [0, 9, 10])
+async def test_a_flood_of_small_frames_is_read_slowly_and_others_are_served(
+    opcode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n_frames = 0
+    name = {0: "handle_cont", 9: "handle_ping", 10: "handle_pong"}[opcode]
+    handle = getattr(connection.WebSocketProtocol, name)
+
+    def counting(self: connection.WebSocketProtocol, *event: object) -> None:
+        nonlocal n_frames
+        n_frames += 1
+        handle(self, *event)
+
+    monkeypatch.setattr(connection.WebSocketProtocol, name, counting)
+    monkeypatch.setattr(connection, "FRAME_S", 1.0)
+    async with serving() as running:
+        sock = await asyncio.to_thread(deaf_socket, running.port, "/v1/captions")
+        sock.sendall(frame(1, fin=False) if opcode == 0 else b"")
+        await asyncio.to_thread(flood, sock, frame(opcode, fin=opcode != 0) * 10_000, 600_000)
+        assert (await talk(running, b"GET /healthz HTTP/1.0\r\nHost: 127.0.0.1\r\n\r\n")).startswith(b"HTTP/1.1 200 ")
+        assert 200 < n_frames <= connection.READ_BYTES / 6 + 1
+        sock.close()
+
+
+async def test_a_client_that_sent_many_small_frames_is_read_from_again() -> None:
+    async with serving() as running, running.socket("/v1/stream") as client:
+        await client.send([b"\1\2"] * 5000)
+        for _ in range(1000):
+            await client.send(b"\3\4")
+        await client.send('{"type":"finish"}')
+        await events_until(client, "end")
+        assert len((await running.streams.first()).audio) == 12_000
+
+
 async def test_a_client_that_vanishes_while_it_is_held_back_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamer.server.connection.LOOK_S", 0.05)
 
