@@ -44,6 +44,10 @@ _NULL_ORIGINS = (NULL, "file://")
 # The proxies that connect through the Unix socket, in `server.proxies`.
 UNIX = "unix"
 
+# How much later a wrong token is answered once too many came from its address. Each connection then tries one a second,
+# and an address has `server.max_connections_per_address` of them at most.
+GUESS_DELAY_S = 1.0
+
 MAX_HOPS = 32  # proxies between a client and us, at most
 
 
@@ -59,6 +63,9 @@ class Refusal:
 
     # Of the response.
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    # How long the response is held back.
+    delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +236,7 @@ class Access:
     def check_site(self, origin: str | None, fetch_site: str | None) -> Refusal | None:
         """Check who asks for what needs a token: another web site's pictures and frames bring no Origin.
 
-        They could show wrong tokens until the browser's own user has to wait. `fetch_site` is what browsers send as
+        They could guess tokens from the address of the browser's user. `fetch_site` is what browsers send as
         Sec-Fetch-Site to this machine and over TLS (W3C, Fetch Metadata Request Headers).
         """
         if origin is None and fetch_site in ("cross-site", "same-site"):
@@ -249,28 +256,26 @@ class Access:
             return Refusal(
                 401, "a token is required: send 'Authorization: Bearer TOKEN'", "token", {"WWW-Authenticate": "Bearer"}
             )
-        wait_s = self.guesses.wait_s(address, now)
-        token = self.tokens.find(shown, now) if not wait_s else None
+        # Not after the limit: a client that guesses from the owner's address or proxy would lock the owner out.
+        token = self.tokens.find(shown, now)
         if token is None:
+            wait_s = self.guesses.count_wrong(address, now)
+            self.report(now)
             if wait_s:
-                self.guesses.count_refused(address)
-                refusal = Refusal(
+                return Refusal(
                     429,
-                    f"too many wrong tokens came from this address: try again in {math.ceil(wait_s)} s",
+                    "the token is wrong, and too many wrong ones came from this address: try again in"
+                    f" {math.ceil(wait_s)} s",
                     "guessing",
                     {"Retry-After": str(math.ceil(wait_s))},
+                    delay_s=GUESS_DELAY_S,
                 )
-            else:
-                self.guesses.count_wrong(address, now)
-                challenge = 'Bearer error="invalid_token"'  # RFC 6750, 3.1
-                refusal = Refusal(
-                    401,
-                    "the token is wrong, was revoked or has expired: `streamer token new` makes another",
-                    "token",
-                    {"WWW-Authenticate": challenge},
-                )
-            self.report(now)
-            return refusal
+            return Refusal(
+                401,
+                "the token is wrong, was revoked or has expired: `streamer token new` makes another",
+                "token",
+                {"WWW-Authenticate": 'Bearer error="invalid_token"'},  # RFC 6750, 3.1
+            )
         if scope not in token.scopes:
             challenge = f'Bearer error="insufficient_scope", scope="{scope}"'
             return Refusal(

@@ -1,5 +1,6 @@
 """The ASGI application: what there is at which address, and who may ask for it."""
 
+import asyncio
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -52,7 +53,7 @@ class Endpoint:
     needs: tokens.Scope
     answer: Callable[[Request], Awaitable[Response]]
 
-    # Whether its requests bring recordings: their bodies are large, and are read whatever the answer is.
+    # Whether its requests bring recordings: their bodies are large (see `ReadBodies`).
     uploads: bool = False
 
 
@@ -131,7 +132,7 @@ def make_app(
         ),
     ]
     uploads = [Route(endpoint.path, endpoint.answer, methods=["POST"]) for endpoint in endpoints if endpoint.uploads]
-    # Who posts a recording to a WebSocket's address is told, behind its body: many read no answer before that.
+    # Who posts a recording to a WebSocket's address is told, even if it sends all of it before it reads the answer.
     posts = [Route(path, explain, methods=["POST"], middleware=needing(needs)) for path, (needs, _) in sockets.items()]
     routes += posts
     uploads += posts
@@ -145,7 +146,7 @@ def make_app(
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(ReadBodies, brings_recording, lambda: 2 * max_upload_bytes()),
+            Middleware(ReadBodies, brings_recording),
             Middleware(Guard, access=access, metrics=metrics, limits=limits, max_body_bytes=max_body_bytes),
         ],
         exception_handlers={HTTPException: _answer_error, Exception: _answer_failure},
@@ -240,9 +241,11 @@ class RequireToken:
         )
         if not isinstance(caller, Refusal):
             scope.setdefault("state", {})["caller"] = caller
-        elif self.required:
-            await refuse(caller, self.metrics, scope, receive, send)
-            return
+        else:
+            await asyncio.sleep(caller.delay_s)
+            if self.required:
+                await refuse(caller, self.metrics, scope, receive, send)
+                return
         await self.app(scope, receive, send)
 
 

@@ -7,6 +7,7 @@ countless fragments, peers that vanish while they are held back, and closings th
 
 import asyncio
 import logging
+import re
 import select
 import socket
 from collections.abc import Callable, Mapping
@@ -20,7 +21,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import ClientDisconnected
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
-from websockets.frames import Frame
+from websockets.frames import CloseCode, Frame
 
 from streamer.outside import one_line
 from streamer.server.access import Refusal
@@ -34,6 +35,11 @@ LOOK_S = 2.0  # how often a connection is looked at: whether its peer is still t
 SEND_BUFFER_BYTES = 64 * 1024  # in the kernel: what is in there can no longer be replaced by something newer
 WRITE_BUFFER_BYTES = 32 * 1024  # in the process, above that
 READ_BYTES = 16 * 1024  # read at a time: frames in it are parsed in one go, while all others wait
+# One read holds 50 to 200 frames of audio, but 2,700 empty ones, and all other clients wait while those are parsed. So
+# after a read of more than FREE_FRAMES nothing is read from that client for FRAME_S a frame, about ten times what they
+# cost: a flood of small frames gets a tenth of the event loop.
+FREE_FRAMES = 200
+FRAME_S = 0.0002
 BODY_BYTES = 16 * 1024  # of a request's body must come in the time that its head may take
 
 # The name of the event, in a WebSocket's ASGI `extensions`, that is set once its connection is gone, whatever was
@@ -75,11 +81,33 @@ class State(ServerState):
         """Do nothing: the base class begins with none."""
 
 
+class _Requests(h11.Connection):
+    """Reads requests as h11 does, but turns a target that is a whole address into its path.
+
+    Clients of proxies send such targets, and a server must accept them (RFC 9112, 3.2.2). One whose host differs from
+    the Host header, which no honest client sends, stays as it is: that path does not exist.
+    """
+
+    def next_event(self) -> h11.Event | type[h11.NEED_DATA] | type[h11.PAUSED]:
+        event = super().next_event()
+        if not isinstance(event, h11.Request) or event.target.startswith(b"/"):
+            return event
+        host = next((value for name, value in event.headers if name == b"host"), b"")
+        found = re.fullmatch(rb"https?://%s(/.*|\?.*|)" % re.escape(host), event.target, re.IGNORECASE)
+        if not host or found is None:
+            return event
+        target = found[1] if found[1].startswith(b"/") else b"/" + found[1]
+        return h11.Request(
+            method=event.method, target=target, headers=list(event.headers), http_version=event.http_version
+        )
+
+
 class HttpProtocol(H11Protocol):
     """A connection that speaks HTTP, and perhaps becomes a WebSocket."""
 
     def __init__(self, config: Config, server_state: State, app_state: dict[str, Any]) -> None:
         super().__init__(config, server_state, app_state)
+        self.conn = _Requests(h11.SERVER)
         self._state = server_state
         # Ends the connection of a client that takes too long over its request.
         self._deadline: asyncio.TimerHandle | None = None
@@ -226,6 +254,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._asked_s: float | None = None
         # Whether the client broke the protocol, so that it is heard no more.
         self._broken = False
+        # Whether nothing is read for a while, because many frames came at once.
+        self._resting = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -243,6 +273,11 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._heard_s = self.loop.time()
         self._asked_s = None
         self.conn.receive_data(data)
+        n_frames = len(self.conn.events)
+        if n_frames > FREE_FRAMES:
+            self._resting = True
+            self.transport.pause_reading()
+            self.loop.call_later(n_frames * FRAME_S, self._read_on)
         self.handle_events()
         if not self._broken and (self.conn.parser_exc or (self.conn.handshake_exc and not self.handshake_initiated)):
             self.handle_parser_exception()
@@ -256,6 +291,20 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
     def shutdown(self) -> None:
         """Cut the connection: whoever had to be told was told before."""
         self.transport.abort()
+
+    def _read_on(self) -> None:
+        self._resting = False
+        if not self.read_paused:
+            self.transport.resume_reading()
+
+    async def receive(self) -> Any:  # noqa: ANN401 - any ASGI message
+        """Return the next message, and read on when none waits, but not before a rest is over."""
+        message = await self.queue.get()
+        if self.read_paused and self.queue.empty():
+            self.read_paused = False
+            if not self._resting:
+                self.transport.resume_reading()
+        return message
 
     # Fragments are joined as they come: one by one, each would be an object of its own, and empty ones would be free.
 
@@ -276,11 +325,35 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if event.fin:
             self.send_receive_event_to_app()
 
+    def send_receive_event_to_app(self) -> None:
+        """Queue a message, unless the daemon has closed; fail the connection if it is a text that is not UTF-8.
+
+        Not as uvicorn does: it logs a traceback, and raises InvalidState if what came behind the text in the same read
+        has closed the connection already.
+        """
+        data, self.frames = self.frames[0], []
+        if self.close_sent:
+            return
+        message: dict[str, Any] = {"type": "websocket.receive", "bytes": data}
+        if self.curr_msg_data_type == "text":
+            try:
+                message = {"type": "websocket.receive", "text": data.decode()}
+            except UnicodeDecodeError as error:
+                self.conn.fail(CloseCode.INVALID_DATA, f"{error.reason} at position {error.start}")
+                self.handle_parser_exception()
+                return
+        self.queue.put_nowait(cast(Any, message))
+        if not self.read_paused:
+            self.read_paused = True
+            self.transport.pause_reading()
+
     def handle_ping(self) -> None:
         """Answer, unless the client does not read the answers: they would pile up."""
-        pongs = self.conn.data_to_send()
-        if self.writable.is_set() and not self.transport.is_closing():
-            self.transport.write(b"".join(pongs))
+        frames = self.conn.data_to_send()
+        # What came behind the ping may have been answered with a close frame, which goes out in any case.
+        closing = self.conn.close_sent is not None and not self.close_sent
+        if (self.writable.is_set() or closing) and not (self._broken or self.transport.is_closing()):
+            self.transport.write(b"".join(frames))
 
     def handle_pong(self, event: Frame) -> None:
         """Do nothing: that it came is sign of life enough."""
@@ -334,7 +407,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         if self.close_sent or self.transport.is_closing():
             return
         now_s = self.loop.time()
-        if self.read_paused:  # it is held back, so that nothing comes
+        if self.read_paused or self._resting:  # it is held back, so that nothing comes
             if hung_up(self.transport):
                 self.transport.abort()
                 return

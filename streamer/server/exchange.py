@@ -101,6 +101,9 @@ class _Exchange:
         self._closing: asyncio.Future[Close] = self._loop.create_future()
         self._stream: ClientStream | None = None
         self._sender: Sender | None = None
+        # The open session's tasks: one passes its events on, one finishes it.
+        self._telling: asyncio.Task[None] | None = None
+        self._finishing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._since_s = self._loop.time()
         # When it ended that a client was held back.
@@ -129,14 +132,13 @@ class _Exchange:
                 if self._stream is None:
                     self._close(STOPPED)
                 else:  # what was said becomes final
-                    run(self._stream.finish())
+                    self._finish(self._stream)
                 continue
             for task in done & {reading, working, speaking}:
                 if isinstance(task.exception(), GoneError):
                     return GONE
                 if (error := task.exception()) is not None:
-                    logger.error("a dialogue failed", exc_info=error)
-                    return Close(CloseCode.INTERNAL_ERROR, "internal")
+                    self._fail(error)
             if gone.done():
                 return GONE
         return closing.result()
@@ -201,9 +203,8 @@ class _Exchange:
         self._timer = None
         try:
             self._take(self._dialogue.wake(self._loop.time()))
-        except Exception:
-            logger.exception("a dialogue failed")
-            self._close(Close(CloseCode.INTERNAL_ERROR, "internal"))
+        except Exception as error:  # noqa: BLE001 - reported to the client and the log
+            self._fail(error)
 
     async def _send(self) -> None:
         while True:
@@ -234,7 +235,7 @@ class _Exchange:
                     self._drop_stream()
                     self._stream = await self._streams.open(start, tenant=self._tenant)
                     self._sender = Sender(self, self._context, self._stream.feed)
-                    self._run(self._tell(self._sender))
+                    self._telling = self._run(self._tell(self._sender))
                 case Hear(audio) if stream is not None:
                     await stream.write(audio)
                 case Do(command) if stream is not None:
@@ -242,7 +243,7 @@ class _Exchange:
                 case Change(options) if stream is not None:
                     await stream.change(options)
                 case Finish() if stream is not None:
-                    self._run(stream.finish())
+                    self._finish(stream)
         except StreamerError as error:
             if not isinstance(action, Open | Change):
                 raise
@@ -251,22 +252,37 @@ class _Exchange:
             self._take(self._dialogue.refused(error, self._loop.time()))
 
     async def _tell(self, sender: Sender) -> None:
-        """Let the dialogue hear of a session's events until it ends, or the client falls too far behind."""
-        overflowed = self._run(sender.overflowed.wait())
-        sending = self._run(sender.run())
-        await ws.first_of(sending, overflowed)
-        if sending.done() and (error := sending.exception()) is not None:
-            logger.error("a dialogue failed", exc_info=error)
-            self._close(Close(CloseCode.INTERNAL_ERROR, "internal"))
-        elif not sending.done():
-            self._context.metrics.too_slow.inc()
-            self._close(sender.overflow)
-        elif sender is self._sender:
-            if sender.failure == IdleError.code:
-                self._context.metrics.refused(sender.failure)
-            self._drop_stream()
-            if self._context.draining.is_set():
-                self._take([Hangup()])
+        """Pass a session's events to the dialogue until it ends, or the client falls too far behind."""
+        async with ws.tasks() as run:
+            sending = run(sender.run())
+            await ws.first_of(sending, run(sender.overflowed.wait()))
+            if not sending.done():
+                self._context.metrics.too_slow.inc()
+                self._close(sender.overflow)
+            elif (error := sending.exception()) is not None:
+                self._fail(error)
+            elif sender is self._sender:
+                if sender.failure == IdleError.code:
+                    self._context.metrics.refused(sender.failure)
+                self._drop_stream()
+                if self._context.draining.is_set():
+                    self._take([Hangup()])
+
+    def _finish(self, stream: ClientStream) -> None:
+        """Finish the open session, in a task of its own: its last events are passed on meanwhile."""
+
+        async def finish() -> None:
+            try:
+                await stream.finish()
+            except Exception as error:  # noqa: BLE001 - reported to the client and the log
+                self._fail(error)
+
+        if self._finishing is None:
+            self._finishing = self._run(finish())
+
+    def _fail(self, error: BaseException) -> None:
+        logger.error("a dialogue failed", exc_info=error)
+        self._close(Close(CloseCode.INTERNAL_ERROR, "internal"))
 
     def _close(self, close: Close) -> None:
         if not self._closing.done():
@@ -276,7 +292,12 @@ class _Exchange:
     def _drop_stream(self) -> None:
         sender, self._sender = self._sender, None
         stream, self._stream = self._stream, None
+        tasks = self._telling, self._finishing
+        self._telling = self._finishing = None
         self._since_s = self._loop.time()
+        for task in tasks:
+            if task is not None and task is not asyncio.current_task():
+                task.cancel()
         if sender is not None:
             sender.close()
         if stream is not None:

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import hashlib
 import logging
+import math
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from starlette.datastructures import ImmutableMultiDict, UploadFile
+from starlette.datastructures import Headers, ImmutableMultiDict, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -28,7 +29,8 @@ MAX_FIELDS = 32  # of a form
 MAX_FIELD_BYTES = 128 * 1024
 WRITE_BYTES = 2**20  # written to the file at a time
 RETRY_AFTER_S = 5
-DRAIN_S = 600.0  # for the rest of a body that is refused; OpenAI's clients give up then
+MAX_DRAINED_BYTES = 2**20  # left of a body that is refused: with more the connection is closed
+DRAIN_S = 5.0  # for the rest of a body that is refused
 
 T = TypeVar("T")
 
@@ -143,40 +145,55 @@ async def _write(chunks: AsyncIterator[bytes], path: Path) -> tuple[int, str]:
 
 
 class ReadBodies:
-    """Reads the rest of a body before an error is answered.
+    """Answers errors before the body is read; closes the connection if much of it is left.
 
-    To close with something unread would be a reset: the client would see that, and not the answer.
+    A client that sends its whole body before it reads the answer would see a reset instead if the connection were
+    closed with something unread. So the rest is read behind the answer, for a while.
     """
 
-    def __init__(self, app: ASGIApp, takes: Callable[[Scope], bool], max_bytes: Callable[[], int]) -> None:
-        """Wrap an application; of the bodies of requests that it `takes` so many bytes are read."""
+    def __init__(self, app: ASGIApp, takes: Callable[[Scope], bool]) -> None:
+        """Wrap an application, for the requests that `takes` says bring a body."""
         self._app = app
         self._takes = takes
-        self._max_bytes = max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request (ASGI 3)."""
         if scope["type"] != "http" or not self._takes(scope):
             await self._app(scope, receive, send)
             return
-        unread = True
+        headers = Headers(scope=scope)
+        # Bytes of the body that are to come; unknown, so infinitely many, if it is chunked.
+        n_left = math.inf if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
+        # Whether the client waits for 100 Continue, which the server sends at the first `receive`.
+        waits = headers.get("expect", "").lower() == "100-continue"
+        refused = False
 
         async def receiving() -> Message:
-            nonlocal unread
+            nonlocal n_left, waits
+            waits = False
             message = await receive()
-            unread = message["type"] == "http.request" and message.get("more_body", False)
+            more = message["type"] == "http.request" and message.get("more_body", False)
+            n_left = n_left - len(message.get("body", b"")) if more else 0
             return message
 
         async def drain() -> None:
-            n_bytes = 0
-            while unread and n_bytes <= self._max_bytes():
-                n_bytes += len((await receiving()).get("body", b""))
+            while n_left:
+                await receiving()
 
         async def sending(message: Message) -> None:
-            if unread and message["type"] == "http.response.start" and message["status"] >= HTTPStatus.BAD_REQUEST:
+            nonlocal refused
+            if message["type"] == "http.response.start":
+                refused = message["status"] >= HTTPStatus.BAD_REQUEST and n_left > 0
+                if refused and (waits or n_left > MAX_DRAINED_BYTES):
+                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
+            if not refused or message["type"] != "http.response.body" or message.get("more_body", False):
+                await send(message)
+                return
+            await send({**message, "more_body": True})
+            if not waits:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(drain(), DRAIN_S)
-            await send(message)
+            await send({"type": "http.response.body", "body": b""})
 
         await self._app(scope, receiving, sending)
 

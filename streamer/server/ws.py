@@ -313,17 +313,23 @@ def ended(sending: "asyncio.Task[None]", sender: Sender) -> Close:
 @contextlib.asynccontextmanager
 async def tasks() -> "AsyncIterator[Run]":
     """Give a function that starts tasks; on leaving, those still running are cancelled."""
-    started: list[asyncio.Task[Any]] = []
+    running: set[asyncio.Task[Any]] = set()
+
+    def forget(task: "asyncio.Task[Any]") -> None:
+        running.discard(task)
+        if not task.cancelled():
+            task.exception()  # asyncio logs one that was never asked for, such as GoneError from a task nobody awaits
 
     def run(coroutine: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         task = asyncio.create_task(coroutine)
-        started.append(task)
+        running.add(task)
+        task.add_done_callback(forget)
         return task
 
     try:
         yield run
     finally:
-        await cancel(*started)
+        await cancel(*running)
 
 
 async def first_of(*tasks: "asyncio.Task[Any]") -> None:

@@ -5,7 +5,15 @@ import pytest
 
 from streamer.errors import ConfigError
 from streamer.outside import is_loopback
-from streamer.server.access import Access, Proxies, Refusal, chosen_subprotocol, client_address, shown_token
+from streamer.server.access import (
+    GUESS_DELAY_S,
+    Access,
+    Proxies,
+    Refusal,
+    chosen_subprotocol,
+    client_address,
+    shown_token,
+)
 from streamer.server.guesses import MAX_WRONG
 from streamer.server.tokens import ANYBODY, Token, Tokens
 
@@ -195,21 +203,24 @@ def test_a_token_without_the_scope_is_told_so(monkeypatch: pytest.MonkeyPatch) -
     assert 'scope="stream"' in refusal.headers["WWW-Authenticate"]
 
 
-def test_who_guesses_waits_even_with_the_right_one(caplog: pytest.LogCaptureFixture) -> None:
+def test_wrong_tokens_are_slowed_and_keep_nobody_with_the_right_one_out(caplog: pytest.LogCaptureFixture) -> None:
     access = guarded()
     for _ in range(MAX_WRONG):
-        assert checked(access, "wrong").status == 401
-    refusal = checked(access, SECRET)
+        refusal = checked(access, "wrong")
+        assert (refusal.status, refusal.delay_s) == (401, 0.0)
+    refusal = checked(access, "wrong")
     assert (refusal.status, refusal.reason) == (429, "guessing")
     assert refusal.headers["Retry-After"] == "3"
-    assert checked(access, None).status == 401  # who shows none does not guess
-    assert access.check_token(SECRET, "read", "192.0.2.2", NOW) is not ANYBODY
-    assert isinstance(access.check_token(SECRET, "read", "192.0.2.1", NOW + 3), Token)
+    assert refusal.delay_s == GUESS_DELAY_S
+    refusal = checked(access, None)  # who shows none does not guess
+    assert (refusal.status, refusal.delay_s) == (401, 0.0)
+    assert isinstance(access.check_token(SECRET, "read", "192.0.2.1", NOW), Token)
+    assert checked(access, "wrong").status == 429  # nor is anything forgiven for it
     assert [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING] == [
         "wrong tokens: 1, from 192.0.2.1"
     ]
     checked(access, "wrong", NOW + 61)
-    assert "wrong tokens: 20, and 1 refused unchecked, from 192.0.2.1" in caplog.text
+    assert "wrong tokens: 22, 2 of them answered late, from 192.0.2.1" in caplog.text
 
 
 def encoded(token: str) -> str:

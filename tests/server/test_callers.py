@@ -5,6 +5,7 @@ import base64
 import dataclasses
 import logging
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from streamer.errors import ConfigError
-from streamer.server import front
+from streamer.server import access, front
 from streamer.server.connection import HttpProtocol
 from streamer.server.guesses import MAX_WRONG
 from streamer.server.tokens import Token, TokenFile, new_token
@@ -166,21 +167,40 @@ async def test_a_reload_takes_up_another_token(monkeypatch: pytest.MonkeyPatch) 
         assert await status(running, "/v1/captions", other) == 101
 
 
-async def test_guessing_is_slowed_and_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_guessing_is_slowed_and_told(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "GUESS_DELAY_S", 0.05)
     async with serving(token=TOKEN) as running:
         found = [(await get(running, "/metrics", **bearer(f"guess {n}")))[0] for n in range(MAX_WRONG + 5)]
         assert [response.status for response in found] == MAX_WRONG * [401] + 5 * [429]
         assert 1 <= int(found[-1].getheader("Retry-After") or 0) <= 3
-        response, body = await get(running, "/metrics", **bearer(TOKEN))
-        assert response.status == 429
-        assert "too many wrong tokens" in body
-        assert (await get(running, "/healthz"))[0].status == 200
+        begin_s = time.monotonic()
+        for path, expected in (("/metrics", 429), ("/healthz", 200)):  # which tells who has a token more
+            response, body = await get(running, path, **bearer("guess"))
+            assert response.status == expected
+            assert "too many wrong ones" in body or expected == 200
+        assert await status(running, "/v1/captions", "guess") == 429
+        assert time.monotonic() - begin_s >= 3 * 0.05
         await running.value("streamer_refusals_total", {"reason": "token"}, MAX_WRONG)
-        await running.value("streamer_refusals_total", {"reason": "guessing"}, 6)
+        await running.value("streamer_refusals_total", {"reason": "guessing"}, 7)
     told = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.getMessage() for record in told] == ["wrong tokens: 1, from 127.0.0.1"]
     assert "guess 0" not in caplog.text
     assert TOKEN not in caplog.text
+
+
+async def test_who_guesses_does_not_keep_the_owner_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(access, "GUESS_DELAY_S", 60.0)
+    monkeypatch.setattr(front, "ANSWER_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(front, "ABORT_TIMEOUT_S", 0.1)
+    async with serving(token=TOKEN) as running:
+        for _ in range(MAX_WRONG):
+            assert (await get(running, "/metrics", **bearer("guess")))[0].status == 401
+        guessing = asyncio.create_task(status(running, "/v1/captions", "guess"))
+        assert (await get(running, "/metrics", **bearer(TOKEN)))[0].status == 200
+        assert await status(running, "/v1/captions", TOKEN) == 101
+        assert await status(running, "/v1/captions", TOKEN) == 101
+        assert not guessing.done()
+        guessing.cancel()
 
 
 async def test_another_web_site_cannot_use_up_the_guesses() -> None:
@@ -206,15 +226,19 @@ async def test_a_proxy_that_passes_the_host_on_is_let_in() -> None:
         await running.value("streamer_refusals_total", {"reason": "host"}, 1)
 
 
-async def test_behind_a_proxy_each_client_has_its_own_address(caplog: pytest.LogCaptureFixture) -> None:
+async def test_behind_a_proxy_each_client_has_its_own_address(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def seen(client: str) -> dict[str, str]:
         return {"X-Forwarded-For": f"10.6.6.6, {client}"}
 
+    monkeypatch.setattr(access, "GUESS_DELAY_S", 0.0)
     async with serving(token=TOKEN, proxies=("127.0.0.0/8",), max_connections_per_address=2) as running:
         for _ in range(MAX_WRONG):
             assert (await get(running, "/metrics", **bearer("guess"), **seen("192.0.2.1")))[0].status == 401
-        assert (await get(running, "/metrics", **bearer(TOKEN), **seen("192.0.2.1")))[0].status == 429
-        assert (await get(running, "/metrics", **bearer(TOKEN), **seen("192.0.2.2")))[0].status == 200
+        assert (await get(running, "/metrics", **bearer("guess"), **seen("192.0.2.1")))[0].status == 429
+        assert (await get(running, "/metrics", **bearer("guess"), **seen("192.0.2.2")))[0].status == 401
+        assert (await get(running, "/metrics", **bearer(TOKEN), **seen("192.0.2.1")))[0].status == 200
         many = [running.socket("/v1/captions", additional_headers={**bearer(TOKEN), **seen("192.0.2.3")}) for _ in "ab"]
         async with many[0], many[1]:
             assert await status(running, "/v1/captions", TOKEN, **seen("192.0.2.3")) == 503
@@ -225,7 +249,7 @@ async def test_behind_a_proxy_each_client_has_its_own_address(caplog: pytest.Log
     async with serving(token=TOKEN) as running:  # who is no named proxy is not believed
         for n in range(MAX_WRONG):
             await get(running, "/metrics", **bearer("guess"), **seen(f"192.0.2.{n}"))
-        assert (await get(running, "/metrics", **bearer(TOKEN), **seen("192.0.2.99")))[0].status == 429
+        assert (await get(running, "/metrics", **bearer("guess"), **seen("192.0.2.99")))[0].status == 429
 
 
 async def test_a_page_behind_a_proxy_is_judged_by_what_the_proxy_was_asked_for() -> None:
@@ -246,8 +270,10 @@ def test_a_caller_says_nothing_of_its_token() -> None:
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no Unix sockets")
 @pytest.mark.parametrize(("proxies", "known"), [(("unix",), True), (("127.0.0.1",), False)])
 async def test_a_proxy_at_the_unix_socket_is_believed_where_it_is_named(
-    tmp_path: Path, proxies: tuple[str, ...], known: bool
+    tmp_path: Path, proxies: tuple[str, ...], known: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(access, "GUESS_DELAY_S", 0.0)
+
     async def ask(token: str, client: str) -> str:
         reader, writer = await asyncio.open_unix_connection(path)
         request = f"GET /metrics HTTP/1.1\r\nHost: localhost\r\nX-Forwarded-For: {client}\r\nConnection: close\r\n"
@@ -264,5 +290,5 @@ async def test_a_proxy_at_the_unix_socket_is_believed_where_it_is_named(
         )
         async with listener:
             assert {await ask("guess", "192.0.2.1") for _ in range(MAX_WRONG)} == {"401"}
-            assert await ask(TOKEN, "192.0.2.1") == "429"
-            assert await ask(TOKEN, "192.0.2.2") == ("200" if known else "429")
+            assert await ask("guess", "192.0.2.1") == "429"
+            assert await ask("guess", "192.0.2.2") == ("401" if known else "429")

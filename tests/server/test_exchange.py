@@ -90,6 +90,58 @@ async def test_a_session_is_opened_heard_and_finished() -> None:
         await within(stream.abandoned.wait())  # its place is free
 
 
+@pytest.mark.parametrize("finished", [True, False])
+async def test_many_sessions_of_one_connection_leave_no_tasks_behind(
+    finished: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Lasting(Parrot):
+        """Stays when a session ends."""
+
+        def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+            return [Say("bye")] if isinstance(event, End) else []
+
+    monkeypatch.setitem(WIRES, PATH, Wire(lambda query, headers: Lasting()))
+    async with serving() as running, running.socket(PATH) as client:
+        assert await within(client.recv()) == "hello"
+        counts = set()
+        for n in range(50):
+            await client.send("open")
+            if finished:
+                await client.send("finish")
+                assert await within(client.recv()) == "bye"
+                await within(running.streams.opened[n].abandoned.wait())
+            await client.send("polly")
+            assert await within(client.recv()) == "polly"
+            counts.add(len(asyncio.all_tasks()))
+        assert len(running.streams.opened) == 50
+        assert max(counts) - min(counts) < 5  # those that were just cancelled
+
+
+async def test_a_session_that_cannot_be_finished_closes_the_dialogue_as_internal(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def fail() -> None:
+        raise RuntimeError("cannot finish")
+
+    def prepare(stream: RecordingStream) -> None:
+        stream.finish = fail  # type: ignore[method-assign]
+
+    async with serving() as running:
+        running.streams.prepare = prepare
+        async with running.socket(PATH) as client, running.socket(PATH) as other:
+            await client.send("open")
+            await client.send("finish")
+            assert await closing(client) == (1011, "internal")
+            await within((await running.streams.first()).abandoned.wait())
+            assert caplog.messages.count("a dialogue failed") == 1
+            await other.send("open")
+            assert await within(other.recv()) == "hello"
+            while len(running.streams.opened) < 2:
+                await asyncio.sleep(0.01)
+            running.server.drain()
+            assert await closing(other) == (1011, "internal")
+
+
 async def test_without_a_session_nothing_that_needs_one_happens() -> None:
     async with serving() as running, running.socket(PATH) as client:
         for message in (b"\1\2", "flush", "change", "finish", "polly"):

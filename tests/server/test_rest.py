@@ -187,6 +187,49 @@ async def test_without_a_token_a_large_body_is_read_and_answered_with_401() -> N
         assert (await served.transcribe()).status_code == 200
 
 
+@pytest.mark.parametrize("expects", [True, False])
+async def test_a_wrong_token_is_refused_before_the_recording_is_sent(expects: bool) -> None:
+    async with rest(token=TOKEN) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.running.port)
+        head = f"POST /v1/audio/transcriptions HTTP/1.1\r\nHost: 127.0.0.1:{served.running.port}\r\n"
+        head += "Authorization: Bearer wrong\r\nContent-Length: 60000000\r\n"
+        head += "Expect: 100-continue\r\n" if expects else ""
+        writer.write(f"{head}\r\n".encode())
+        answer = await within(reader.readuntil(b"\r\n\r\n"))
+        assert answer.startswith(b"HTTP/1.1 401 ")  # no 100 before it
+        assert b"\r\nconnection: close\r\n" in answer
+        if not expects:  # a client that reads the answer behind its recording gets it
+            writer.write(bytes(3_000_000))
+            await within(writer.drain())
+            writer.write_eof()
+        assert b"invalid_api_key" in await within(reader.read())
+        writer.close()
+
+
+async def test_who_asks_before_sending_is_told_to_go_on_if_the_token_is_right() -> None:
+    async with rest(token=TOKEN) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.running.port)
+        head = f"POST /whisper/nano.en HTTP/1.1\r\nHost: 127.0.0.1:{served.running.port}\r\nExpect: 100-continue\r\n"
+        writer.write(f"{head}Authorization: Bearer {TOKEN}\r\nContent-Length: 5\r\n\r\n".encode())
+        assert (await within(reader.readuntil(b"\r\n\r\n"))).startswith(b"HTTP/1.1 100 ")
+        writer.write(b"audio")
+        assert (await within(reader.readuntil(b"\r\n\r\n"))).startswith(b"HTTP/1.1 200 ")
+        assert served.recordings.opened[0].audio == b"audio"
+        writer.close()
+
+
+async def test_behind_an_error_with_little_left_of_the_body_the_connection_goes_on() -> None:
+    async with rest(token=TOKEN) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.running.port)
+        head = f"HTTP/1.1\r\nHost: 127.0.0.1:{served.running.port}\r\n".encode()
+        writer.write(b"POST /v1/listen %sContent-Length: 100000\r\n\r\n" % head)
+        assert (await within(reader.readuntil(b"\r\n\r\n"))).startswith(b"HTTP/1.1 401 ")
+        writer.write(bytes(100_000) + b"GET /healthz %sConnection: close\r\n\r\n" % head)
+        rest_of_both = await within(reader.read())
+        assert rest_of_both.count(b"HTTP/1.1 200 ") == 1
+        writer.close()
+
+
 async def test_a_body_beyond_the_limit_is_refused_by_its_length_and_by_its_bytes() -> None:
     async with rest(max_upload_mb=1.0) as served:
         for body in (bytes(1_500_000), pieces(1_500_000)):

@@ -1,4 +1,4 @@
-"""Bodies to files: raw and in forms, within limits, and read to their end whatever the answer is."""
+"""Bodies to files: raw and in forms, within limits; and what becomes of a body that is refused."""
 
 import asyncio
 import hashlib
@@ -12,7 +12,7 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Message
 
 from streamer.errors import (
     AudioFileError,
@@ -25,6 +25,7 @@ from streamer.errors import (
     UploadError,
 )
 from streamer.server.uploads import ReadBodies, Uploads, answering, refusal_of
+from tests.server.support import within
 
 MAX_BYTES = 3_000_000
 AUDIO = bytes(range(256)) * 6_000
@@ -120,21 +121,59 @@ async def test_more_than_so_many_at_once_are_refused() -> None:
         assert (await first).status_code == 200
 
 
-async def test_the_rest_of_a_body_is_read_before_an_error_is_answered() -> None:
-    n_sent = 0
+@pytest.mark.parametrize(
+    ("status", "headers", "n_read", "closes"),
+    [
+        (401, {"content-length": "100000"}, 100_000, False),
+        (401, {"content-length": "4000000"}, 4_000_000, True),
+        (401, {"transfer-encoding": "chunked"}, 4_000_000, True),
+        (401, {"content-length": "100000", "expect": "100-continue"}, 0, True),
+        (401, {}, 0, False),
+        (200, {"content-length": "100000"}, 0, False),
+    ],
+)
+async def test_an_error_is_answered_before_the_rest_of_the_body_is_read(
+    status: int, headers: dict[str, str], n_read: int, closes: bool
+) -> None:
+    to_come = 4_000_000 if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
+    left = to_come
+    sent: list[Message] = []
 
-    async def body() -> AsyncIterator[bytes]:
-        nonlocal n_sent
-        async for piece in pieces(1_000_000):
-            n_sent += len(piece)
-            yield piece
+    async def receive() -> Message:
+        nonlocal left
+        assert any(message["type"] == "http.response.body" for message in sent)  # whole: the length is in its head
+        left -= 100_000
+        return {"type": "http.request", "body": bytes(100_000), "more_body": left > 0}
 
-    for status, expected in ((401, 1_000_000), (200, 0)):
-        n_sent = 0
-        app = ReadBodies(Response(status_code=status), lambda scope: True, lambda: MAX_BYTES)
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
-            assert (await client.post("/", content=body())).status_code == status
-        assert n_sent == expected
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "headers": [(name.encode(), value.encode()) for name, value in headers.items()],
+    }
+    await ReadBodies(Response(b"why", status), lambda scope: True)(scope, receive, send)
+    assert to_come - left == n_read
+    assert ((b"connection", b"close") in sent[0]["headers"]) == closes
+    assert b"".join(message["body"] for message in sent[1:]) == b"why"
+    assert [message.get("more_body", False) for message in sent[1:]] == [True] * (len(sent) - 2) + [False]
+
+
+async def test_who_sends_the_rest_of_a_refused_body_slowly_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("streamer.server.uploads.DRAIN_S", 0.05)
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "headers": [(b"content-length", b"10")]}
+    await within(ReadBodies(Response(status_code=401), lambda scope: True)(scope, receive, send))
+    assert not sent[-1].get("more_body", False)
 
 
 @pytest.mark.parametrize(
