@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import queue
-import re
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -311,9 +310,8 @@ class StreamClient:
                 self._settled = self._base + round(event.end * self._rate)
             case Error(fatal=True):
                 self._fatal = event
-            case Error(code="stopping"):
-                samples = re.search(r"\d+", event.message)
-                self._heard = int(samples[0][:18]) if samples else self._settled - self._base
+            case Error(code=StoppingError.code, heard_samples=heard):
+                self._heard = heard if isinstance(heard, int) else self._settled - self._base
 
     def _refused(self, error: Error) -> None:
         """There is no session: begin another, try again, or raise what the daemon says."""

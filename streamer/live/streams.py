@@ -237,11 +237,11 @@ class ClientStream:
     def expire(self, message: str) -> None:
         """Make final what was said, say why no more is taken in, and end the session."""
         self.expired = True
-        self.report(IdleError.code, message, fatal=True)
+        self.report(Error(code=IdleError.code, message=message, fatal=True))
         self._complete_audio()
 
-    def report(self, code: str, message: str, fatal: bool) -> None:
-        self._on_report(Error(code=code, message=message, fatal=fatal))
+    def report(self, error: Error) -> None:
+        self._on_report(error)
 
     def go_on(self) -> int:
         """Expect whole samples again, and return how many were taken in, at the client's own rate.
@@ -326,7 +326,7 @@ class ClientStream:
 
     def _report_problems(self) -> None:
         for code, message in self._pcm.take_problems():
-            self.report(code, message, fatal=False)
+            self.report(Error(code=code, message=message, fatal=False))
 
     def _on_room(self) -> None:
         """Go on where there is room in the buffer: called by the engine's threads."""

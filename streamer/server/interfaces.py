@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
+from streamer.events import Error
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.stream.eventlog import EventLog
@@ -62,7 +63,7 @@ class ClientStream(Protocol):
     async def finish(self) -> None:
         """Say that no more audio comes; return when everything final, and `end`, was published."""
 
-    def report(self, code: str, message: str, fatal: bool) -> None:
+    def report(self, error: Error) -> None:
         """Publish an `error` event in the session."""
 
     @property

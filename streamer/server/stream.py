@@ -188,11 +188,8 @@ class _StreamConnection:
     def _tell_stop(self) -> Close:
         """Tell the client that the daemon stops, and what is needed to go on elsewhere."""
         heard = self._stream.go_on()
-        self._stream.report(
-            "stopping",
-            f"the daemon stops: the first {heard} samples are made final; send the rest as a new stream",
-            fatal=False,
-        )
+        message = f"the daemon stops: the first {heard} samples are made final; send the rest as a new stream"
+        self._stream.report(Error(code=StoppingError.code, message=message, fatal=False, heard_samples=heard))
         name = self._stream.feed.session
         return Close(CloseCode.GOING_AWAY, f"the daemon stops: {heard} samples of session {name} were heard")
 
@@ -223,9 +220,9 @@ class _StreamConnection:
                         n_bad += 1
                         if n_bad == MAX_BAD_MESSAGES:
                             text = f"{error} (bad message number {n_bad}: the stream ends)"
-                            self._stream.report(error.code, text, fatal=True)
+                            self._stream.report(Error(code=error.code, message=text, fatal=True))
                             return Close(CloseCode.UNSUPPORTED_DATA, error.code)
-                        self._stream.report(error.code, str(error), fatal=False)
+                        self._stream.report(Error(code=error.code, message=str(error), fatal=False))
                 message = None
             return FINISHED
         except GoneError:
@@ -265,7 +262,7 @@ class _StreamConnection:
             code, text = error.code, str(error)
         else:
             logger.error("a client's stream failed", exc_info=error, extra={"session": self._stream.feed.session})
-        self._stream.report(code, text, fatal=True)
+        self._stream.report(Error(code=code, message=text, fatal=True))
         return Close(CloseCode.INTERNAL_ERROR, code)
 
 

@@ -25,7 +25,7 @@ from streamer.errors import (
     UnknownSessionError,
     UsageError,
 )
-from streamer.events import End, Event, Final, Ready, Resumed
+from streamer.events import End, Error, Event, Final, Ready, Resumed
 from streamer.protocols.native import SessionOptions
 from tests.client.test_captions import daemon, ready, sending
 from tests.client.test_captions import final as said
@@ -238,6 +238,32 @@ async def test_a_daemon_that_stops_is_given_the_rest_when_it_is_back() -> None:
     assert rest[1].start == 1.25
 
 
+async def test_what_a_stopping_daemon_has_heard_is_not_read_out_of_its_sentence() -> None:
+    def prepare(opened: RecordingStream) -> None:
+        opened.report = lambda error: opened.log.append(  # type: ignore[method-assign,assignment]
+            msgspec.structs.replace(error, message="stopping in 5 s")
+        )
+
+    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    waiting.put(NOISE[:20_000].tobytes())
+    async with serving() as running:
+        running.streams.prepare = prepare
+        events = aiter(stream(iter(waiting.get, None), host(running)))
+        await within(anext(events))
+        old = running.streams.opened[0]
+        while len(old.audio) < 40_000:
+            old.written.clear()
+            await within(old.written.wait())
+        port = running.port
+        reading = asyncio.create_task(collected(events))
+        await running.server.stop(timeout_s=5.0)
+    waiting.put(NOISE[20_000:].tobytes())
+    waiting.put(None)
+    async with serving(port=port) as running:
+        await reading
+        assert running.streams.opened[0].audio == NOISE[20_000:].tobytes()
+
+
 async def test_a_daemon_that_is_full_holds_the_audio_back() -> None:
     given = 0
 
@@ -300,7 +326,7 @@ async def test_a_stream_that_fails_is_told_with_its_end_and_raised() -> None:
         assert isinstance(await within(anext(events)), Ready)
         opened = running.streams.opened[0]
         opened.log.append(final(1, "said"))
-        opened.report("idle", "nothing was sent", fatal=True)
+        opened.report(Error(code="idle", message="nothing was sent", fatal=True))
         opened.log.close()
         assert [(await within(anext(events))).type for _ in range(2)] == ["final", "error"]
         with pytest.raises(IdleError, match="nothing was sent"):

@@ -128,8 +128,8 @@ class RecordingStream:
         self.log.close()
         self.finished.set()
 
-    def report(self, code: str, message: str, fatal: bool) -> None:
-        self.log.append(Error(code=code, message=message, fatal=fatal))
+    def report(self, error: Error) -> None:
+        self.log.append(error)
 
     def go_on(self) -> int:
         return len(self.audio) // 2

@@ -184,7 +184,7 @@ async def test_a_session_that_ends_by_itself_closes_the_connection() -> None:
     async with serving() as running, running.socket("/v1/stream") as client:
         await client.send(bytes(640))
         stream = await running.streams.first()
-        stream.report("device", "the device is gone", fatal=True)
+        stream.report(Error(code="device", message="the device is gone", fatal=True))
         stream.log.close()
         assert [event.type for event in await events_until(client, "end")] == ["ready", "error", "end"]
         assert (await closing(client))[0] == 1011
@@ -448,7 +448,7 @@ async def test_a_stream_that_is_ended_for_being_idle_is_closed_with_the_reason()
         await client.send(bytes(640))
         stream = await running.streams.first()
         stream.complete = True
-        stream.report("idle", "nothing was sent for 300 s", fatal=True)
+        stream.report(Error(code="idle", message="nothing was sent for 300 s", fatal=True))
         stream.log.close()
         *_, error, end = await events_until(client, "end")
         assert (error.type, end.type) == ("error", "end")

@@ -81,7 +81,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
       known = true;
       if (event.type === "final" || event.type === "gap") settled = base + Math.round(event.end * rate);
       else if (event.type === "error" && event.fatal) fatal = event;
-      else if (event.type === "error" && event.code === "stopping") heard = Number(/\d+/.exec(event.message)?.[0] ?? settled - base);
+      else if (event.type === "error" && event.code === "stopping") heard = event.heard_samples ?? settled - base;
       if (event.type === "end" && heard !== null && !(sent.finished && base + heard >= sent.position)) {
         beginAnew(base + heard);
         line.again("the daemon stops");
