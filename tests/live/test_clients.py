@@ -22,7 +22,7 @@ from streamer.settings.table import DecodingSettings, ServerSettings, Settings
 from streamer.stream.engine import Engine
 from streamer.whisper.model import WhisperModel
 from tests.server.engine import FakeRunner, open_stream
-from tests.server.support import within
+from tests.server.support import wait_published, within
 from tests.stream.machine import Machine
 
 # What a session asks of its model.
@@ -67,9 +67,11 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
         streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
         await streams.open(StreamStart())
         kept = await streams.open(StreamStart(keep=True))
+        await asyncio.to_thread(wait_published, kept.feed)
         (session,) = history.file.sessions(9)
         assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
         kept.abandon()
+        await asyncio.to_thread(wait_published, kept.feed)
         (session,) = history.file.sessions(9)
         assert session.ended is not None
 

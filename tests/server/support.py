@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -66,6 +67,13 @@ def final(segment: int, text: str, start: float = 0.0) -> Final:
         no_speech_prob=0.01,
         avg_logprob=-0.2,
     )
+
+
+def wait_published(log: EventLog) -> None:
+    """Wait until everything that was appended to a log is published, and so is in its history."""
+    done = threading.Event()
+    log.call_behind(done.set)
+    assert done.wait(WAIT_S)
 
 
 def opened_log(session: str = "s1", limit: int = 1000) -> EventLog:
