@@ -57,10 +57,13 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
   let timer = 0;
 
   const line = new Line({ url, token, path: "v1/stream", onState }, {
-    query: () => (session ? { after: seq, session } : {}),
+    query: () => ({}),
     opened(socket) {
       ready = !session;
-      if (!ready) return; // `resumed` comes first
+      if (!ready) {
+        socket.send(JSON.stringify({ type: "resume", session, after: seq })); // `resumed` comes first
+        return;
+      }
       beginAnew(base);
       for (const message of sent.opening()) socket.send(JSON.stringify(message));
       pump();

@@ -249,7 +249,7 @@ class StreamClient:
         try:
             while True:
                 try:
-                    connection = await connected(self._address, self._place, answer_s=ANSWER_S)
+                    connection = await connected(self._address, answer_s=ANSWER_S)
                     self._reconnection.came()
                     async with contextlib.aclosing(self._converse(connection)) as events:
                         async for event in events:
@@ -275,6 +275,10 @@ class StreamClient:
             if not self._place.session:
                 self._begin_anew(self._base)
                 sending = asyncio.create_task(self._send(connection, self._sent.opening()))
+            else:
+                resume = {"type": "resume", "session": self._place.session, "after": self._place.seq}
+                with contextlib.suppress(ConnectionClosed):  # then reading says so, too
+                    await connection.send(json.dumps(resume))
             async for event in events_of(self._address, connection):
                 if isinstance(event, Resumed):
                     if sending is None:

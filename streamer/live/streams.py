@@ -114,13 +114,14 @@ class Places:
         self.streams[name] = stream
         self._watch(name)
 
-    def come_back(self, name: str) -> "ClientStream | None":
-        """Return a stream whose client has come back: it is kept no more. None where there is none."""
+    def come_back(self, name: str, tenant: str) -> "ClientStream | None":
+        """Return a stream whose client has come back: it is kept no more. None if that tenant has none of that name."""
         stream = self.streams.get(name)
-        if stream is not None:
-            self._forget_timers(name)
-            stream.touch()
-            self._watch(name)
+        if stream is None or stream.tenant != tenant:
+            return None
+        self._forget_timers(name)
+        stream.touch()
+        self._watch(name)
         return stream
 
     def keep(self, name: str) -> None:
@@ -172,14 +173,15 @@ class ClientStream:
         on_keep: Callable[[], None],
         on_leave: Callable[[], None],
         outlives: bool = False,
+        tenant: str = "",
     ) -> None:
-        """Serve a session, whose events come in `log`.
+        """Serve a session, whose events come in `log`, for a client with the token that is called `tenant`.
 
         `choose` returns what has the session go on with other options, or raises ConfigError; `on_report` publishes an
         error; `on_keep`: the connection broke; `on_leave`: at the end. `outlives`: see `server.interfaces`.
         """
         self._session = session
-        self.outlives = outlives
+        self.outlives, self.tenant = outlives, tenant
         self._on_report = on_report
         self.feed = log
         self._pcm = pcm

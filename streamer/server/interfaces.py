@@ -94,7 +94,8 @@ class Streams(Protocol):
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         """Return the stream of that session, which is kept no more, to a client that has events up to a number.
 
-        Raises UnknownSessionError where there is none, BusyError where it cannot be gone on with for now.
+        Raises UnknownSessionError if there is none that was opened with the token of that name, BusyError if it cannot
+        be gone on with for now.
         """
 
 

@@ -133,6 +133,19 @@ async def test_a_kept_stream_is_found_until_its_time_is_over(machine: Machine) -
     assert machine.engine.n_sessions == 0
 
 
+async def test_a_stream_is_resumed_with_the_token_that_began_it_and_with_no_other(machine: Machine) -> None:
+    streams = streams_of(machine)
+    stream = await streams.open(StreamStart(), tenant="anna")
+    stream.keep()
+    for tenant in ("berta", ""):
+        with pytest.raises(UnknownSessionError) as refused:
+            await streams.resume(stream.feed.session, tenant=tenant)
+        with pytest.raises(UnknownSessionError) as unknown:
+            await streams.resume("no session", tenant=tenant)
+        assert str(refused.value) == str(unknown.value)  # nobody learns that there is one
+    assert await streams.resume(stream.feed.session, tenant="anna") is stream
+
+
 async def test_nothing_is_kept_where_that_is_switched_off(machine: Machine) -> None:
     streams = streams_of(machine, resume_s=0.0)
     stream = await streams.open(StreamStart())

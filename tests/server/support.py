@@ -229,6 +229,14 @@ class Running:
     def socket(self, path: str, **arguments: Any) -> connect:  # noqa: ANN401 - passed on
         return connect(self.url.replace("http", "ws", 1).rstrip("/") + path, proxy=None, **arguments)
 
+    @contextlib.asynccontextmanager
+    async def resuming(self, after: int | None, session: str = SESSION) -> AsyncIterator[ClientConnection]:
+        """Connect to go on with a session behind an event that the client has."""
+        async with self.socket("/v1/stream") as client:
+            seq = {} if after is None else {"after": after}
+            await client.send(json.dumps({"type": "resume", "session": session, **seq}))
+            yield client
+
     async def value(self, name: str, labels: Mapping[str, str], expected: float) -> None:
         """Wait until a metric has a value."""
         async with asyncio.timeout(WAIT_S):
