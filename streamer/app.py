@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from prometheus_client import CollectorRegistry
@@ -225,12 +226,15 @@ class _Daemon:
         assert source is not None
 
         def finished() -> None:
-            log.close()
             if live.failing:
                 self._failure = StreamerError(live.failing)
-            loop.call_soon_threadsafe(self._input_over.set)
+            log.close()
+            log.call_behind(partial(loop.call_soon_threadsafe, over))
+
+        def over() -> None:
+            self._input_over.set()
             if settings.input.exit_at_end:
-                loop.call_soon_threadsafe(self._stop.set)
+                self._stop.set()
 
         live = open_session(
             settings,

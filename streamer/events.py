@@ -220,6 +220,9 @@ class Error(Event, frozen=True, kw_only=True):
     message: str
     fatal: bool
 
+    # With the code `stopping`: samples that the daemon has, counted as in `Resumed`. Not written otherwise.
+    heard_samples: int | msgspec.UnsetType = msgspec.UNSET
+
 
 class End(Event, frozen=True, kw_only=True):
     """Nothing follows."""

@@ -45,6 +45,7 @@ SAMPLES: tuple[Event, ...] = (
     *(Gap(start=3.0, end=4.5, reason=reason) for reason in get_args(GapReason)),
     Flushed(time=4.5),
     Error(code="device", message='the device said "no"\nand left', fatal=True),
+    Error(code="stopping", message="the daemon stops", fatal=False, heard_samples=48_000),
     End(),
 )
 

@@ -238,8 +238,9 @@ class Soak:
         session, seq = "", 0
         data = spoken_bytes(12.6, 15.12)
         for _ in range(4):
-            address = f"/v1/stream?session={session}&after={seq}" if session else "/v1/stream"
-            async with self._connect(address) as socket:
+            async with self._connect("/v1/stream") as socket:
+                if session:
+                    await socket.send(_resume(session, seq))
                 event = json.loads(await socket.recv()) if session else None
                 heard = event["heard_samples"] * 2 if event and event["type"] == "resumed" else 0
                 if event and event["type"] == "error":
@@ -251,7 +252,8 @@ class Soak:
                             event = json.loads(await socket.recv())
                             session, seq = event["session"], event["seq"]
                 socket.transport.abort()
-        async with self._connect(f"/v1/stream?session={session}&after={seq}") as socket:
+        async with self._connect("/v1/stream") as socket:
+            await socket.send(_resume(session, seq))
             await socket.send('{"type":"finish"}')
             async for _ in socket:
                 pass
@@ -260,6 +262,10 @@ class Soak:
         await asyncio.sleep(2.0)
         for path in ("/", "/healthz", "/metrics", "/captions.js", "/nothing"):
             await asyncio.to_thread(self._daemon.ask, path)
+
+
+def _resume(session: str, after: int) -> str:
+    return json.dumps({"type": "resume", "session": session, "after": after})
 
 
 def soak(minutes: float, out: Path) -> int:

@@ -24,7 +24,7 @@ export type CaptionEvent = Stamped &
     | { type: "translation"; of: number; text: string; language: string }
     | { type: "gap"; start: number; end: number; reason: string }
     | { type: "flushed"; time: number }
-    | { type: "error"; code: string; message: string; fatal: boolean }
+    | { type: "error"; code: string; message: string; fatal: boolean; heard_samples?: number }
     | { type: "end" }
   );
 

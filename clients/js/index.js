@@ -57,10 +57,13 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
   let timer = 0;
 
   const line = new Line({ url, token, path: "v1/stream", onState }, {
-    query: () => (session ? { after: seq, session } : {}),
+    query: () => ({}),
     opened(socket) {
       ready = !session;
-      if (!ready) return; // `resumed` comes first
+      if (!ready) {
+        socket.send(JSON.stringify({ type: "resume", session, after: seq })); // `resumed` comes first
+        return;
+      }
       beginAnew(base);
       for (const message of sent.opening()) socket.send(JSON.stringify(message));
       pump();
@@ -81,7 +84,7 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
       known = true;
       if (event.type === "final" || event.type === "gap") settled = base + Math.round(event.end * rate);
       else if (event.type === "error" && event.fatal) fatal = event;
-      else if (event.type === "error" && event.code === "stopping") heard = Number(/\d+/.exec(event.message)?.[0] ?? settled - base);
+      else if (event.type === "error" && event.code === "stopping") heard = event.heard_samples ?? settled - base;
       if (event.type === "end" && heard !== null && !(sent.finished && base + heard >= sent.position)) {
         beginAnew(base + heard);
         line.again("the daemon stops");

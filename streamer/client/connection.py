@@ -255,8 +255,10 @@ class Place:
         return True
 
 
-async def connected(address: DaemonAddress, place: Place, *, answer_s: float | None = KEEPALIVE_S) -> ClientConnection:
-    """Connect, to go on behind a place where there is one. A daemon that answers no ping for `answer_s` is gone.
+async def connected(
+    address: DaemonAddress, place: Place | None = None, *, answer_s: float | None = KEEPALIVE_S
+) -> ClientConnection:
+    """Connect, to read captions on from a place if there is one. A daemon that answers no ping for `answer_s` is gone.
 
     Raises GoneError where the daemon cannot be reached now, PeerError or UsageError where it never will be.
     """
@@ -266,7 +268,7 @@ async def connected(address: DaemonAddress, place: Place, *, answer_s: float | N
         how = {"ssl": unverified(), "create_connection": _pinned(address.fingerprint)}
     elif address.unix_socket:
         how = {"unix": True, "path": address.unix_socket}
-    if place.seq:
+    if place is not None and place.seq:
         query = urllib.parse.urlencode({"after": place.seq, "session": place.session})
         url += ("&" if "?" in url else "?") + query
     try:

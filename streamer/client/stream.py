@@ -7,7 +7,6 @@ import asyncio
 import contextlib
 import json
 import queue
-import re
 import threading
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -250,7 +249,7 @@ class StreamClient:
         try:
             while True:
                 try:
-                    connection = await connected(self._address, self._place, answer_s=ANSWER_S)
+                    connection = await connected(self._address, answer_s=ANSWER_S)
                     self._reconnection.came()
                     async with contextlib.aclosing(self._converse(connection)) as events:
                         async for event in events:
@@ -276,6 +275,10 @@ class StreamClient:
             if not self._place.session:
                 self._begin_anew(self._base)
                 sending = asyncio.create_task(self._send(connection, self._sent.opening()))
+            else:
+                resume = {"type": "resume", "session": self._place.session, "after": self._place.seq}
+                with contextlib.suppress(ConnectionClosed):  # then reading says so, too
+                    await connection.send(json.dumps(resume))
             async for event in events_of(self._address, connection):
                 if isinstance(event, Resumed):
                     if sending is None:
@@ -311,9 +314,8 @@ class StreamClient:
                 self._settled = self._base + round(event.end * self._rate)
             case Error(fatal=True):
                 self._fatal = event
-            case Error(code="stopping"):
-                samples = re.search(r"\d+", event.message)
-                self._heard = int(samples[0][:18]) if samples else self._settled - self._base
+            case Error(code=StoppingError.code, heard_samples=heard):
+                self._heard = heard if isinstance(heard, int) else self._settled - self._base
 
     def _refused(self, error: Error) -> None:
         """There is no session: begin another, try again, or raise what the daemon says."""

@@ -143,9 +143,8 @@ class ClusterStreams:
         # Told of each stall: why, and for how many seconds nothing came.
         self.on_stall: Callable[[str, float], None] = lambda why, stall_s: None
         self._places = Places(settings.server)
-        # Sessions that are open or being opened, by name, and the names of their clients' tokens.
+        # Sessions that are open or being opened, by name.
         self._remotes: dict[str, Remote] = {}
-        self._tenants: dict[str, str] = {}
         # Sessions that nobody wants any more, the newest last, and from when on.
         self._left: OrderedDict[str, float] = OrderedDict()
         self._leaving: set[asyncio.Task[None]] = set()
@@ -190,8 +189,10 @@ class ClusterStreams:
         spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
-        checkpoint = Checkpoint(version=VERSION, model="", start=start, seq=0, command=0, state=SessionState.new())
-        remote = self._add(EventLog(name, self._settings.server.history_events), checkpoint, tenant)
+        checkpoint = Checkpoint(
+            version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState.new()
+        )
+        remote = self._add(EventLog(name, self._settings.server.history_events), checkpoint)
         await self._unless_left(remote, remote.open())
         if spare is not None:
             self._places.give_up(spare)
@@ -200,13 +201,14 @@ class ClusterStreams:
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         """Return the stream of a session, which another gateway may have had.
 
-        Raises UnknownSessionError where there is none, BusyError where no worker goes on with it for now.
+        Raises UnknownSessionError if there is none, or it was opened with the token of another name; BusyError if no
+        worker goes on with it for now.
         """
         async with self._coming.setdefault(session, asyncio.Lock()):
             remote = self._remotes.get(session)
             if remote is not None and self._bus.connected and await remote.is_elsewhere():
                 remote.lose()
-            stream = self._places.come_back(session)
+            stream = self._places.come_back(session, tenant)
             return stream if stream is not None else await self._take_up(session, after, tenant)
 
     async def _take_up(self, session: str, after: int, tenant: str) -> ClientStream:
@@ -223,11 +225,11 @@ class ClusterStreams:
             raise unknown from None
         except ClusterError as error:
             raise BusyError(f"the session's log cannot be read for now: {error}") from None
-        if last is None:
+        if last is None or last.record.checkpoint.tenant != tenant:
             raise unknown
         spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         feed = EventLog(session, self._settings.server.history_events)
-        remote = self._add(feed, last.record.checkpoint, tenant, epoch=last.record.epoch)
+        remote = self._add(feed, last.record.checkpoint, epoch=last.record.epoch)
         # Who is told to try again comes back to it: until then it goes on, where a worker has taken it too late.
         fetching = self._fetch(remote, last.record.worker, after, begin_s)
         await self._unless_left(remote, fetching, keep_s=self._settings.server.resume_s)
@@ -266,10 +268,10 @@ class ClusterStreams:
                 " (cluster.max_streams_per_token): end one first"
             )
 
-    def _add(self, feed: EventLog, checkpoint: Checkpoint, tenant: str, *, epoch: int = 0) -> Remote:
+    def _add(self, feed: EventLog, checkpoint: Checkpoint, *, epoch: int = 0) -> Remote:
         name = feed.session
         remote = Remote(self._cluster, feed, checkpoint, epoch=epoch, on_lost=lambda: self._forget(name, remote))
-        self._remotes[name], self._tenants[name] = remote, tenant
+        self._remotes[name] = remote
         self._left.pop(name, None)
         return remote
 
@@ -290,6 +292,7 @@ class ClusterStreams:
             on_keep=lambda: self._places.keep(name),
             on_leave=leave,
             outlives=True,
+            tenant=remote.checkpoint.tenant,
         )
         remote.on_options = partial(setattr, stream, "options")
         self._places.add(name, stream)
@@ -308,7 +311,6 @@ class ClusterStreams:
         if self._remotes.get(name) is not remote:
             return
         del self._remotes[name]
-        self._tenants.pop(name, None)
         self._places.remove(name)
         self._left[name] = self._cluster.now_s() + keep_s
         if len(self._left) > MAX_LEFT:
@@ -373,7 +375,7 @@ class ClusterStreams:
         return GatewayAlive(
             gateway=self._gateway,
             version=VERSION,
-            sessions=dict(Counter(self._tenants.values())),
+            sessions=dict(Counter(remote.checkpoint.tenant for remote in self._remotes.values())),
             draining=self.draining,
             counters={name: float(count) for name, count in self._counters.items()},
         )

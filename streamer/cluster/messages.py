@@ -93,6 +93,9 @@ class Checkpoint(Message, frozen=True, kw_only=True):
     # How the client's audio came, and what it has chosen by now.
     start: StreamStart
 
+    # Name of the token that it was opened with; empty: without one. No other resumes it.
+    tenant: str = ""
+
     # Number of the newest event that is told in it.
     seq: int
 

@@ -307,6 +307,7 @@ class Owned:
             version=VERSION,
             model=self._place.identity,
             start=self._starts[0][1],
+            tenant=self.told.tenant,
             seq=events[-1].seq if events else self.told.seq,
             command=state.mark,
             state=state,

@@ -95,13 +95,17 @@ class ClientStreams:
             on_report=log.append,
             on_keep=lambda: self._places.keep(name),
             on_leave=leave,
+            tenant=tenant,
         )
         self._places.add(name, stream)
         return stream
 
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
-        """Return the stream of that session, which is kept no more. Raises UnknownSessionError where there is none."""
-        stream = self._places.come_back(session)
+        """Return the stream of that session, which is kept no more.
+
+        Raises UnknownSessionError if there is none, or it was opened with the token of another name.
+        """
+        stream = self._places.come_back(session, tenant)
         if stream is None:
             raise UnknownSessionError(
                 f"the session is not known: a stream is kept for {self._settings.server.resume_s:g} s after its"

@@ -4,6 +4,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from streamer.arrays import Float32Array
@@ -61,11 +62,12 @@ def open_session(
         name=log.session,
         label=lambda event: label(event if enriched is None else enriched.label(event)),
         on_event=log.append,
-        on_finished=lambda: on_finished() if enriched is None else enriched.finish(on_finished),
+        on_finished=lambda: log.call_behind(finish),
         state=state,
         live_from=live_from,
     )
     enriched = enrichment.open(log, runner) if enrichment is not None else None
+    finish = on_finished if enriched is None else partial(enriched.finish, on_finished)
     if state is None:
         log.append(ready_event(model, chosen.language))
     return runner

@@ -114,13 +114,14 @@ class Places:
         self.streams[name] = stream
         self._watch(name)
 
-    def come_back(self, name: str) -> "ClientStream | None":
-        """Return a stream whose client has come back: it is kept no more. None where there is none."""
+    def come_back(self, name: str, tenant: str) -> "ClientStream | None":
+        """Return a stream whose client has come back: it is kept no more. None if that tenant has none of that name."""
         stream = self.streams.get(name)
-        if stream is not None:
-            self._forget_timers(name)
-            stream.touch()
-            self._watch(name)
+        if stream is None or stream.tenant != tenant:
+            return None
+        self._forget_timers(name)
+        stream.touch()
+        self._watch(name)
         return stream
 
     def keep(self, name: str) -> None:
@@ -172,14 +173,15 @@ class ClientStream:
         on_keep: Callable[[], None],
         on_leave: Callable[[], None],
         outlives: bool = False,
+        tenant: str = "",
     ) -> None:
-        """Serve a session, whose events come in `log`.
+        """Serve a session, whose events come in `log`, for a client with the token that is called `tenant`.
 
         `choose` returns what has the session go on with other options, or raises ConfigError; `on_report` publishes an
         error; `on_keep`: the connection broke; `on_leave`: at the end. `outlives`: see `server.interfaces`.
         """
         self._session = session
-        self.outlives = outlives
+        self.outlives, self.tenant = outlives, tenant
         self._on_report = on_report
         self.feed = log
         self._pcm = pcm
@@ -237,11 +239,11 @@ class ClientStream:
     def expire(self, message: str) -> None:
         """Make final what was said, say why no more is taken in, and end the session."""
         self.expired = True
-        self.report(IdleError.code, message, fatal=True)
+        self.report(Error(code=IdleError.code, message=message, fatal=True))
         self._complete_audio()
 
-    def report(self, code: str, message: str, fatal: bool) -> None:
-        self._on_report(Error(code=code, message=message, fatal=fatal))
+    def report(self, error: Error) -> None:
+        self._on_report(error)
 
     def go_on(self) -> int:
         """Expect whole samples again, and return how many were taken in, at the client's own rate.
@@ -326,7 +328,7 @@ class ClientStream:
 
     def _report_problems(self) -> None:
         for code, message in self._pcm.take_problems():
-            self.report(code, message, fatal=False)
+            self.report(Error(code=code, message=message, fatal=False))
 
     def _on_room(self) -> None:
         """Go on where there is room in the buffer: called by the engine's threads."""

@@ -50,7 +50,9 @@ class Translations:
         failing : takes why the newest passage was not translated
         """
         self.failing = failing
-        # What passages go through, in a thread.
+        # What passages go through, each in a thread. Who publishes a final holds the lock of its session, and copies no
+        # audio; the first thread does, before the audio is overwritten.
+        self.copying = Lane("copy for translation", MAX_WAITING)
         self.lane = Lane("translate", MAX_WAITING)
         # Grammar, words and prompt are of the language that is spoken.
         self._decoding = dataclasses.replace(settings.decoding, grammar="", hotwords=(), initial_prompt="")
@@ -115,8 +117,16 @@ class TranslatedSession:
         """Call `then`, once, when all that was told is translated, or given up."""
         self._close()
         left_s = self._until_s - time.monotonic()
-        end = once(then, left_s) if left_s > 0 else then
-        if left_s <= 0 or not self._translations.lane.put(end):
+        if left_s <= 0:
+            then()
+            return
+        end, translations = once(then, left_s), self._translations
+
+        def end_behind_passages() -> None:
+            if not translations.lane.put(end):
+                end()
+
+        if not translations.copying.put(end_behind_passages):
             end()
 
     def _take(self, event: Event) -> None:
@@ -141,6 +151,10 @@ class TranslatedSession:
         if not finals or not patience_s:
             return
         self._until_s = until_s = time.monotonic() + patience_s
+        if not self._translations.copying.put(lambda: self._copy(finals, until_s)):
+            self._translations.failing.add(NAME, LATE)
+
+    def _copy(self, finals: list[Final], until_s: float) -> None:
         samples = self._audio(finals[0].start, min(finals[-1].end, finals[0].start + CHUNK_LENGTH_S))
         if samples is None or not self._translations.lane.put(lambda: self._translate(finals[-1], samples, until_s)):
             self._translations.failing.add(NAME, LATE)

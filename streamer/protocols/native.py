@@ -97,16 +97,30 @@ class StreamStart(SessionOptions):
     keep: Annotated[bool, msgspec.Meta(description="true or false")] = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamResume:
+    """Which stream a client comes back to: its first text frame, instead of `start`."""
+
+    # Name of the session; known to nobody but the client that began it.
+    session: Annotated[str, _text("the session of the events, up to 200 characters", 200, 1)]
+
+    # Number of the last event that the client has received; 0: none.
+    after: Annotated[int, _whole_number(0, 10**15 - 1)] = 0
+
+
 # The keys of each type of message, and what their values may be.
 _KEYS: dict[str, dict[str, Any]] = {
     "start": {field.name: field.type for field in fields(StreamStart)},
     "set": {field.name: field.type for field in fields(SessionOptions)},
     **{kind: {} for kind in (*get_args(Command), "finish")},
 }
+_KEYS_OF_RESUME: dict[str, Any] = {field.name: field.type for field in fields(StreamResume)}
 
 
 def parse_message(text: str) -> tuple[Kind, dict[str, Any]]:
     """Read a message: its type, and what else it says as fields of StreamStart (`start`) or SessionOptions (`set`).
+
+    `resume` with a `session` has the fields of StreamResume; without, it is the command.
 
     Raises ProtocolError where it is not one, has a key that is not known, or a value out of range.
     """
@@ -114,7 +128,7 @@ def parse_message(text: str) -> tuple[Kind, dict[str, Any]]:
     kind = data.pop("type", None)
     if not isinstance(kind, str) or kind not in _KEYS:
         raise ProtocolError(f"message type is {kind!r:.60}: expected one of {', '.join(_KEYS)}")
-    known = _KEYS[kind]
+    known = _KEYS_OF_RESUME if kind == "resume" and "session" in data else _KEYS[kind]
     unknown = [repr(key) for key in data if key not in known]
     if unknown:
         raise ProtocolError(

@@ -19,6 +19,7 @@ from starlette.websockets import WebSocket
 from websockets.frames import CloseCode
 
 from streamer.errors import UsageError
+from streamer.protocols.native import StreamResume
 from streamer.server.access import Access, Refusal, chosen_subprotocol
 from streamer.server.app import Prepare, Serve, make_app
 from streamer.server.connection import HttpProtocol, State, WebSocketProtocol
@@ -158,6 +159,8 @@ class Server:
         self._unix: UnixSocket | None = None
         # Wyoming's own port; None where it is off.
         self._wyoming = WyomingServer(settings, self._context, streams, limits) if settings.wyoming_port else None
+        # Whether the log has the warning of clients that resume by their address.
+        self._warned_of_address = False
         # What closes the connections of tokens that are revoked, and what exchanges the certificate.
         self._watching: list[asyncio.Task[None]] = []
 
@@ -354,7 +357,16 @@ class Server:
 
     def _prepare_stream(self, websocket: WebSocket) -> Serve:
         after, session = _place(websocket)
-        return partial(self._stream.serve, after=after, session=session, tenant=_tenant(websocket))
+        if session is not None and not self._warned_of_address:
+            self._warned_of_address = True
+            logger.warning(
+                "a client resumes its stream with ?session= in the address of %s, which proxies write into their logs:"
+                ' expected {"type":"resume","session":...,"after":...} as first message; the next release ignores the'
+                " address, so update the client",
+                STREAM_PATH,
+            )
+        asked = StreamResume(session=session, after=after or 0) if session is not None else None
+        return partial(self._stream.serve, asked=asked, tenant=_tenant(websocket))
 
     def _prepare_dialogue(self, wire: Wire) -> Prepare:
         def prepare(websocket: WebSocket) -> Serve:

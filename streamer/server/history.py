@@ -1,4 +1,4 @@
-"""A transcript that survives: what is final goes into a file before anybody is told."""
+"""A transcript that survives: what is final goes into a file before it is published."""
 
 import contextlib
 import logging
@@ -6,7 +6,8 @@ import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,14 +31,17 @@ from streamer.server.history_file import (
     unusable,
 )
 from streamer.settings.table import ServerSettings
+from streamer.stream.eventlog import Keep
 
 logger = logging.getLogger(__name__)
 
-WRITE_TIMEOUT_S = 0.5  # for a lock that another program holds: what is said waits so long, once
+WRITE_TIMEOUT_S = 0.5  # for a lock that another program holds; then an attempt to write has failed
+PUBLISH_TIMEOUT_S = 0.1  # for an event to be stored before it is published; then it is published all the same
 RETRY_S = 2.0  # from one attempt to write to the next, while writing fails
 TIDY_S = 60.0  # from one look for what is too old, or too much, to the next
 STEP_PAUSE_S = 0.02  # between two steps of deleting, for those who write
 MAX_PENDING = 2000  # events that wait in memory while the file cannot be written
+MAX_BATCH = 500  # events stored in one transaction
 
 MEGABYTE = 1_000_000.0
 
@@ -55,15 +59,19 @@ class _Entry:
     own: bool
     source: str
 
-    # Wall-clock time at which it was told.
+    # Wall-clock time at which it was given.
     at: float
+
+    # Has the event published, if it is not yet. Harmless the second time.
+    publish: Callable[[], None]
 
 
 class History:
-    """Writes a history; one for each file at a time. Any thread may call any method.
+    """Writes a history; one for each file at a time. Any thread may call any method, and none waits for the disk.
 
-    An event is in the file when its keeper returns, so that it survives the end of the program, however that ends.
-    Where the file cannot be written, captions go on: events wait in memory, and are written when they can be.
+    An event is published when it is in the file, so that it survives the end of the program, however that ends. If that
+    takes longer than PUBLISH_TIMEOUT_S, captions go on: events are published, wait in memory, and are written
+    when that works again. What is too much to wait is given up, counted, and reported in the log.
     """
 
     def __init__(self, path: Path, *, days: float = 0.0, megabytes: float = 500.0) -> None:
@@ -77,34 +85,44 @@ class History:
         self.file = HistoryFile(path)
         self._days = days
         self._megabytes = megabytes
-        # Attempts to write that failed.
-        self.n_failures = 0
+        # Attempts to write that failed; events that are not in the file and never will be.
+        self.n_failures = self.n_lost = 0
         self._lock_held, self._connection = _opened(path)
-        # Held while something is written.
-        self._lock = threading.Lock()
-        # Events that could not be written yet, oldest first.
+        # Guards the fields below, up to `_failing`, and notifies of changes. Held for a look at them.
+        self._changed = threading.Condition()
+        # Events that are not being written yet, oldest first.
         self._pending: deque[_Entry] = deque()
-        # How many of them were given up since writing fails.
-        self._n_lost = 0
-        # Whether the last attempt to write failed.
+        # Events that were given up and may have to be published still.
+        self._given_up: list[_Entry] = []
+        # Whether events are published before they are written: writing fails, or takes too long.
+        self._late = False
+        # Whether the last attempt to write failed; and what was lost before the last that worked.
         self._failing = False
+        self._n_lost_before = 0
         # Whether deleting what is too old has failed, and that was told.
         self._tidy_failing = False
-        # Set when nothing is written any more.
+        # Set when nothing is taken any more.
         self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._look_after, name="history", daemon=True)
-        self._thread.start()
+        # What writes; what waits for it, and publishes; and what deletes what is too old.
+        self._writer = ThreadPoolExecutor(1, "write history")
+        self._threads = [
+            threading.Thread(target=self._keep_all, name="history", daemon=True),
+            threading.Thread(target=self._look_after, name="tidy history", daemon=True),
+        ]
+        for thread in self._threads:
+            thread.start()
 
-    def keeper(self, *, source: str, own: bool = True) -> Callable[[Event], None]:
+    def keeper(self, *, source: str, own: bool = True) -> Keep:
         """Return what keeps the events of a session, for `EventLog`.
 
         source : what is heard, in words
         own : whether it is the daemon's own input, not a client's stream
         """
 
-        def keep(event: Event) -> None:
-            if isinstance(event, Ready | End) or not isinstance(event, _PASSING):
-                self._append(_Entry(event, own, source, time.time()))
+        def keep(event: Event, publish: Callable[[], None]) -> bool:
+            if isinstance(event, _PASSING) and not isinstance(event, Ready | End):
+                return False
+            return self._append(_Entry(event, own, source, time.time(), publish))
 
         return keep
 
@@ -112,35 +130,82 @@ class History:
         """Write what waits, note that all sessions are over, and leave the file to others. Harmless the second time."""
         if self._closed.is_set():
             return
-        self._closed.set()
-        self._thread.join()
-        with self._lock:
-            if self._pending:
-                self._write_pending()
-            with contextlib.suppress(sqlite3.Error), transaction(self._connection):
-                end_all(self._connection)
-            self._connection.close()
-            self._lock_held.close()
+        with self._changed:
+            self._closed.set()
+            self._changed.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._writer.shutdown()
+        with contextlib.suppress(sqlite3.Error), transaction(self._connection):
+            end_all(self._connection)
+        self._connection.close()
+        self._lock_held.close()
 
-    def _append(self, entry: _Entry) -> None:
-        with self._lock:
+    def _append(self, entry: _Entry) -> bool:
+        """Have an event written; return whether it is published when that is done, and not at once."""
+        with self._changed:
             if self._closed.is_set():
-                return
+                return False
             self._pending.append(entry)
-            if self._failing:  # the thread tries again: whoever speaks does not wait for it
-                self._give_up_oldest()
-            else:
-                self._write_pending()
+            self._give_up_oldest()
+            self._changed.notify_all()
+            return not self._late
 
-    def _write_pending(self) -> None:
-        """Write what waits, and say where that begins to fail, or works again."""
-        try:
-            with transaction(self._connection):
-                for entry in self._pending:
+    def _give_up_oldest(self) -> None:
+        """Keep what waits short; sessions' beginnings stay, as their texts are nowhere without them."""
+        while len(self._pending) > MAX_PENDING:
+            i = next((i for i, entry in enumerate(self._pending) if not isinstance(entry.event, Ready)), 0)
+            self._given_up.append(self._pending[i])
+            del self._pending[i]
+            self.n_lost += 1
+            if self.n_lost == self._n_lost_before + 1:
+                logger.warning(
+                    "more than %d texts wait until the history %s can be written: the oldest are given up",
+                    MAX_PENDING,
+                    self.file.path,
+                )
+
+    def _keep_all(self) -> None:
+        """Thread: have what waits written, and published when it is."""
+        while True:
+            with self._changed:
+                if self._failing:
+                    self._changed.wait_for(self._closed.is_set, RETRY_S)
+                self._changed.wait_for(lambda: self._pending or self._closed.is_set())
+                batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
+                last = self._closed.is_set() and self._failing
+            if not batch:
+                return
+            writing = self._writer.submit(self._write, batch)
+            if not wait((writing,), PUBLISH_TIMEOUT_S).done:
+                self._publish_early(batch)
+            error = writing.exception()
+            if isinstance(error, sqlite3.Error):
+                self._note_failure(error, batch)
+            else:
+                self._note_success()
+            self._publish(batch)
+            if error is not None and last:
+                self._give_up_all()
+                return
+
+    def _write(self, batch: Sequence[_Entry]) -> None:
+        """Write events; what cannot be written as JSON must not stand in the way of the others."""
+        with transaction(self._connection):
+            for entry in batch:
+                try:
                     _write(self._connection, entry)
-        except sqlite3.Error as error:
+                except sqlite3.Error:
+                    raise
+                except Exception:
+                    logger.exception("a %s event could not be kept", entry.event.type)
+
+    def _note_failure(self, error: sqlite3.Error, batch: Sequence[_Entry]) -> None:
+        """Put what could not be written back, and say so if that is news."""
+        with self._changed:
             self.n_failures += 1
-            if not self._failing:
+            begins, self._failing = not self._failing, True
+            if begins:
                 logger.warning(
                     "the history %s cannot be written (%s): captions go on; what is said is kept in memory, the newest"
                     " %d texts of it, until the file can be written",
@@ -148,44 +213,48 @@ class History:
                     one_line(error),
                     MAX_PENDING,
                 )
-            self._set_failing(True)
-            return
-        except Exception:
-            self._pending.clear()  # what nobody can write would stand in the way of all that follows
-            raise
-        self._pending.clear()
-        if self._failing:
-            lost = f"; {self._n_lost} texts were too many to wait, and are missing" if self._n_lost else ""
+            self._pending.extendleft(reversed(batch))
+            self._give_up_oldest()
+        self._publish_early()
+
+    def _note_success(self) -> None:
+        with self._changed:
+            ends, self._failing, self._late = self._failing, False, False
+            n_lost, self._n_lost_before = self.n_lost - self._n_lost_before, self.n_lost
+        if ends or n_lost:
+            lost = f"; {n_lost} texts were too many to wait, and are missing" if n_lost else ""
             logger.warning("the history %s is written again%s", self.file.path, lost)
-            self._n_lost = 0
-            self._set_failing(False)
 
-    def _set_failing(self, failing: bool) -> None:
-        self._failing = failing
-        # Attempts while it fails wait for nobody.
-        self._connection.execute(f"PRAGMA busy_timeout = {0 if failing else round(WRITE_TIMEOUT_S * 1000)}")
+    def _publish_early(self, batch: Sequence[_Entry] = ()) -> None:
+        """Publish everything that waits, and from now on what comes, before it is written."""
+        with self._changed:
+            self._late = True
+            waiting = [*batch, *self._pending]
+        self._publish(waiting)
 
-    def _give_up_oldest(self) -> None:
-        """Keep what waits short; sessions' beginnings stay, as their texts are nowhere without them."""
-        if len(self._pending) > MAX_PENDING:
-            for i, entry in enumerate(self._pending):
-                if not isinstance(entry.event, Ready):
-                    del self._pending[i]
-                    self._n_lost += 1
-                    return
+    def _publish(self, entries: Sequence[_Entry]) -> None:
+        with self._changed:
+            given_up, self._given_up = self._given_up, []
+        for entry in (*given_up, *entries):
+            try:
+                entry.publish()
+            except Exception:
+                logger.exception("a %s event could not be published", entry.event.type)
+
+    def _give_up_all(self) -> None:
+        """The program ends, and the file still cannot be written."""
+        with self._changed:
+            n_lost = len(self._pending) + self.n_lost - self._n_lost_before
+            self.n_lost += len(self._pending)
+        logger.warning("the history %s could not be written: %d texts are missing", self.file.path, n_lost)
 
     def _look_after(self) -> None:
-        """Thread: delete what is too old or too much, and try again where writing fails."""
-        tidy_at = time.monotonic()
+        """Thread: delete what is too old or too much."""
         while True:
-            if time.monotonic() >= tidy_at and not self._failing:
+            if not self._failing:
                 self._tidy()
-                tidy_at = time.monotonic() + TIDY_S
-            if self._closed.wait(RETRY_S):
+            if self._closed.wait(TIDY_S):
                 return
-            with self._lock:
-                if self._failing:
-                    self._write_pending()
 
     def _tidy(self) -> None:
         before = time.time() - self._days * DAY_S if self._days else 0.0

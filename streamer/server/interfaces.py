@@ -4,6 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
+from streamer.events import Error
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.stream.eventlog import EventLog
@@ -62,7 +63,7 @@ class ClientStream(Protocol):
     async def finish(self) -> None:
         """Say that no more audio comes; return when everything final, and `end`, was published."""
 
-    def report(self, code: str, message: str, fatal: bool) -> None:
+    def report(self, error: Error) -> None:
         """Publish an `error` event in the session."""
 
     @property
@@ -93,7 +94,8 @@ class Streams(Protocol):
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         """Return the stream of that session, which is kept no more, to a client that has events up to a number.
 
-        Raises UnknownSessionError where there is none, BusyError where it cannot be gone on with for now.
+        Raises UnknownSessionError if there is none that was opened with the token of that name, BusyError if it cannot
+        be gone on with for now.
         """
 
 

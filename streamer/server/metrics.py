@@ -109,7 +109,7 @@ def register_process(registry: CollectorRegistry) -> None:
 
 
 def register_history(registry: CollectorRegistry, history: "History") -> None:
-    """Let a registry show how often a history could not be written."""
+    """Let a registry show how often a history could not be written, and what it lacks."""
     registry.register(_Collected(partial(_of_history, history)))
 
 
@@ -145,6 +145,11 @@ def _of_history(history: "History") -> Iterable[Metric]:
         "streamer_history_failures",
         "Attempts to write the history that failed; the next one writes what waits.",
         value=history.n_failures,
+    )
+    yield CounterMetricFamily(
+        "streamer_history_lost",
+        "Events that are missing in the history, since too many waited until it could be written.",
+        value=history.n_lost,
     )
 
 

@@ -9,7 +9,7 @@ from websockets.frames import CloseCode
 
 from streamer.errors import BusyError, IdleError, ProtocolError, StoppingError, StreamerError, UsageError
 from streamer.events import Error, Resumed
-from streamer.protocols.native import StreamStart, parse_message
+from streamer.protocols.native import StreamResume, StreamStart, parse_message
 from streamer.server import ws
 from streamer.server.interfaces import ClientStream, Streams
 from streamer.server.ws import GONE, Close, Connection, Context, GoneError, Sender
@@ -36,19 +36,17 @@ class StreamEndpoint:
         # The newest connection of each session that has one.
         self._connections: dict[str, _StreamConnection] = {}
 
-    async def serve(self, connection: Connection, *, after: int | None, session: str | None, tenant: str = "") -> None:
-        """Serve one connection to its end, for who showed the token of a name.
+    async def serve(self, connection: Connection, *, asked: StreamResume | None = None, tenant: str = "") -> None:
+        """Serve one connection to its end, for a client with the token of that name.
 
-        With `session` it goes on with that session, and gets the events later than number `after`.
+        asked : what the client's address says that it comes back to, instead of its first message
         """
-        first: str | bytes | None = None
         try:
-            if session:
-                stream = await self._streams.resume(session, after=after or 0, tenant=tenant)
+            request, first = (asked, None) if asked else _parse_first(await self._first_message(connection))
+            if isinstance(request, StreamResume):
+                stream = await self._streams.resume(request.session, after=request.after, tenant=tenant)
             else:
-                first = await self._first_message(connection)
-                start, first = _parse_first(first)
-                stream = await self._streams.open(start, tenant=tenant)
+                stream = await self._streams.open(request, tenant=tenant)
         except GoneError:
             return
         except StreamerError as error:
@@ -59,7 +57,8 @@ class StreamEndpoint:
         current = self._connections[name] = _StreamConnection(connection, self._context, stream)
         try:
             with self._context.metrics.streams.track_inprogress():
-                await current.run(first, before=before, after=(after or 0) if session else None)
+                after = request.after if isinstance(request, StreamResume) else None
+                await current.run(first, before=before, after=after)
         finally:
             if self._connections.get(name) is current:
                 del self._connections[name]
@@ -167,7 +166,7 @@ class _StreamConnection:
                     return GONE
                 close = reading.result()
             elif self._stream.outlives:
-                return ws.stopped(sender)  # it goes on at another, with all that was heard
+                return _stopped(sender)  # it goes on at another, with all that was heard
             else:
                 await ws.cancel(reading)
                 close = self._tell_stop()
@@ -188,11 +187,8 @@ class _StreamConnection:
     def _tell_stop(self) -> Close:
         """Tell the client that the daemon stops, and what is needed to go on elsewhere."""
         heard = self._stream.go_on()
-        self._stream.report(
-            "stopping",
-            f"the daemon stops: the first {heard} samples are made final; send the rest as a new stream",
-            fatal=False,
-        )
+        message = f"the daemon stops: the first {heard} samples are made final; send the rest as a new stream"
+        self._stream.report(Error(code=StoppingError.code, message=message, fatal=False, heard_samples=heard))
         name = self._stream.feed.session
         return Close(CloseCode.GOING_AWAY, f"the daemon stops: {heard} samples of session {name} were heard")
 
@@ -202,7 +198,7 @@ class _StreamConnection:
         if self._replaced.is_set():
             return RESUMED_ELSEWHERE
         if not sender.overflowed.is_set():
-            return ws.stopped(sender)
+            return _stopped(sender)
         self._context.metrics.too_slow.inc()
         return sender.overflow
 
@@ -223,9 +219,9 @@ class _StreamConnection:
                         n_bad += 1
                         if n_bad == MAX_BAD_MESSAGES:
                             text = f"{error} (bad message number {n_bad}: the stream ends)"
-                            self._stream.report(error.code, text, fatal=True)
+                            self._stream.report(Error(code=error.code, message=text, fatal=True))
                             return Close(CloseCode.UNSUPPORTED_DATA, error.code)
-                        self._stream.report(error.code, str(error), fatal=False)
+                        self._stream.report(Error(code=error.code, message=str(error), fatal=False))
                 message = None
             return FINISHED
         except GoneError:
@@ -241,6 +237,8 @@ class _StreamConnection:
                 return True
             case "start":
                 raise ProtocolError("start message is out of place: expected it first, and once; set changes options")
+            case "resume" if values:
+                raise ProtocolError("resume message with a session is out of place: expected it first, without start")
             case "set":
                 await self._stream.change(dataclasses.replace(self._stream.options, **values))
             case _:
@@ -265,13 +263,22 @@ class _StreamConnection:
             code, text = error.code, str(error)
         else:
             logger.error("a client's stream failed", exc_info=error, extra={"session": self._stream.feed.session})
-        self._stream.report(code, text, fatal=True)
+        self._stream.report(Error(code=code, message=text, fatal=True))
         return Close(CloseCode.INTERNAL_ERROR, code)
 
 
-def _parse_first(message: str | bytes) -> tuple[StreamStart, str | bytes | None]:
-    """Return how the first message opens a session, and what of it is still to be done."""
+def _stopped(sender: Sender) -> Close:
+    """How to close a connection when the daemon stops: with what the client needs to resume at another."""
+    return Close(
+        CloseCode.GOING_AWAY, f"the daemon stops: resume with session={sender.session}, after={sender.last_sent}"
+    )
+
+
+def _parse_first(message: str | bytes) -> tuple[StreamStart | StreamResume, str | bytes | None]:
+    """Return what the first message opens or comes back to, and what of it is still to be done."""
     if isinstance(message, bytes):
         return StreamStart(), message
     kind, values = parse_message(message)
+    if kind == "resume" and values:
+        return StreamResume(**values), None
     return (StreamStart(**values), None) if kind == "start" else (StreamStart(), message)

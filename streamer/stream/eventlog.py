@@ -1,11 +1,13 @@
 """The numbered record of a session's events, which any number of listeners can follow without missing one."""
 
 import logging
+import queue
 import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, from_json
@@ -15,16 +17,52 @@ logger = logging.getLogger(__name__)
 Listener = Callable[[Event], None]
 AnyEvent = TypeVar("AnyEvent", bound=Event)
 
+# Stores an event for good, and returns whether it has to be stored before listeners get it. If so, the second argument
+# is called when it is, by another thread. Neither waits for a disk.
+Keep = Callable[[Event, Callable[[], None]], bool]
 
-@dataclass(frozen=True, slots=True)
+
 class _Packed:
-    """An event as compressed JSON: an hour of speech has a thousand, and objects take nine times the memory."""
+    """An event as compressed JSON: an hour of speech has a thousand, and objects take nine times the memory.
 
-    seq: int
-    data: bytes
+    A thread compresses it soon after, since those who publish hold the locks of their sessions.
+    """
+
+    __slots__ = ("_content", "seq", "time_s")
+
+    def __init__(self, event: Event) -> None:
+        self.seq = event.seq
+        self.time_s = _time_s(event)
+        self._content: Event | bytes = event
+        _packer.put(self._pack)
 
     def unpacked(self) -> Event:
-        return from_json(zlib.decompress(self.data))
+        content = self._content
+        return from_json(zlib.decompress(content)) if isinstance(content, bytes) else content
+
+    def _pack(self) -> None:
+        self._content = zlib.compress(self.unpacked().to_json().encode("utf-8"))
+
+
+class _Packer:
+    """The thread that compresses the events of all logs. It begins with the first event."""
+
+    def __init__(self) -> None:
+        self._waiting: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def put(self, work: Callable[[], None]) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="pack events", daemon=True)
+            self._thread.start()
+        self._waiting.put(work)
+
+    def _run(self) -> None:
+        while True:
+            self._waiting.get()()
+
+
+_packer = _Packer()
 
 
 class Backlog:
@@ -38,6 +76,16 @@ class Backlog:
 
     def __iter__(self) -> Iterator[Event]:
         return (event.unpacked() if isinstance(event, _Packed) else event for event in self._events)
+
+
+@dataclass(slots=True)
+class _Held:
+    """What waits in a log: an event to be published, or a call behind those before it."""
+
+    publish: Callable[[], object]
+
+    # Whether the event is still being stored.
+    storing: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,15 +104,13 @@ class EventLog:
 
     Any thread may call any method. Memory is bounded: of partials only the newest of the open segment is kept, of
     everything else the newest `limit` events; the `ready` event stays for as long as the log.
+
+    With `keep` an event that has to be stored first is published when it is, by the thread that stored it; those
+    behind it follow. Without, it is published when it is appended.
     """
 
-    def __init__(
-        self, session: str, limit: int, keep: Callable[[Event], object] | None = None, *, after: int = 0
-    ) -> None:
-        """Open the log of `session`, a unique name, with `limit` events for replay and numbers that follow `after`.
-
-        `keep` is called with each event before any listener is, under the log's lock: what was published is kept.
-        """
+    def __init__(self, session: str, limit: int, keep: Keep | None = None, *, after: int = 0) -> None:
+        """Open the log of `session`, a unique name, with `limit` events for replay and numbers that follow `after`."""
         if limit < 1:
             raise ValueError(f"limit is {limit}: expected at least 1 event")
         self.session = session
@@ -74,15 +120,19 @@ class EventLog:
         # Held while an event is numbered, stored and passed on, so that all listeners see one order. Re-entrant
         # because a listener may cancel itself.
         self._lock = threading.RLock()
-        # Number of the newest event; 0 before the first.
+        # Number of the newest event, published or not; 0 before the first.
         self.last_seq = after
+        # What is not published yet, oldest first. The first of them is being stored.
+        self._held: deque[_Held] = deque()
+        # Whether `end` has a number: nothing follows it.
+        self._ending = False
         # All events but partials and the first `ready`, oldest first.
         self._kept: deque[_Packed] = deque()
         self._ready: Event | None = None
         # The newest partial of the segment that has no final yet; the `speech start` that has no `speech end` yet.
         self._partial: Partial | None = None
         self._speech: Speech | None = None
-        # The newest fatal error, and the end, after which nothing is taken in.
+        # The newest fatal error, and the end, once it is published.
         self._fatal: Error | None = None
         self._end: End | None = None
         # Number of the newest event that was dropped for age, 0 for none; end of their audio, in seconds.
@@ -96,13 +146,13 @@ class EventLog:
         return self._end is not None
 
     def append(self, event: AnyEvent) -> AnyEvent:
-        """Number the event, keep it and pass it to every listener; return it as it was published.
+        """Number the event, keep it and pass it to every listener; return it as it is published.
 
-        Listeners run in the calling thread, under the lock: they hand the event over and return. One that raises is
-        dropped with a line in the log. After `end` nothing is published: the event comes back with `seq` 0.
+        Listeners run in the thread that publishes, under the lock: they hand the event over and return. One that raises
+        is dropped with a line in the log. After `end` nothing is published: the event comes back with `seq` 0.
         """
         with self._lock:
-            if self._end is not None:
+            if self._ending:
                 self._logger.debug("the session has ended, a late %s event is dropped", event.type)
                 return event.stamped(0, self.session)
             event = event.stamped(self.last_seq + 1, self.session)
@@ -112,16 +162,26 @@ class EventLog:
     def put(self, event: Event) -> None:
         """Take in an event that was numbered where its session is transcribed; nothing if it is known."""
         with self._lock:
-            if self._end is not None or event.seq <= self.last_seq:
+            if self._ending or event.seq <= self.last_seq:
                 return
             self.last_seq = event.seq
+            self._ending = isinstance(event, End)
+            held = _Held(partial(self._publish, event))
             if self._keep_for_good is not None:
                 try:
-                    self._keep_for_good(event)
+                    held.storing = self._keep_for_good(event, partial(self._release, held))
                 except Exception:
                     self._logger.exception("a %s event could not be kept", event.type)
-            self._keep(event)
-            self._publish(event)
+            self._held.append(held)
+            self._publish_held()
+
+    def call_behind(self, callback: Callable[[], object]) -> None:
+        """Call `callback` when everything that was appended so far is published: at once, unless some is held."""
+        with self._lock:
+            if self._held:
+                self._held.append(_Held(callback))
+                return
+        callback()
 
     def skip_to(self, seq: int) -> None:
         """Use no number up to `seq`: elsewhere they were given to partials that are not known here."""
@@ -152,8 +212,19 @@ class EventLog:
 
     def close(self) -> None:
         with self._lock:
-            if self._end is None:
+            if not self._ending:
                 self.append(End())
+
+    def _release(self, held: _Held) -> None:
+        """Note that an event is stored: called by the thread that stored it."""
+        with self._lock:
+            held.storing = False
+            self._publish_held()
+
+    def _publish_held(self) -> None:
+        """Publish what is held up to the next event that is still being stored."""
+        while self._held and not self._held[0].storing:
+            self._held.popleft().publish()
 
     def _keep(self, event: Event) -> None:
         match event:
@@ -175,13 +246,14 @@ class EventLog:
                 self._fatal = event
             case End():
                 self._end = event
-        self._kept.append(_Packed(event.seq, zlib.compress(event.to_json().encode("utf-8"))))
+        self._kept.append(_Packed(event))
         if len(self._kept) > self._limit:
             dropped = self._kept.popleft()
             self.dropped_seq = dropped.seq
-            self._dropped_until_s = max(self._dropped_until_s, _time_s(dropped.unpacked()))
+            self._dropped_until_s = max(self._dropped_until_s, dropped.time_s)
 
     def _publish(self, event: Event) -> None:
+        self._keep(event)
         for key, listener in tuple(self._listeners.items()):
             if key not in self._listeners:  # cancelled by a listener before it
                 continue

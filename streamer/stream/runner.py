@@ -2,7 +2,7 @@
 
 Audio, losses and commands come from any thread and wait in the ring buffer and the inbox. The thread `listen` takes
 them from there in order; windows go to the thread `encode` and come back from `decode`. All decisions are made and all
-events are published under one lock, under which nothing slow is computed, so that a sender never waits for it.
+events are handed to the event log under one lock, under which nothing slow is computed and no audio is copied.
 """
 
 import logging
@@ -340,24 +340,31 @@ class SessionRunner:
 
     def issue(self, now_s: float) -> Job | None:
         """Hand out the window that is due, if it still is. It is given to `decode`, `fail` or `withdraw`."""
-        with self._recovering(), self._lock:
-            lost = None if self.over else self._lost(now_s)
-            if self.over or (lost is not None and self._n_in_flight):
-                return None  # what is on its way is published before a loss
-            if lost is not None:
-                self._publish(self._session.drop_before(*lost))
-            window = None if self._outage.waits(now_s) else self._session.next_window(now_s)
-            self._due_since_s = math.inf
-            self._note_change(now_s)
-            if window is None:
-                return None
+        with self._recovering():
+            with self._lock:
+                lost = None if self.over else self._lost(now_s)
+                if self.over or (lost is not None and self._n_in_flight):
+                    return None  # what is on its way is published before a loss
+                if lost is not None:
+                    self._publish(self._session.drop_before(*lost))
+                session = self._session
+                window = None if self._outage.waits(now_s) else session.next_window(now_s)
+                self._due_since_s = math.inf
+                self._note_change(now_s)
+                if window is None:
+                    return None
+                self._n_in_flight += 1
+            job: Job | None = None
             try:
                 job = Job(window, self.ring.read(window.start, window.end))
             except Overrun:
-                self._publish(self._session.lose(self.position, "overrun"))
-                self._note_change(now_s)
-                return None
-            self._n_in_flight += 1
+                with self._lock:
+                    if not self.over and self._session is session:
+                        self._publish(session.lose(self.position, "overrun"))
+                        self._note_change(now_s)
+            finally:
+                if job is None:
+                    self.withdraw()
             return job
         return None
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import dataclasses
+import json
 import queue
 import socket
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ import msgspec
 import numpy as np
 import pytest
 import soundfile
+from websockets.asyncio.server import ServerConnection
 
 from streamer.client import stream as module
 from streamer.client.stream import Item, Options, Sent, stream
@@ -25,7 +27,7 @@ from streamer.errors import (
     UnknownSessionError,
     UsageError,
 )
-from streamer.events import End, Event, Final, Ready, Resumed
+from streamer.events import End, Error, Event, Final, Ready, Resumed
 from streamer.protocols.native import SessionOptions
 from tests.client.test_captions import daemon, ready, sending
 from tests.client.test_captions import final as said
@@ -238,6 +240,32 @@ async def test_a_daemon_that_stops_is_given_the_rest_when_it_is_back() -> None:
     assert rest[1].start == 1.25
 
 
+async def test_what_a_stopping_daemon_has_heard_is_not_read_out_of_its_sentence() -> None:
+    def prepare(opened: RecordingStream) -> None:
+        opened.report = lambda error: opened.log.append(  # type: ignore[method-assign,assignment]
+            msgspec.structs.replace(error, message="stopping in 5 s")
+        )
+
+    waiting: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    waiting.put(NOISE[:20_000].tobytes())
+    async with serving() as running:
+        running.streams.prepare = prepare
+        events = aiter(stream(iter(waiting.get, None), host(running)))
+        await within(anext(events))
+        old = running.streams.opened[0]
+        while len(old.audio) < 40_000:
+            old.written.clear()
+            await within(old.written.wait())
+        port = running.port
+        reading = asyncio.create_task(collected(events))
+        await running.server.stop(timeout_s=5.0)
+    waiting.put(NOISE[20_000:].tobytes())
+    waiting.put(None)
+    async with serving(port=port) as running:
+        await reading
+        assert running.streams.opened[0].audio == NOISE[20_000:].tobytes()
+
+
 async def test_a_daemon_that_is_full_holds_the_audio_back() -> None:
     given = 0
 
@@ -300,7 +328,7 @@ async def test_a_stream_that_fails_is_told_with_its_end_and_raised() -> None:
         assert isinstance(await within(anext(events)), Ready)
         opened = running.streams.opened[0]
         opened.log.append(final(1, "said"))
-        opened.report("idle", "nothing was sent", fatal=True)
+        opened.report(Error(code="idle", message="nothing was sent", fatal=True))
         opened.log.close()
         assert [(await within(anext(events))).type for _ in range(2)] == ["final", "error"]
         with pytest.raises(IdleError, match="nothing was sent"):
@@ -382,11 +410,18 @@ def test_commands_are_sent_again_with_the_audio_behind_them() -> None:
 async def test_an_event_that_comes_twice_and_a_second_resumption_are_left_out() -> None:
     again = Resumed(heard_samples=0).stamped(2, "s")
     first = sending(ready(), said(2), close=None)
-    second = sending(again, again, said(2), said(3), said(4), End().stamped(5, "s"))
+    messages: list[str | bytes] = []
+
+    async def second(connection: ServerConnection) -> None:
+        messages.append(await connection.recv())
+        await sending(again, again, said(2), said(3), said(4), End().stamped(5, "s"))(connection)
+
     async with daemon(first, second) as (address, paths):
         events = await collected(stream(b"", address, on_notice=print))
     assert [event.seq for event in events] == [1, 2, 3, 4, 5]
-    assert paths == ["/v1/stream", "/v1/stream?after=2&session=s"]
+    # The name of the session is a secret, and addresses lie in the logs of proxies.
+    assert paths == ["/v1/stream", "/v1/stream"]
+    assert [json.loads(message) for message in messages] == [{"type": "resume", "session": "s", "after": 2}]
 
 
 def test_options_are_those_of_the_daemon() -> None:

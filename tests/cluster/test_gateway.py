@@ -389,12 +389,32 @@ async def test_a_client_comes_back_to_its_gateway(places: Places) -> None:
     assert stream.go_on() == len(samples)
 
 
+async def test_a_session_is_resumed_with_the_token_that_began_it_and_with_no_other(places: Places) -> None:
+    await places.worker("w1")
+    g1, g2 = await places.gateway("g1"), await places.gateway("g2")
+    stream = await g1.open(StreamStart(), tenant="anna")
+    name = stream.feed.session
+    data, _ = speech(8000)
+    await speak(stream, data)
+    await heard(stream, 8000)
+    stream.keep()
+    for gateway in (g1, g2):
+        for tenant in ("berta", ""):
+            with pytest.raises(UnknownSessionError):
+                await gateway.resume(name, tenant=tenant)
+    assert await g1.resume(name, after=3, tenant="anna") is stream
+    await g1.close()
+    again = await g2.resume(name, after=stream.feed.last_seq, tenant="anna")
+    assert g2.alive.sessions == {"anna": 1}
+    await again.finish()
+
+
 @pytest.mark.parametrize("lost", ["gateway", "gateway and worker"])
 async def test_a_client_goes_on_at_another_gateway(places: Places, lost: str) -> None:
     await places.worker("w1")
     await places.worker("w2")
     g1, g2 = await places.gateway("g1"), await places.gateway("g2")
-    stream = await g1.open(StreamStart())
+    stream = await g1.open(StreamStart(), tenant="somebody")
     name = stream.feed.session
     data, samples = speech(32_000)
     first = await places.owner(stream)

@@ -14,7 +14,7 @@ from streamer.events import Gap, Revision, Translation
 from streamer.server.history import History
 from streamer.server.history_file import HistoryFile
 from streamer.stream.eventlog import EventLog
-from tests.server.support import final, ready
+from tests.server.support import final, ready, wait_published
 from tests.sinks.finals import labelled
 
 
@@ -41,6 +41,7 @@ def daemon(path: Path) -> Iterator[History]:
         log = EventLog("now4", 100, keep=history.keeper(source="mic"))
         log.append(ready())
         log.append(final(1, "right now"))
+        wait_published(log)
         yield history
 
 

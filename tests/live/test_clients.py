@@ -22,7 +22,7 @@ from streamer.settings.table import DecodingSettings, ServerSettings, Settings
 from streamer.stream.engine import Engine
 from streamer.whisper.model import WhisperModel
 from tests.server.engine import FakeRunner, open_stream
-from tests.server.support import within
+from tests.server.support import wait_published, within
 from tests.stream.machine import Machine
 
 # What a session asks of its model.
@@ -67,9 +67,11 @@ async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(mach
         streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
         await streams.open(StreamStart())
         kept = await streams.open(StreamStart(keep=True))
+        await asyncio.to_thread(wait_published, kept.feed)
         (session,) = history.file.sessions(9)
         assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
         kept.abandon()
+        await asyncio.to_thread(wait_published, kept.feed)
         (session,) = history.file.sessions(9)
         assert session.ended is not None
 
@@ -129,6 +131,19 @@ async def test_a_kept_stream_is_found_until_its_time_is_over(machine: Machine) -
     with pytest.raises(UnknownSessionError, match=r"0\.01 s .*server\.resume_s"):
         await streams.resume(stream.feed.session)
     assert machine.engine.n_sessions == 0
+
+
+async def test_a_stream_is_resumed_with_the_token_that_began_it_and_with_no_other(machine: Machine) -> None:
+    streams = streams_of(machine)
+    stream = await streams.open(StreamStart(), tenant="anna")
+    stream.keep()
+    for tenant in ("berta", ""):
+        with pytest.raises(UnknownSessionError) as refused:
+            await streams.resume(stream.feed.session, tenant=tenant)
+        with pytest.raises(UnknownSessionError) as unknown:
+            await streams.resume("no session", tenant=tenant)
+        assert str(refused.value) == str(unknown.value)  # nobody learns that there is one
+    assert await streams.resume(stream.feed.session, tenant="anna") is stream
 
 
 async def test_nothing_is_kept_where_that_is_switched_off(machine: Machine) -> None:

@@ -125,6 +125,22 @@ def test_english_silence_and_sessions_that_do_not_ask_are_not_translated() -> No
     assert translations(final("Guten Tag.", 0.0, 1.0), patience_s=0.0) == []
 
 
+def test_audio_is_not_copied_by_the_thread_that_publishes() -> None:
+    """It holds the lock of the session, and of the event log."""
+    log, copying = EventLog("abc", 100), threading.Event()
+    copied_by: list[threading.Thread] = []
+
+    def read(start_s: float, end_s: float) -> Float32Array:
+        copied_by.append(threading.current_thread())
+        copying.set()
+        return SECOND
+
+    TranslatedSession(Interpreter(), log, read, lambda: WAIT_S)
+    log.append(final("Guten Tag.", 0.0, 1.0))
+    assert copying.wait(WAIT_S)
+    assert copied_by != [threading.current_thread()]
+
+
 def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
     interpreter, ended = Interpreter(), threading.Event()
     interpreter.meanwhile = lambda: ended.wait(WAIT_S)

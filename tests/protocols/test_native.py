@@ -55,6 +55,14 @@ def test_lists_and_texts_may_be_empty() -> None:
     assert parse_message('{"type":"set","languages":[],"initial_prompt":"","hotwords":[]}') == ("set", empty)
 
 
+def test_resume_with_a_session_comes_back_to_a_stream() -> None:
+    assert parse_message('{"type":"resume","session":"k3v9","after":7}') == ("resume", {"session": "k3v9", "after": 7})
+    assert parse_message('{"type":"resume","session":"k3v9"}') == ("resume", {"session": "k3v9"})
+    for wrong in ('"session":""', '"session":7', '"session":"a","after":-1', '"session":"a","x":1', '"after":7'):
+        with pytest.raises(ProtocolError, match="resume message has"):
+            parse_message(f'{{"type":"resume",{wrong}}}')
+
+
 @pytest.mark.parametrize("kind", ["flush", "pause", "resume", "clear", "finish"])
 def test_commands_say_nothing_more(kind: str) -> None:
     assert parse_message(json.dumps({"type": kind})) == (kind, {})

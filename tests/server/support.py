@@ -5,6 +5,7 @@ import contextlib
 import dataclasses
 import json
 import socket
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -68,6 +69,13 @@ def final(segment: int, text: str, start: float = 0.0) -> Final:
     )
 
 
+def wait_published(log: EventLog) -> None:
+    """Wait until everything that was appended to a log is published, and so is in its history."""
+    done = threading.Event()
+    log.call_behind(done.set)
+    assert done.wait(WAIT_S)
+
+
 def opened_log(session: str = "s1", limit: int = 1000) -> EventLog:
     log = EventLog(session, limit)
     log.append(ready())
@@ -128,8 +136,8 @@ class RecordingStream:
         self.log.close()
         self.finished.set()
 
-    def report(self, code: str, message: str, fatal: bool) -> None:
-        self.log.append(Error(code=code, message=message, fatal=fatal))
+    def report(self, error: Error) -> None:
+        self.log.append(error)
 
     def go_on(self) -> int:
         return len(self.audio) // 2
@@ -220,6 +228,14 @@ class Running:
 
     def socket(self, path: str, **arguments: Any) -> connect:  # noqa: ANN401 - passed on
         return connect(self.url.replace("http", "ws", 1).rstrip("/") + path, proxy=None, **arguments)
+
+    @contextlib.asynccontextmanager
+    async def resuming(self, after: int | None, session: str = SESSION) -> AsyncIterator[ClientConnection]:
+        """Connect to go on with a session behind an event that the client has."""
+        async with self.socket("/v1/stream") as client:
+            seq = {} if after is None else {"after": after}
+            await client.send(json.dumps({"type": "resume", "session": session, **seq}))
+            yield client
 
     async def value(self, name: str, labels: Mapping[str, str], expected: float) -> None:
         """Wait until a metric has a value."""

@@ -1,6 +1,7 @@
 """Connections that are cut at any moment: nothing is lost, nothing doubled, neither audio nor events."""
 
 import asyncio
+import json
 import os
 import random
 
@@ -43,9 +44,10 @@ class Client:
         """Talk, with a thousand cuts."""
         for cut in range(N_CUTS + 1):
             after = self.events[-1].seq if self.events else 0
-            query = f"?session={self.events[-1].session}&after={after}" if self.events else ""
-            connection = await within(self._running.socket(f"/v1/stream{query}").__aenter__())
-            if query:
+            connection = await within(self._running.socket("/v1/stream").__aenter__())
+            if self.events:
+                resume = {"type": "resume", "session": self.events[-1].session, "after": after}
+                await within(connection.send(json.dumps(resume)))
                 resumed = await next_event(connection)
                 assert isinstance(resumed, Resumed)
                 assert (resumed.seq, resumed.session) == (after, self.events[-1].session)

@@ -377,7 +377,7 @@ async def test_a_daemon_that_drains_tells_streams_at_once_and_takes_no_more() ->
             running.server.drain()
             told = await next_event(client)
             assert isinstance(told, Error)
-            assert (told.code, told.fatal) == ("stopping", False)
+            assert (told.code, told.fatal, told.heard_samples) == ("stopping", False, 320)
             assert "320 samples" in told.message
             await events_until(client, "end")
             await within(client.wait_closed())

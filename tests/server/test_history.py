@@ -1,5 +1,6 @@
 """What was told as final is in the file, whatever happens to the program or the disk."""
 
+import asyncio
 import logging
 import random
 import sqlite3
@@ -24,7 +25,7 @@ from streamer.server.history_file import HistoryFile
 from streamer.server.metrics import register_history
 from streamer.settings.table import ServerSettings
 from streamer.stream.eventlog import EventLog
-from tests.server.support import final, partial, ready
+from tests.server.support import WAIT_S, final, partial, ready, wait_published
 
 GAP = Gap(start=3.0, end=4.0, reason="overload")
 
@@ -44,6 +45,7 @@ def history(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
 def opened_log(history: History, session: str = "s1", *, own: bool = True) -> EventLog:
     log = EventLog(session, 1000, keep=history.keeper(source="mic", own=own))
     log.append(ready())
+    wait_published(log)
     return log
 
 
@@ -65,6 +67,7 @@ def test_what_lasts_is_kept_and_nothing_else(history: History) -> None:
     gap = log.append(GAP)
     log.append(Error(code="device", message="m", fatal=False))
     log.close()
+    wait_published(log)
     opening, *events = kept(history.file)
     assert isinstance(opening, Ready)
     assert events == [spoken, gap]
@@ -82,11 +85,14 @@ def test_listeners_are_told_what_is_in_the_file(history: History) -> None:
     log.subscribe(lambda event: seen.append(event in kept(history.file)))
     log.append(final(1, "one"))
     log.append(GAP)
+    wait_published(log)
     assert seen == [True, True]
 
 
 def test_file_and_folder_are_the_users_own(history: History, path: Path) -> None:
-    opened_log(history).append(final(1, "secret"))
+    log = opened_log(history)
+    log.append(final(1, "secret"))
+    wait_published(log)
     if sys.platform != "win32":
         modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in path.parent.iterdir()}
         assert set(modes) >= {path.name, f"{path.name}-wal", f"{path.name}-lock"}
@@ -129,11 +135,12 @@ def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
             other.execute("BEGIN IMMEDIATE")
             for i in range(20):
                 log.append(final(i, f"text {i}"))
-            assert len(told) == 20
+            wait_until(lambda: len(told) == 20)
             wait_until(lambda: history.n_failures > 2)
             other.execute("ROLLBACK")
         wait_until(lambda: len(texts(history.file)) == 20)
         log.append(final(21, "again"))
+        wait_published(log)
         assert texts(history.file)[-2:] == ["text 19", "again"]
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert [line.split(" (")[0] for line in lines] == [
@@ -143,6 +150,71 @@ def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
     assert not [record for record in caplog.records if record.exc_info]
 
 
+async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_published(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 5.0)  # for which an attempt to write stands still
+    with closing(History(path)) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        log = opened_log(history)
+        told: list[Event] = []
+        log.subscribe(told.append)
+        other.execute("BEGIN EXCLUSIVE")
+        begin = time.monotonic()
+        for i in range(20):
+            log.append(partial(i, "text"))
+            log.append(final(i, f"text {i}"))
+            await asyncio.sleep(0)
+        async with asyncio.timeout(WAIT_S):
+            while len(told) < 40:
+                await asyncio.sleep(0.01)
+        assert time.monotonic() - begin < 4.0  # not held up until the attempt is given up
+        assert told == sorted(told, key=lambda event: event.seq)
+        assert texts(history.file) == []
+        other.execute("ROLLBACK")
+        await asyncio.to_thread(wait_until, lambda: len(texts(history.file)) == 20)
+        assert history.n_lost == 0
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 5.0)
+    monkeypatch.setattr(history_module, "MAX_PENDING", 5)
+    registry = CollectorRegistry()
+    with closing(History(path)) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
+        register_history(registry, history)
+        log = opened_log(history)
+        told: list[Event] = []
+        log.subscribe(told.append)
+        other.execute("BEGIN EXCLUSIVE")
+        for i in range(20):
+            log.append(final(i, f"text {i}"))
+        assert "more than 5 texts wait until the history" in caplog.text
+        wait_until(lambda: len(told) == 20)
+        other.execute("ROLLBACK")
+        wait_until(lambda: texts(history.file)[-5:] == [f"text {i}" for i in range(15, 20)])
+        assert history.n_lost > 0
+        assert history.n_lost + len(texts(history.file)) == 20
+        assert registry.get_sample_value("streamer_history_lost_total") == history.n_lost
+        wait_until(lambda: f"{history.n_lost} texts were too many to wait, and are missing" in caplog.text)
+
+
+def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 0.05)
+    with closing(History(path)) as history:
+        log = opened_log(history)
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN EXCLUSIVE")
+            for i in range(3):
+                log.append(final(i, f"text {i}"))
+            history.close()
+    assert history.n_lost == 3
+    assert "could not be written: 3 texts are missing" in caplog.text
+
+
 def test_a_full_disk_stops_no_captions(history: History, caplog: pytest.LogCaptureFixture) -> None:
     log = opened_log(history)
     (n_pages,) = history._connection.execute("PRAGMA page_count").fetchone()
@@ -150,7 +222,7 @@ def test_a_full_disk_stops_no_captions(history: History, caplog: pytest.LogCaptu
     long = "word " * 2000
     for i in range(20):
         log.append(final(i, f"{long}{i}"))
-    assert "disk is full" in caplog.text
+    wait_until(lambda: "disk is full" in caplog.text)
     history._connection.execute("PRAGMA max_page_count = 1000000")
     wait_until(lambda: len(texts(history.file)) == 20)
 
@@ -163,11 +235,14 @@ def test_what_waits_for_the_disk_is_bounded(
     log = opened_log(history)
     for i in range(20):
         log.append(final(i, f"text {i}"))
-    assert "readonly" in caplog.text
+    wait_until(lambda: "readonly" in caplog.text)
+    wait_published(log)
     history._connection.execute("PRAGMA query_only = OFF")
     wait_until(lambda: history.file.session("s1") is not None)
     assert texts(history.file) == [f"text {i}" for i in range(16, 20)]  # with the session's beginning
-    assert "16 texts were too many to wait" in caplog.text
+    wait_until(lambda: "16 texts were too many to wait" in caplog.text)
+    assert "the oldest are given up" in caplog.text
+    assert history.n_lost == 16
 
 
 def test_what_still_waits_is_written_at_the_end(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,12 +253,12 @@ def test_what_still_waits_is_written_at_the_end(path: Path, monkeypatch: pytest.
         history._connection.execute("PRAGMA query_only = OFF")
     assert texts(HistoryFile(path)) == ["late"]
     history.close()
-    history.keeper(source="mic")(final(2, "too late"))
+    assert not history.keeper(source="mic")(final(2, "too late"), lambda: None)
     assert texts(HistoryFile(path)) == ["late"]
 
 
 def test_a_keeper_that_raises_stops_no_captions(caplog: pytest.LogCaptureFixture) -> None:
-    def keep(event: Event) -> None:
+    def keep(event: Event, publish: Callable[[], None]) -> bool:
         raise ValueError(event.type)
 
     log = EventLog("s1", 10, keep=keep)
@@ -191,13 +266,17 @@ def test_a_keeper_that_raises_stops_no_captions(caplog: pytest.LogCaptureFixture
     assert "could not be kept" in caplog.text
 
 
-def test_an_event_that_nobody_can_write_does_not_stand_in_the_way(history: History) -> None:
-    keep = history.keeper(source="mic")
-    keep(ready().stamped(1, "s1"))
-    with pytest.raises(UnicodeEncodeError):
-        keep(final(1, "half a character \ud800").stamped(2, "s1"))
-    keep(final(2, "a whole text").stamped(3, "s1"))
+def test_an_event_that_nobody_can_write_does_not_stand_in_the_way(
+    history: History, caplog: pytest.LogCaptureFixture
+) -> None:
+    keep, done = history.keeper(source="mic"), threading.Event()
+    assert keep(ready().stamped(1, "s1"), lambda: None)
+    assert keep(final(1, "half a character \ud800").stamped(2, "s1"), lambda: None)
+    assert keep(final(2, "a whole text").stamped(3, "s1"), done.set)
+    assert done.wait(WAIT_S)
     assert texts(history.file) == ["a whole text"]
+    assert "a final event could not be kept" in caplog.text
+    assert "UnicodeEncodeError" in caplog.text
 
 
 def test_many_threads_write_and_read_at_once(history: History) -> None:
@@ -214,6 +293,8 @@ def test_many_threads_write_and_read_at_once(history: History) -> None:
         assert all(session.n_events <= 50 for session in history.file.sessions(10))
     for thread in threads:
         thread.join()
+    for log in logs:
+        wait_published(log)
     assert all(texts(history.file, log.session) == [f"text {i}" for i in range(50)] for log in logs)
 
 
@@ -280,19 +361,23 @@ def test_the_settings_say_whether_anything_is_kept(path: Path) -> None:
     assert not HistoryFile(path).in_use
 
 
-# Appends finals through an event log as fast as it can, and prints the number of each when it was told.
+# Appends finals through an event log, each when the one before was told, and prints the number of each that was.
 WRITER = """
-import sys
+import sys, threading
 from pathlib import Path
-from streamer.server.history import History, open_history
+from streamer.server.history import History
 from streamer.stream.eventlog import EventLog
 from tests.server.support import final, ready
 history = History(Path(sys.argv[1]))
 log = EventLog(sys.argv[2], 1000, keep=history.keeper(source="mic"))
 log.append(ready())
-log.subscribe(lambda event: print(event.seq, flush=True))
+told = threading.Semaphore(0)
+log.call_behind(told.release)
+told.acquire()
+log.subscribe(lambda event: (print(event.seq, flush=True), told.release()))
 for i in range(1_000_000):
     log.append(final(i, f"text {i}"))
+    told.acquire()
 """
 
 

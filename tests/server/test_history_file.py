@@ -13,7 +13,7 @@ from streamer.server import history_file as module
 from streamer.server.history import History
 from streamer.server.history_file import HistoryFile, KeptSession, utc
 from streamer.stream.eventlog import EventLog
-from tests.server.support import final, ready
+from tests.server.support import final, ready, wait_published
 from tests.sinks.finals import labelled
 
 # What people may type into a field to search with.
@@ -56,6 +56,7 @@ def said(history: History, session: str, *texts: str, own: bool = True, end: boo
         log.append(final(i + 1, text, start=10.0 * i))
     if end:
         log.close()
+    wait_published(log)
     found = history.file.session(session)
     assert found is not None
     return found
@@ -219,6 +220,7 @@ def test_writers_get_through_while_much_is_deleted(history: History, file: Histo
     log.append(ready())
     for i, _ in enumerate(file.delete(session)):
         log.append(final(i, f"meanwhile {i}"))
+    wait_published(log)
     kept = file.session("s2")
     assert kept is not None
     assert kept.n_events == log.last_seq - 1
@@ -307,6 +309,7 @@ def test_texts_are_read_and_found_as_they_read_by_now(history: History, monkeypa
         log.append(Revision(of=event.seq, by="glossary", text=text, words=words, edits=()))
     log.append(Translation(of=first.seq, text="mit Siobhan", language="de"))
     log.append(Speakers(same=("S2", "S1")))
+    wait_published(log)
     file = history.file
     (session,) = file.sessions(1)
     assert session.end_s == 4.0

@@ -118,7 +118,7 @@ def names_of_all() -> set[str]:
     registry, encoder = CollectorRegistry(), FakeEncoder()
     ServerMetrics(registry)
     register_process(registry)
-    register_history(registry, SimpleNamespace(n_failures=0))  # type: ignore[arg-type]
+    register_history(registry, SimpleNamespace(n_failures=0, n_lost=0))  # type: ignore[arg-type]
     register_outputs(registry, Outputs(OutputsSettings()))
     register_engine(registry, Engine(encoder, FakeDecoder(encoder, [])))
     ends = {"counter": "_total", "info": "_info"}

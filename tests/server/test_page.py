@@ -21,7 +21,7 @@ from streamer.stream.eventlog import EventLog
 from tests.browser import Page, browse, fake_microphone_flags
 from tests.cutting import cutting
 from tests.protocols.recorded import segment
-from tests.server.support import final, opened_log, partial, ready, serving, within
+from tests.server.support import final, opened_log, partial, ready, serving, wait_published, within
 from tests.server.test_rest import NotedRecordings
 from tests.sinks.finals import labelled
 
@@ -211,6 +211,7 @@ async def test_captions_are_searched_and_earlier_sessions_opened(tmp_path: Path)
         for n in range(1, 601):
             earlier.append(final(n, f"number {n}", start=3.0 * n))
         earlier.close()
+        wait_published(earlier)
         log = opened_log()
         log.append(final(1, "Good morning"))
         async with serving(log, history_file=history.file) as running, browse(running.url) as page:

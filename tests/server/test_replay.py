@@ -13,7 +13,16 @@ from streamer.server import history_file
 from streamer.server.history import History
 from streamer.server.replay import earlier_events
 from streamer.stream.eventlog import EventLog
-from tests.server.support import deaf_socket, events_until, final, next_event, ready, serving, within
+from tests.server.support import (
+    deaf_socket,
+    events_until,
+    final,
+    next_event,
+    ready,
+    serving,
+    wait_published,
+    within,
+)
 
 
 @pytest.fixture
@@ -25,6 +34,7 @@ def history(tmp_path: Path) -> Iterator[History]:
 def begun(history: History, session: str, limit: int = 1000, *, own: bool = True) -> EventLog:
     log = EventLog(session, limit, keep=history.keeper(source="mic", own=own))
     log.append(ready())
+    wait_published(log)
     return log
 
 
@@ -32,10 +42,17 @@ def say(log: EventLog, *texts: str) -> None:
     for text in texts:
         log.append(Speech(state="start", time=0.0))
         log.append(final(log.last_seq, text, start=float(log.last_seq)))
+    wait_published(log)
 
 
 def revise(log: EventLog, of: int, text: str) -> None:
     log.append(Revision(of=of, by="glossary", text=text, words=(), edits=()))
+    wait_published(log)
+
+
+def close(log: EventLog) -> None:
+    log.close()
+    wait_published(log)
 
 
 def brief(events: list[Event]) -> list[str]:
@@ -52,7 +69,7 @@ async def test_the_rest_of_a_session_and_all_later_ones_come_first(history: Hist
     b = begun(history, "b")
     say(b, "three")
     revise(b, 3, "Three")
-    b.close()
+    close(b)
     say(begun(history, "client", own=False), "not for all")
     feed = begun(history, "c")
     say(feed, "four")
@@ -88,7 +105,7 @@ async def test_what_the_log_does_not_have_any_more_comes_from_the_file(
 async def test_a_client_goes_on_over_its_connection_and_hears_no_end_before_the_last(history: History) -> None:
     first = begun(history, "a")
     say(first, "one", "two")
-    first.close()
+    close(first)
     second = begun(history, "b")
     say(second, "three")
     async with (
@@ -114,7 +131,7 @@ async def test_an_unknown_session_gets_the_present_one_from_its_start(history: H
 async def test_what_retention_deleted_is_told_of(history: History) -> None:
     first = begun(history, "a")
     say(first, *"abc")
-    first.close()
+    close(first)
     with closing(sqlite3.connect(history.file.path)) as connection, connection:
         connection.execute("UPDATE events SET at = 0 WHERE seq = 3")
     assert sum(history.file.prune(before=1.0, max_bytes=1e9)) == 1
@@ -151,12 +168,10 @@ async def test_a_long_replay_is_read_as_the_client_takes_it_and_stalls_nobody(
 ) -> None:
     monkeypatch.setattr(history_file, "PAGE_EVENTS", 10)
     long = begun(history, "a")
-    with history._lock:
-        history._connection.execute("BEGIN")  # many commits in one: only the reading matters here
+    with history_file.transaction(history._connection):  # many commits in one: only the reading matters here
         event = final(1, "word " * 200)
         for i in range(800):
             history_file.insert_event(history._connection, event.stamped(i + 2, "a"), 1e9)
-        history._connection.execute("COMMIT")
     assert long.last_seq == 1
     feed = begun(history, "b")
     n_pages = 0

@@ -184,7 +184,7 @@ async def test_a_session_that_ends_by_itself_closes_the_connection() -> None:
     async with serving() as running, running.socket("/v1/stream") as client:
         await client.send(bytes(640))
         stream = await running.streams.first()
-        stream.report("device", "the device is gone", fatal=True)
+        stream.report(Error(code="device", message="the device is gone", fatal=True))
         stream.log.close()
         assert [event.type for event in await events_until(client, "end")] == ["ready", "error", "end"]
         assert (await closing(client))[0] == 1011
@@ -357,7 +357,7 @@ async def test_a_client_comes_back_to_what_it_missed_and_to_where_its_audio_stop
         client.transport.abort()
         await within(stream.kept.wait())
         stream.log.append(final(1, "missed"))
-        async with running.socket(f"/v1/stream?session={SESSION}&after=1") as client:
+        async with running.resuming(1) as client:
             resumed = await next_event(client)
             assert resumed == Resumed(heard_samples=320, seq=1, session=SESSION)
             assert (await next_event(client)).seq == 2
@@ -371,11 +371,44 @@ async def test_a_client_comes_back_to_what_it_missed_and_to_where_its_audio_stop
         assert len(running.streams.opened) == 1
 
 
+async def test_a_client_may_still_come_back_by_its_address_and_the_log_warns_of_that_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving() as running:
+        client = await running.socket("/v1/stream")
+        await client.send(bytes(640))
+        stream = await running.streams.first()
+        assert (await next_event(client)).seq == 1
+        for _ in range(2):
+            client.transport.abort()
+            await within(stream.kept.wait())
+            client = await running.socket(f"/v1/stream?session={SESSION}&after=1")
+            assert await next_event(client) == Resumed(heard_samples=320, seq=1, session=SESSION)
+        await client.close()
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert "?session= in the address" in warning
+    assert SESSION not in warning
+
+
+async def test_a_client_that_comes_back_in_mid_stream_is_told_that_it_is_too_late() -> None:
+    async with serving() as running, running.socket("/v1/stream") as client:
+        await client.send(bytes(640))
+        await client.send(json.dumps({"type": "resume", "session": SESSION, "after": 1}))
+        error = (await events_until(client, "error"))[-1]
+        assert isinstance(error, Error)
+        assert (error.code, error.fatal) == ("bad_message", False)
+        assert "out of place" in error.message
+        await client.send('{"type":"resume"}')  # the command
+        await client.send('{"type":"finish"}')
+        await events_until(client, "end")
+        assert running.streams.opened[0].commands == [("resume", 640)]
+
+
 async def test_the_last_words_can_be_fetched_after_finish() -> None:
     async with serving() as running:
         stream = await stream_cut_in_its_last_words(running)
         stream.room.set()
-        async with running.socket(f"/v1/stream?session={SESSION}&after=1") as client:
+        async with running.resuming(1) as client:
             await client.send('{"type":"finish"}')  # it cannot know that the first one arrived
             assert [event.type for event in await events_until(client, "end")] == ["resumed", "final", "end"]
             assert await closing(client) == (1000, "")
@@ -388,8 +421,8 @@ async def test_numbers_that_never_were_bring_everything() -> None:
         stream = await running.streams.first()
         client.transport.abort()
         await within(stream.kept.wait())
-        for query in ("&after=99", "&after=0", ""):
-            async with running.socket(f"/v1/stream?session={SESSION}{query}") as client:
+        for after in (99, 0, None):
+            async with running.resuming(after) as client:
                 assert [(event.type, event.seq) for event in await events_until(client, "ready")] == [
                     ("resumed", 0),
                     ("ready", 1),
@@ -398,7 +431,7 @@ async def test_numbers_that_never_were_bring_everything() -> None:
 
 
 async def test_a_session_that_is_not_known_is_refused() -> None:
-    async with serving() as running, running.socket("/v1/stream?session=gone&after=7") as client:
+    async with serving() as running, running.resuming(7, "gone") as client:
         error = await next_event(client)
         assert isinstance(error, Error)
         assert (error.code, error.fatal, error.seq, error.session) == ("unknown_session", True, 1, "")
@@ -410,7 +443,7 @@ async def test_a_new_connection_takes_the_stream_from_one_that_hangs() -> None:
         await old.send(bytes(640))
         assert (await next_event(old)).type == "ready"
         stream = await running.streams.first()
-        async with running.socket(f"/v1/stream?session={SESSION}&after=1") as new:
+        async with running.resuming(1) as new:
             assert (await next_event(new)).type == "resumed"
             assert await closing(old) == (4000, "resumed elsewhere")
             await new.send(bytes(640))
@@ -430,7 +463,7 @@ async def test_what_was_not_taken_in_before_a_cut_is_asked_for_again(monkeypatch
         async with running.socket("/v1/stream") as old:
             await old.send(np.arange(3000, dtype="<i2").tobytes()[:-1])
             await within(fake.first_write.wait())
-            async with running.socket(f"/v1/stream?session={stream.feed.session}") as new:
+            async with running.resuming(None, stream.feed.session) as new:
                 resumed = await next_event(new)
                 assert isinstance(resumed, Resumed)
                 # What there was room for; else whoever is cut again and again would fill the memory.
@@ -448,7 +481,7 @@ async def test_a_stream_that_is_ended_for_being_idle_is_closed_with_the_reason()
         await client.send(bytes(640))
         stream = await running.streams.first()
         stream.complete = True
-        stream.report("idle", "nothing was sent for 300 s", fatal=True)
+        stream.report(Error(code="idle", message="nothing was sent for 300 s", fatal=True))
         stream.log.close()
         *_, error, end = await events_until(client, "end")
         assert (error.type, end.type) == ("error", "end")
@@ -463,7 +496,7 @@ async def test_an_old_connection_may_close_after_the_new_one(caplog: pytest.LogC
         stream = await running.streams.first()
         await within(stream.written.wait())
         old.transport.pause_reading()  # it does not answer that it is closed
-        async with running.socket(f"/v1/stream?session={SESSION}&after=0") as new:
+        async with running.resuming(0) as new:
             await new.send('{"type":"finish"}')
             await events_until(new, "end")
             assert (await closing(new))[0] == 1000
@@ -501,7 +534,7 @@ async def test_a_stream_that_outlives_the_daemon_is_left_for_another(finishing: 
         await next_event(client)
         stopping = asyncio.create_task(running.server.stop())
         code, reason = await closing(client)
-        assert (code, f"session={stream.log.session}" in reason) == (1001, True)
+        assert (code, f"session={stream.log.session}, after=1" in reason) == (1001, True)
         await within(stream.kept.wait())
         assert not stream.finished.is_set()
         assert not stream.log.closed
@@ -509,14 +542,20 @@ async def test_a_stream_that_outlives_the_daemon_is_left_for_another(finishing: 
 
 
 @pytest.mark.parametrize(
-    "path", ["/v1/stream", f"/v1/stream?session={SESSION}&after=0", "/v1/listen?encoding=linear16&sample_rate=16000"]
+    ("path", "first"),
+    [
+        ("/v1/stream", bytes(640)),
+        ("/v1/stream", json.dumps({"type": "resume", "session": SESSION, "after": 0})),
+        (f"/v1/stream?session={SESSION}&after=0", bytes(640)),
+        ("/v1/listen?encoding=linear16&sample_rate=16000", bytes(640)),
+    ],
 )
-async def test_a_stream_is_for_who_showed_a_token(path: str) -> None:
+async def test_a_stream_is_for_who_showed_a_token(path: str, first: str | bytes) -> None:
     token = "x" * 16
     async with serving(token=token) as running:
         client = await running.socket(path, additional_headers={"Authorization": f"Bearer {token}"})
         with contextlib.suppress(ConnectionClosed):  # where there is no such session
-            await client.send(bytes(640))
+            await client.send(first)
         await within(running.streams.called.wait())
         assert running.streams.tenants == ["default"]
         await client.close()

@@ -15,7 +15,7 @@ from streamer.server import history_file, transcripts
 from streamer.server.history import History
 from streamer.sinks.subtitles import open_writer
 from streamer.stream.eventlog import EventLog
-from tests.server.support import final, opened_log, ready, serving
+from tests.server.support import final, opened_log, ready, serving, wait_published
 
 
 @pytest.fixture
@@ -32,6 +32,7 @@ def said(history: History, session: str, *texts: str, own: bool = True, end: boo
     events.append(log.append(Gap(start=90.0, end=91.5, reason="overload")))
     if end:
         log.close()
+    wait_published(log)
     return events
 
 

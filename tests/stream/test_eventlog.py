@@ -1,7 +1,9 @@
 import itertools
 import threading
+import time
 import tracemalloc
-from collections.abc import Iterable
+import zlib
+from collections.abc import Callable, Iterable
 
 import pytest
 
@@ -195,11 +197,75 @@ def test_an_hour_of_finals_that_are_kept_takes_less_than_a_megabyte() -> None:
     try:
         for segment in range(600):
             log.append(said(segment, 15))
-        grown, _ = tracemalloc.get_traced_memory()
+        deadline_s = time.monotonic() + 20.0  # a thread packs them
+        while tracemalloc.get_traced_memory()[0] >= 2**20:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
     finally:
         tracemalloc.stop()
-    assert grown < 2**20
     assert len(log.subscribe(ignore, after=0).backlog) == 600
+
+
+def test_events_are_packed_while_others_publish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who publishes holds the lock of its session: it compresses nothing."""
+    packing, go_on, pack = threading.Event(), threading.Event(), zlib.compress
+
+    def compress(data: bytes) -> bytes:
+        packing.set()
+        assert go_on.wait(20.0)
+        return pack(data)
+
+    monkeypatch.setattr(zlib, "compress", compress)
+    log = EventLog("s", 10)
+    publishing = threading.Thread(target=lambda: [log.append(final(n)) for n in range(3)], daemon=True)
+    publishing.start()
+    assert packing.wait(20.0)
+    publishing.join(20.0)
+    try:
+        assert not publishing.is_alive()
+        assert brief(log.subscribe(ignore, after=0).backlog) == [("final", 1), ("final", 2), ("final", 3)]
+    finally:
+        go_on.set()
+
+
+class Disk:
+    """Stores finals, each when the test says so."""
+
+    def __init__(self) -> None:
+        self.storing: list[Callable[[], None]] = []
+
+    def keep(self, event: Event, publish: Callable[[], None]) -> bool:
+        if isinstance(event, Final):
+            self.storing.append(publish)
+        return isinstance(event, Final)
+
+
+def test_what_is_kept_is_published_when_it_is_stored_and_the_rest_in_its_order() -> None:
+    disk = Disk()
+    log = EventLog("s", 10, disk.keep)
+    seen: list[Event] = []
+    over: list[int] = []
+    log.subscribe(seen.append)
+    log.append(ready())
+    assert brief(seen) == [("ready", 1)]  # nothing before it is being stored
+    assert log.append(final(1)).seq == 2
+    log.append(partial(2))
+    log.append(final(2))
+    log.close()
+    log.close()
+    log.call_behind(lambda: over.append(len(seen)))
+    assert log.append(final(3)).seq == 0
+    assert brief(seen) == [("ready", 1)]
+    assert brief(log.subscribe(ignore, after=0).backlog) == [("ready", 1)]
+    first, second = disk.storing
+    second()
+    assert (len(seen), over, log.closed) == (1, [], False)
+    first()
+    first()
+    assert brief(seen) == [("ready", 1), ("final", 2), ("partial", 3), ("final", 4), ("end", 5)]
+    assert (over, log.closed) == ([5], True)
+    log.call_behind(lambda: over.append(0))
+    assert over == [5, 0]
 
 
 def test_a_broken_listener_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:

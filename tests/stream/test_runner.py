@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
+from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.errors import InferenceError
@@ -164,6 +165,22 @@ def broken(window: Window, request: Request) -> Hypothesis:
 
 
 # What does not come.
+
+
+def test_no_audio_is_copied_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to 30 s of it, for which everybody who needs the session would wait."""
+    rig = Rig(words_at(1.0, 2.0))
+    read, locked = rig.runner.ring.read, []
+
+    def noted(start: int, end: int) -> Float32Array:
+        locked.append(rig.runner._lock.locked())
+        return read(start, end)
+
+    monkeypatch.setattr(rig.runner.ring, "read", noted)
+    rig.speak_until(4.0)
+    rig.finish()
+    assert rig.windows
+    assert set(locked) == {False}
 
 
 def test_a_client_that_stops_in_mid_speech_gets_its_final_after_a_while() -> None:

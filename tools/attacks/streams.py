@@ -38,6 +38,10 @@ def _open(target: Target, source: int = 2, start: bytes = START, *, receive_buff
     return wire, str(events[-1]["session"])
 
 
+def _resume(session: str, after: int) -> bytes:
+    return frame(TEXT, json.dumps({"type": "resume", "session": session, "after": after}).encode("ascii"))
+
+
 # Places.
 
 
@@ -385,7 +389,8 @@ def resume_guesses(target: Target) -> str:
     while n < 10_000 and time.monotonic() - begin < 8:
         n += 1
         try:
-            wire = target.upgrade(f"{STREAM}?session={secrets.token_urlsafe(24)}&after=0", 2 + n % 8, timeout_s=3.0)
+            wire = target.upgrade(STREAM, 2 + n % 8, timeout_s=3.0)
+            wire.send(_resume(secrets.token_urlsafe(24), 0))
         except Broken:
             continue
         events, _ = _events(wire, 3.0, "error")
@@ -403,7 +408,8 @@ def resume_ping_pong(target: Target) -> str:
     first, session = _open(target, 2)
     wires = [first]
     for i in range(300):
-        wires.append(target.upgrade(f"{STREAM}?session={session}&after=1", 2 + i % 2))
+        wires.append(target.upgrade(STREAM, 2 + i % 2))
+        wires[-1].send(_resume(session, 1))
         wires.pop(0).reset() if i % 3 else wires.pop(0).close()
     events, code = _events(wires[-1], 10.0, "resumed")
     expect(bool(events) and events[-1]["type"] == "resumed", f"the last gets {events} {code}")
@@ -421,7 +427,8 @@ def resume_crowd(target: Target) -> str:
     first, session = _open(target, 2)
     wires = [first]
     for i in range(50):
-        wires.append(target.upgrade(f"{STREAM}?session={session}&after=0", 2 + i % 2, receive_buffer=4096))
+        wires.append(target.upgrade(STREAM, 2 + i % 2, receive_buffer=4096))
+        wires[-1].send(_resume(session, 0))
     time.sleep(1.0)
     codes = [wire.close_code(3.0) for wire in wires[:-1]]
     for wire in wires:

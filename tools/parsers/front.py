@@ -39,7 +39,7 @@ def _front(folder: Path) -> list[Parser]:
     with contextlib.closing(History(path)) as history:
         for name in ("day-1", "day-2"):
             keep = history.keeper(source="speech.wav")
-            keep(Ready(model="nano.en", device={}, sample_rate=16_000, language="en").stamped(1, name))
+            keep(Ready(model="nano.en", device={}, sample_rate=16_000, language="en").stamped(1, name), lambda: None)
             for seq in range(2, 30):
                 spoken = (Word(word=" Good", start=seq, end=seq + 0.5, probability=0.9, stable=True),)
                 text_of = f"Good morning wörld {seq}"
@@ -53,9 +53,10 @@ def _front(folder: Path) -> list[Parser]:
                         language="en",
                         no_speech_prob=0.1,
                         avg_logprob=-0.1,
-                    ).stamped(seq, name)
+                    ).stamped(seq, name),
+                    lambda: None,
                 )
-            keep(Gap(start=31, end=32, reason="overload").stamped(30, name))
+            keep(Gap(start=31, end=32, reason="overload").stamped(30, name), lambda: None)
     file = HistoryFile(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
