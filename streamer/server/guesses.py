@@ -1,10 +1,9 @@
 """Guessing tokens is slowed, and told. Pure: the time comes as an argument."""
 
-import ipaddress
 import math
 from collections import OrderedDict
 
-from streamer.outside import parse_address, printable
+from streamer.outside import network_of, printable
 
 MAX_WRONG = 20  # wrong tokens from one address in a row: more than a person mistypes or a page with an old one sends
 REFILL_S = 3.0  # until one more may be tried
@@ -15,8 +14,7 @@ REPORT_S = 60.0  # from one line of the log to the next
 class Guesses:
     """Wrong tokens, counted for each address: a token bucket that wrong ones empty.
 
-    An address is that of a host, or a network of 64 bits where it is IPv6: one subscriber has at least that many
-    addresses (RFC 6177).
+    Addresses count by `network_of`.
     """
 
     def __init__(self) -> None:
@@ -31,11 +29,11 @@ class Guesses:
 
     def wait_s(self, address: str, now: float) -> float:
         """Return the seconds until an address may show a token again, 0 where it may now."""
-        wrong = self._forgiven(_network(address), now)
+        wrong = self._forgiven(network_of(address), now)
         return max(0.0, (wrong - MAX_WRONG + 1) * REFILL_S)
 
     def count_wrong(self, address: str, now: float) -> None:
-        network = _network(address)
+        network = network_of(address)
         self._wrong[network] = self._forgiven(network, now) + 1, now
         self._wrong.move_to_end(network)
         if len(self._wrong) > MAX_ADDRESSES:
@@ -46,7 +44,7 @@ class Guesses:
     def count_refused(self, address: str) -> None:
         """Note that what an address showed was not looked at."""
         self._n_refused += 1
-        self._note(_network(address))
+        self._note(network_of(address))
 
     def report(self, now: float) -> str | None:
         """Return a line for the log, where there is news: at once for the first, then no more than one a minute."""
@@ -71,10 +69,3 @@ class Guesses:
     def _note(self, network: str) -> None:
         if len(self._addresses) < MAX_ADDRESSES:
             self._addresses.add(network)
-
-
-def _network(address: str) -> str:
-    found = parse_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
-    return address if found is None else str(found)
