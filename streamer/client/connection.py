@@ -26,7 +26,7 @@ from websockets.exceptions import (
 )
 
 from streamer.errors import PeerError, ProtocolError, UnknownEventError, UsageError
-from streamer.events import Event, from_json
+from streamer.events import Error, Event, from_json
 from streamer.outside import is_loopback, one_line
 
 logger = logging.getLogger(__name__)
@@ -249,7 +249,9 @@ class Place:
 
     def moved(self, event: Event) -> bool:
         """Move on to an event, and say whether it is new."""
-        if event.session == self.session and event.seq <= self.seq:
+        # What a gateway says of a session in between has no number of its own.
+        between = isinstance(event, Error) and not event.fatal and event.seq == self.seq
+        if event.session == self.session and event.seq <= self.seq and not between:
             return False
         self.session, self.seq = event.session, event.seq
         return True

@@ -44,6 +44,7 @@ from streamer.cluster.stopping import stopped_by_signals
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
 from streamer.languages import LANGUAGE_NAMES
 from streamer.live.streams import SESSION_NAME_BYTES, ClientStream, Places
+from streamer.outside import one_line
 from streamer.protocols.native import StreamStart
 from streamer.server.front import Server
 from streamer.server.metrics import register_process
@@ -153,6 +154,10 @@ class ClusterStreams:
         self._counters: Counter[str] = Counter()
         # Since when workers have been heard without a break; None while none is: we may be cut off ourselves.
         self._whole_since_s: float | None = None
+        # Since when NATS has been there without a break; None while it is not. What was heard last of the workers that
+        # the log says are there.
+        self._connected_since_s: float | None = None
+        self._noted: dict[str, WorkerAlive] = {}
         # One client at a time that comes back to a session.
         self._coming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks: list[asyncio.Task[None]] = []
@@ -416,14 +421,36 @@ class ClusterStreams:
             elif self._whole_since_s is None:
                 self._whole_since_s = now_s
             whole = self._whole_since_s is not None and now_s - self._whole_since_s > LOST_S
+            if stalled or not self._bus.connected:
+                self._connected_since_s = None
+            elif self._connected_since_s is None:
+                self._connected_since_s = now_s
+            elif now_s - self._connected_since_s > LOST_S:
+                self._note_workers(now_s)
             for remote in tuple(self._remotes.values()):
                 remote.watch(now_s) if whole else remote.excuse(now_s)
+                if not stalled:
+                    remote.tell_wait(now_s)
             before_s = now_s
             await asyncio.sleep(LOOK_S)
 
+    def _note_workers(self, now_s: float) -> None:
+        """Log which workers have come and which have gone, and that none is left."""
+        alive = {worker.worker: worker for worker in self._workers.alive(now_s)}
+        for name in sorted(alive.keys() - self._noted.keys()):
+            logger.info("worker %s joins, with %s", name, one_line(alive[name].model)[:80])
+        for name in sorted(self._noted.keys() - alive.keys()):
+            if self._noted[name].draining:
+                logger.info("worker %s has left", name)
+            else:
+                logger.warning("worker %s is lost: it has not been heard for %g s", name, LOST_S)
+        if self._noted and not alive:
+            logger.error("no worker is left: sessions wait for one; start it with `streamer worker --nats URL`")
+        self._noted = alive
+
     def _come_back(self) -> None:
         """NATS is back: what was sent last may not have come, and what was told may not have been heard."""
-        self._whole_since_s = None
+        self._whole_since_s = self._connected_since_s = None
         for remote in self._remotes.values():
             remote.resend()
 

@@ -17,7 +17,7 @@ from streamer.cluster.messages import GatewayAlive, WorkerAlive
 from streamer.stream.load import MAX_LOAD
 
 # Why a session goes to another worker.
-REASONS = ("lost", "drain", "load", "failing", "resumed")
+REASONS = ("lost", "silent", "slow", "drain", "load", "failing", "resumed")
 
 # Upper bounds of the histogram's buckets, in seconds.
 STALL_BUCKETS_S = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 3.0, 5.0, 10.0, 30.0)

@@ -146,6 +146,11 @@ class Owned:
         """Samples that would have to be sent to another worker: few while nobody speaks."""
         return self.head - self.told.state.needed_from
 
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more will be said in it, here or elsewhere."""
+        return self._events.closed
+
     async def start(self) -> None:
         """Become the owner, and set to work. Raises FencedError where another machine was faster."""
         await self._store((), self.told)

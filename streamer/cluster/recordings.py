@@ -31,7 +31,7 @@ class ClusterRecordings:
     def find(self, model: str) -> ModelInfo:
         return ModelInfo(name=shown(self._identity(model)), created=0, loaded=True)
 
-    def open(self, path: Path, options: RecordingOptions, model: str = "") -> Submitted:
+    async def open(self, path: Path, options: RecordingOptions, model: str = "") -> Submitted:
         if self._stopping:
             raise _stopping()
         identity = self._identity(model)

@@ -32,6 +32,7 @@ from streamer.cluster.messages import (
     Released,
     Told,
 )
+from streamer.cluster.metrics import REASONS
 from streamer.cluster.placement import Workers
 from streamer.errors import (
     BusyError,
@@ -66,6 +67,7 @@ LEAST_PACE = 0.5
 QUIET_S = 2.0  # within which a worker tells of each session, where NATS stores
 SILENT_S = 10.0  # and one that says nothing of it: longer than NATS takes to choose a leader, when nothing is stored
 RESEND_S = 2.0  # what has not come to the worker by then is sent again
+WAIT_S = 5.0  # a client is told when no worker has said anything of its session for so long
 
 # Of another rate's audio this much comes before what is needed, so that a resampler that begins anew sounds the same.
 WARM_SAMPLES = SAMPLE_RATE // 4
@@ -147,6 +149,9 @@ class Remote:
         self._advanced = 0
         # How far it had audio and commands when it told last, and since when.
         self._came, self._came_s = (0, 0), cluster.now_s()
+        # When a worker told of it last, whatever excuses there are; whether its client knows that this was long ago.
+        self._served_s = cluster.now_s()
+        self._wait_told = False
         # Why it moves or moved, and since when nothing was told; None when it goes on.
         self._stall: tuple[str, float] | None = None
         # Set when there may be something to send.
@@ -247,6 +252,15 @@ class Remote:
         """Take it that its worker could not be heard until now, as nobody could."""
         self._told_s = self._advanced_s = now_s
 
+    def tell_wait(self, now_s: float) -> None:
+        """Tell the client, once, that no worker has served it for long."""
+        if self._wait_told or not self._begun or self.feed.closed or now_s - self._served_s < WAIT_S:
+            return
+        self._wait_told = True
+        self.logger.warning("no worker has said anything of the session for %g s", WAIT_S)
+        text = f"no worker has transcribed for {WAIT_S:g} s: the audio is kept, and its text comes when one is there"
+        self.feed.notify(Error(code="waiting", message=text, fatal=False))
+
     def resend(self) -> None:
         """Send again what the worker, as far as is known, does not have."""
         self._resent_s = self._cluster.now_s()
@@ -296,7 +310,8 @@ class Remote:
             self._told.popleft()
 
     def _heed(self, told: Told) -> None:
-        now_s = self._told_s = self._cluster.now_s()
+        now_s = self._told_s = self._served_s = self._cluster.now_s()
+        self._wait_told = False
         self._number = max(self._number, told.number)
         self._put(told.events)
         self._note(told.checkpoint)
@@ -380,7 +395,7 @@ class Remote:
                 return  # it was NATS that was silent
             while why == "drain" and not self._another(old) and not cluster.workers.is_lost(old, cluster.now_s()):
                 await asyncio.sleep(RETRY_S)  # nobody loses by that: it still transcribes
-            reason = why if why in ("lost", "drain", "load") else "failing"
+            reason = why if why in REASONS else "failing"  # a worker of another version may say something else
             if why != "lost":
                 await self.release_from(old)
             self._stall = reason, self._told_s
@@ -485,8 +500,8 @@ class Remote:
         """A worker owns it from now on."""
         state = opened.checkpoint.state
         self.worker, self.epoch, self.checkpoint = worker, opened.epoch, opened.checkpoint
-        self.logger.debug("opened at %s, with epoch %d", worker, opened.epoch)
-        self._told_s = self._advanced_s = self._resent_s = self._cluster.now_s()
+        self.logger.info("worker %s has the session (epoch %d)", worker, opened.epoch)
+        self._told_s = self._advanced_s = self._resent_s = self._served_s = self._cluster.now_s()
         self._progress, self._advanced = (opened.checkpoint.seq, state.heard), state.read
         self._came, self._came_s = (state.needed_from, opened.checkpoint.command), self._told_s
         if not self._begun:

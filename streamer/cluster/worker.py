@@ -273,6 +273,8 @@ class Worker:
             self._n_opening -= 1
         self._owned[request.session] = owned
         self.counters["taken_over"] += behind.epoch > 0
+        how = "goes on with" if behind.epoch else "takes"
+        logger.info("%s the session, for gateway %s", how, request.gateway, extra={"session": request.session})
         return Opened(epoch=owned.epoch, checkpoint=checkpoint, number=owned.number)
 
     async def _look(self, session: str) -> tuple[Position, tuple[int, Checkpoint] | None]:
@@ -301,6 +303,8 @@ class Worker:
     def _forget(self, owned: Owned) -> None:
         if self._owned.get(owned.session) is owned:
             del self._owned[owned.session]
+            why = "another machine owns it" if owned.fenced else "it has ended" if owned.ended else "it was given away"
+            logger.info("no longer has the session: %s", why, extra={"session": owned.session})
         self.counters["fenced"] += owned.fenced
         self._gone.set()
 

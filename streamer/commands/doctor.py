@@ -28,7 +28,13 @@ from rich.text import Text
 
 from streamer import __version__
 from streamer.commands import probes
-from streamer.commands.drivers import Obstacle, gpu_obstacle, may_read_and_write, npu_obstacle
+from streamer.commands.drivers import (
+    Obstacle,
+    gpu_obstacle,
+    may_read_and_write,
+    npu_compiler_obstacle,
+    npu_obstacle,
+)
 from streamer.commands.probes import Audio, Inference, ask_apart
 from streamer.commands.progress import format_size
 from streamer.commands.terminal import make_table
@@ -219,12 +225,16 @@ def check_openvino(machine: Machine) -> Finding:
 
 
 def check_npu(machine: Machine) -> Finding:
-    return _check_accelerator(
+    finding = _check_accelerator(
         machine,
         "NPU",
         npu_obstacle,
         "; where the processor has one (Core Ultra), install the Intel NPU driver: Windows Update, or intel.com",
     )
+    obstacle = npu_compiler_obstacle(machine.root) if machine.platform == "linux" else None
+    if finding.verdict is not Verdict.OK or obstacle is None:
+        return finding
+    return Finding(_bad(machine.wants("NPU")), f"{finding.found}; {obstacle.fact}", obstacle.remedy)
 
 
 def check_gpu(machine: Machine) -> Finding:

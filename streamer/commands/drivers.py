@@ -18,12 +18,19 @@ _DISPLAY = 0x03
 
 _NPU_RELEASES = "https://github.com/intel/linux-npu-driver/releases"
 
-# What OpenVINO needs to reach an NPU: library, by the names it has had, and its package.
-_NPU_LIBRARIES = (
-    (("libze_loader.so.1",), "libze1 (level-zero)"),
-    (("libze_intel_npu.so.1", "libze_intel_vpu.so.1"), "intel-level-zero-npu"),
-    (("libnpu_driver_compiler.so", "libvpux_driver_compiler.so"), "intel-driver-compiler-npu"),
+# What OpenVINO needs to reach an NPU: library, by the names it has had, the newest first, and its package.
+_NPU_LOADER = (("libze_loader.so.1",), "libze1 (level-zero)")
+_NPU_DRIVER = (("libze_intel_npu.so.1", "libze_intel_vpu.so.1"), "intel-level-zero-npu")
+_NPU_COMPILER = (
+    (
+        "libopenvino_intel_npu_compiler_loader.so",  # since driver 1.35
+        "libopenvino_intel_npu_compiler.so",
+        "libnpu_driver_compiler.so",
+        "libvpux_driver_compiler.so",
+    ),
+    "intel-driver-compiler-npu",
 )
+_NPU_LIBRARIES = (_NPU_LOADER, _NPU_DRIVER, _NPU_COMPILER)
 
 _LIBRARY_FOLDERS = (
     "lib",
@@ -87,6 +94,21 @@ def npu_obstacle(root: Path, may_use: Callable[[Path], bool]) -> Obstacle | None
     return Obstacle(
         f"{npu} with driver and libraries, but OpenVINO does not find it",
         f"bring driver ({_NPU_RELEASES}) and OpenVINO (pip install --upgrade openvino) to their latest, and restart",
+    )
+
+
+def npu_compiler_obstacle(root: Path) -> Obstacle | None:
+    """Say that the driver of an NPU which OpenVINO finds has no compiler, as Fedora packs it; None where it may have.
+
+    root : where the file system begins
+    """
+    (names, package), (driver, _) = _NPU_COMPILER, _NPU_DRIVER
+    # A driver at another place may have its compiler there, too.
+    if not _has_library(root, driver) or _has_library(root, names):
+        return None
+    return Obstacle(
+        f"its driver has no compiler (no {names[0]}), and nothing runs on it without",
+        f"install {package} of the driver's version, see {_NPU_RELEASES}",
     )
 
 

@@ -1,6 +1,6 @@
 """Spells terms as the glossary says: in texts before they are published, and in finals where that was too late."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
@@ -28,20 +28,17 @@ class Glossary:
         Raises ConfigError where there is no such file, or it is no glossary.
         """
         self._path, self._common = path, common
-        self.reload()
+        # By language; and the terms themselves, for correctors that work by other means.
+        self._indexes, self.texts = self._read()
 
-    def reload(self) -> None:
-        """Read the file again. Raises ConfigError, and what was read before stays."""
-        terms = read_terms(self._path)
-        try:
-            self._indexes = {
-                code: TermIndex([term for term in terms if term.language in ("", code)], code, self._common)
-                for code in {"", *(term.language for term in terms)}
-            }
-        except ValueError as error:
-            raise ConfigError(f"{self._path}: {error}") from None
-        # The terms themselves, for who corrects by other means.
-        self.texts = [term.text for term in terms if term.text]
+    def reread(self) -> Callable[[], None]:
+        """Read the file again, and return what takes it into use. Raises ConfigError."""
+        read = self._read()
+
+        def take() -> None:
+            self._indexes, self.texts = read
+
+        return take
 
     def index(self, language: str) -> TermIndex:
         """Return the terms for a language, or for those that no term names."""
@@ -49,6 +46,17 @@ class Glossary:
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
         return rewritten(heard.words, self.index(heard.language).replacements(heard.words))
+
+    def _read(self) -> tuple[dict[str, TermIndex], list[str]]:
+        terms = read_terms(self._path)
+        try:
+            indexes = {
+                code: TermIndex([term for term in terms if term.language in ("", code)], code, self._common)
+                for code in {"", *(term.language for term in terms)}
+            }
+        except ValueError as error:
+            raise ConfigError(f"{self._path}: {error}") from None
+        return indexes, [term.text for term in terms if term.text]
 
 
 class Spelling:

@@ -61,10 +61,9 @@ class Enrichment:
         # Any client may ask for translations.
         self.translations = Translations(settings, model, engine.is_free_for, self.failing)
 
-    def reload(self) -> None:
-        """Read again what may have changed. Raises ConfigError, and goes on as before."""
-        if self.glossary is not None:
-            self.glossary.reload()
+    def reread(self) -> Callable[[], None]:
+        """Read again what may have changed, and return what takes it into use. Raises ConfigError."""
+        return self.glossary.reread() if self.glossary is not None else lambda: None
 
     def open(self, log: EventLog, runner: SessionRunner) -> "EnrichedSession":
         """Add to the events of a session, from the first on."""

@@ -83,12 +83,15 @@ class Models:
         return ModelInfo(name=known.shown, created=int(known.path.stat().st_mtime), loaded=loaded)
 
     def find(self, name: str) -> Known:
-        """Return the model that a request names. Nothing is fetched. Raises UnknownModelError."""
-        named = self._named()
+        """Return the model that a request names. Nothing is fetched. Raises UnknownModelError.
+
+        It looks through directories, unless the daemon's own model is meant.
+        """
         if self._own is not None and self._own_path is not None and name in (*OPENAI_MODELS, "", self._own.origin):
             if name in OPENAI_MODELS:
                 note_model(name)
             return Known(self._settings.name, self._own_path)
+        named = self._named()
         known = next((known for known in named if name in (known.shown, known.name)), None)
         if known is None and ALL in self._settings.also and (path := cache.cached(name)):
             known = Known(name, path.resolve())  # by another of its names

@@ -152,11 +152,11 @@ class Recordings:
         """Return a model by a name that a request gives. Raises UnknownModelError."""
         return self._models.describe(self._models.find(model))
 
-    def open(self, path: Path, options: RecordingOptions, model: str = "") -> "Job":
+    async def open(self, path: Path, options: RecordingOptions, model: str = "") -> "Job":
         """Put a file of audio into the queue. Raises BusyError, StoppingError, UnknownModelError."""
         if self._is_live_busy is None:
             raise BusyError("the model is still being loaded: try again in a moment")
-        job = Job(self, path, options, self._models.find(model))
+        job = Job(self, path, options, await asyncio.to_thread(self._models.find, model))
         most = self._settings.server.max_recordings
         with self._changed:
             if self._stopping:

@@ -14,7 +14,7 @@ from streamer.events import Error, Event, Ready
 from streamer.live.enrich import Enrichment
 from streamer.live.streams import MAX_WRITE_SAMPLES
 from streamer.protocols.native import SessionOptions
-from streamer.settings.apply import decode_options, gate_settings, is_conditioned, when_stable
+from streamer.settings.apply import decode_options, gate_settings, is_conditioned, stability_policy, when_stable
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
@@ -97,7 +97,7 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
     chosen = SessionSettings(
         gate=gate_settings(settings.speech),
         pace_s=settings.stream.pace_s,
-        policy=settings.stream.policy,
+        policy=stability_policy(settings.stream, model),
         n_agreeing=settings.stream.agreement,
         attention_margin_s=margin_s,
         commit_probability=probability,

@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Match, Route, WebSocketRoute
@@ -36,6 +37,9 @@ SESSIONS_PATH = "/v1/sessions"
 
 # What a browser asked a proxy for, by the X-Forwarded-Proto of proxies.
 _SCHEMES = {"http": "http", "ws": "http", "https": "https", "wss": "https"}
+
+# Reasons of refusals that pages must not read: those of another site, or under another host's name.
+_FOREIGN = ("host", "origin")
 
 # Serves an accepted WebSocket to its end.
 Serve = Callable[[Connection], Awaitable[None]]
@@ -148,6 +152,7 @@ def make_app(
         middleware=[
             Middleware(ReadBodies, brings_recording),
             Middleware(Guard, access=access, metrics=metrics, limits=limits, max_body_bytes=max_body_bytes),
+            Middleware(Cors),
         ],
         exception_handlers={HTTPException: _answer_error, Exception: _answer_failure},
     )
@@ -178,7 +183,9 @@ class Guard:
         if refusal is None and proxied:
             refusal = self.limits.enter_address(address)
         if refusal is not None:
-            await refuse(refusal, self.metrics, scope, receive, send)
+            self.metrics.refused(refusal.reason)
+            answer: ASGIApp = respond_refusal(refusal, scope["path"])
+            await (answer if refusal.reason in _FOREIGN else Cors(answer))(scope, receive, send)
             return
         try:
             await self.app(scope, receive, send)
@@ -215,6 +222,21 @@ class Guard:
         if len(length) > 15 or int(length) > most:
             return Refusal(413, f"the body has {length:.20} bytes: expected no more than {most}", "body")
         return None
+
+
+class Cors(CORSMiddleware):
+    """Lets pages of other origins read answers. It stands behind `Guard`, which admits those of `server.origins` only.
+
+    No cookies are involved: a page shows its token in a header, which the answer to its preflight request allows.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        methods = ("GET", "HEAD", "POST", "DELETE")
+        expose = ("Retry-After", "WWW-Authenticate")
+        super().__init__(app, (), methods, ("*",), allow_private_network=True, expose_headers=expose)
+
+    def is_allowed_origin(self, origin: str) -> bool:
+        return True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

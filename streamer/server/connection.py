@@ -26,6 +26,7 @@ from websockets.frames import CloseCode, Frame
 from streamer.outside import one_line
 from streamer.server.access import Refusal
 from streamer.server.limits import Limits
+from streamer.server.tokens import Token
 
 logger = logging.getLogger(__name__)
 
@@ -133,6 +134,16 @@ class HttpProtocol(H11Protocol):
         if hasattr(self.transport, "max_size"):  # of asyncio's sockets on a selector
             self.transport.max_size = READ_BYTES
         self._expect_request()
+
+    @property
+    def caller(self) -> Token | None:
+        """The token of the request that is being answered; None while none is, or it needs no token."""
+        is_answering = self.cycle is not None and not self.cycle.response_complete
+        return self.scope.get("state", {}).get("caller") if is_answering else None
+
+    def revoke(self) -> None:
+        """End the request whose token was revoked: the response is an error, or stops where it is."""
+        self._refuse(HTTPStatus.UNAUTHORIZED, "the token was revoked or has expired", "token")
 
     def count_in(self, peer: str) -> Refusal | None:
         """Count the connection, once, also before its TLS handshake; return why not where there is no room."""

@@ -339,6 +339,10 @@ class Server:
                 revoked = [handler for handler in self._handlers.values() if not tokens.holds(handler.caller, now)]
                 for handler in revoked:
                     await handler.connection.shut(Close(CloseCode.POLICY_VIOLATION, "the token counts no more"))
+                requests = [each for each in self._state.connections if isinstance(each, HttpProtocol)]
+                for request in requests:
+                    if request.caller is not None and not tokens.holds(request.caller, now):
+                        request.revoke()
             except Exception:  # a token that is revoked tomorrow must not stay
                 logger.exception("looking for revoked tokens failed")
 

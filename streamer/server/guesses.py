@@ -1,10 +1,9 @@
 """Limits how fast tokens are guessed, and reports guesses. Pure: the time comes as an argument."""
 
-import ipaddress
 import math
 from collections import OrderedDict
 
-from streamer.outside import parse_address, printable
+from streamer.outside import network_of, printable
 
 MAX_WRONG = 20  # wrong tokens from one address in a row: more than a person mistypes or a page with an old one sends
 REFILL_S = 3.0  # until one more is answered as those were
@@ -15,8 +14,7 @@ REPORT_S = 60.0  # from one line of the log to the next
 class Guesses:
     """Wrong tokens, counted for each address: a token bucket that wrong ones empty.
 
-    An address is that of a host, or a network of 64 bits where it is IPv6: one subscriber has at least that many
-    addresses (RFC 6177).
+    Addresses count by `network_of`.
     """
 
     def __init__(self) -> None:
@@ -31,7 +29,7 @@ class Guesses:
 
     def count_wrong(self, address: str, now: float) -> float:
         """Count a wrong token; return 0 within the limit, beyond it the seconds until another is within it again."""
-        network = _network(address)
+        network = network_of(address)
         if len(self._addresses) < MAX_ADDRESSES:
             self._addresses.add(network)
         self._n_wrong += 1
@@ -65,10 +63,3 @@ class Guesses:
         if now < counted:  # the clock was set back
             self._wrong[network] = wrong, now
         return max(0.0, wrong - max(0.0, now - counted) / REFILL_S)
-
-
-def _network(address: str) -> str:
-    found = parse_address(address)
-    if isinstance(found, ipaddress.IPv6Address):
-        return str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
-    return address if found is None else str(found)

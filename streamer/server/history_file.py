@@ -174,7 +174,9 @@ class HistoryFile:
 
     @property
     def in_use(self) -> bool:
-        """Whether a daemon writes the file now."""
+        """Whether a daemon writes the file now. Nothing is made beside it: whoever asks may only want to read."""
+        if not _lock_path(self.path).exists():
+            return False
         try:
             lock(self.path).close()
         except (OSError, sqlite3.Error):
@@ -413,7 +415,7 @@ def lock(path: Path) -> sqlite3.Connection:
     Raises sqlite3.Error where another has it. The lock is that of an empty database beside the file: SQLite knows how
     to lock files on all systems.
     """
-    beside = path.with_name(path.name + "-lock")
+    beside = _lock_path(path)
     create_private(beside)
     connection = sqlite3.connect(beside, timeout=0, isolation_level=None, check_same_thread=False)
     try:
@@ -423,6 +425,10 @@ def lock(path: Path) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + "-lock")
 
 
 def create_private(path: Path) -> None:

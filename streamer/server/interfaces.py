@@ -137,7 +137,7 @@ class Recordings(Protocol):
     """Transcribes whole recordings, one after another, beside the live sessions, which go first."""
 
     def models(self) -> Sequence[ModelInfo]:
-        """Return the models that a request may name, the daemon's own first."""
+        """Return the models that a request may name, the daemon's own first. It reads directories, as `find` does."""
 
     def find(self, model: str) -> ModelInfo:
         """Return a model by a name that a request gives; empty, or one of OpenAI's, is the daemon's own.
@@ -145,7 +145,7 @@ class Recordings(Protocol):
         Raises UnknownModelError.
         """
 
-    def open(self, path: Path, options: RecordingOptions, model: str = "") -> Transcription:
+    async def open(self, path: Path, options: RecordingOptions, model: str = "") -> Transcription:
         """Put a file of audio into the queue; it must stay until the transcription is over or closed.
 
         Raises BusyError where the queue is full or the daemon's model still loads, StoppingError, UnknownModelError.

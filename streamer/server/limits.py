@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+from streamer.outside import network_of
 from streamer.server.access import Refusal
 
 
@@ -11,7 +12,7 @@ class Limits:
     def __init__(self, max_connections: int, max_per_address: int) -> None:
         self.max_connections = max_connections
         self.max_per_address = max_per_address
-        # Open connections by address; none is 0.
+        # Open connections by what `network_of` makes of their addresses; none is 0.
         self._open: Counter[str] = Counter()
         self.n_open = 0
 
@@ -33,14 +34,16 @@ class Limits:
 
     def enter_address(self, address: str) -> Refusal | None:
         """Count a connection for an address alone, as of a proxy's client; return why not where there is no room."""
-        if self._open[address] >= self.max_per_address:
+        network = network_of(address)
+        if self._open[network] >= self.max_per_address:
             most = self.max_per_address
             text = f"{most} connections from this address are open (server.max_connections_per_address): close some"
             return Refusal(503, text, "connections_per_address")
-        self._open[address] += 1
+        self._open[network] += 1
         return None
 
     def leave_address(self, address: str) -> None:
-        self._open[address] -= 1
-        if not self._open[address]:
-            del self._open[address]
+        network = network_of(address)
+        self._open[network] -= 1
+        if not self._open[network]:
+            del self._open[network]

@@ -34,8 +34,11 @@ _PLAIN_REQUEST = re.compile(
 # Errors of a connection that was gone before it was accepted, after which the next may follow at once (accept(2)).
 _ITS_OWN = (errno.ECONNABORTED, errno.EPROTO, errno.EINTR)
 
-# asyncio takes 256 KiB for each connection at once.
-sslproto.SSLProtocol.max_size = READ_BYTES
+
+class _SmallTls(sslproto.SSLProtocol):
+    """TLS of one connection. asyncio's own takes 256 KiB for each at once."""
+
+    max_size = READ_BYTES
 
 
 class TlsListener:
@@ -94,13 +97,22 @@ class TlsListener:
             if first != TLS_HANDSHAKE:
                 _answer_plain(sock)
                 raise ConnectionAbortedError("it does not speak TLS")
-            await self._loop.connect_accepted_socket(
-                lambda: protocol,
-                sock,
-                ssl=self._context,
-                ssl_handshake_timeout=timeout_s,
+            shaken: asyncio.Future[None] = self._loop.create_future()
+            tls = _SmallTls(
+                self._loop,
+                protocol,
+                self._context,
+                shaken,
+                server_side=True,
+                ssl_handshake_timeout=timeout_s,  # type: ignore[arg-type]
                 ssl_shutdown_timeout=CLOSE_TIMEOUT_S,
             )
+            transport, _ = await self._loop.connect_accepted_socket(lambda: tls, sock)
+            try:
+                await shaken
+            except BaseException:
+                transport.close()
+                raise
         except (OSError, EOFError) as error:  # TimeoutError and ssl.SSLError are OSErrors
             logger.debug("%s did not complete its handshake: %s", address, one_line(error))
             protocol.count_out()

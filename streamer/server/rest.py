@@ -44,7 +44,7 @@ class Rest:
         async with AsyncExitStack() as stack:
             upload = await stack.enter_async_context(self._uploads.take(request))
             asked = openai_rest.read_form(upload.fields, task)
-            job = stack.enter_context(self._recordings.open(upload.path, asked.options, asked.model))
+            job = stack.enter_context(await self._recordings.open(upload.path, asked.options, asked.model))
             if not asked.stream:
                 return _answer(asked, await unless_gone(request, _collect(job)), job)
             segments = aiter(job)
@@ -57,9 +57,9 @@ class Rest:
         name = request.path_params["model"]
         formats = (*CONTENT_TYPES, "verbose_json")
         asked = openai_rest.read_form(request.query_params, format_name="format", formats=formats)
-        self._recordings.find(name)
+        await asyncio.to_thread(self._recordings.find, name)
         async with self._uploads.take(request) as upload:
-            with self._recordings.open(upload.path, asked.options, name) as job:
+            with await self._recordings.open(upload.path, asked.options, name) as job:
                 segments = await unless_gone(request, _collect(job))
         if asked.format == "verbose_json":
             return _answer(asked, segments, job)
@@ -71,7 +71,7 @@ class Rest:
         if request.headers.get("content-type", "").lower().startswith("application/json"):
             raise UploadError("the body is JSON: recordings elsewhere are not fetched, send the file itself")
         async with self._uploads.take(request) as upload:
-            with self._recordings.open(upload.path, query.options) as job:
+            with await self._recordings.open(upload.path, query.options) as job:
                 segments = await unless_gone(request, _collect(job))
         answer = deepgram.write_answer(
             query,

@@ -5,7 +5,8 @@ import io
 import logging
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 DEFAULT_LIMIT = 50
 MAX_LIMIT = 200
 MAX_QUERY_CHARS = 500
-MAX_READING = 2  # requests that are read for at once
+MAX_READING = 2  # threads that read, for however many requests
 CHUNK_CHARS = 32_768  # of an answer that is sent in pieces
 DELETE_PAUSE_S = 0.02  # between two steps of deleting, for those who write
 
@@ -53,9 +54,10 @@ class Transcripts:
     def __init__(self, history: HistoryFile | None) -> None:
         """Answer from a history; None: every answer says how it is switched on."""
         self._history = history
-        # Reading and deleting take threads that others need, too.
-        self._reading = asyncio.Semaphore(MAX_READING)
-        self._deleting = asyncio.Semaphore(1)
+        # Threads of their own: those of the loop are needed by others. A client that leaves takes none with it, as a
+        # semaphore's permit would be free while the thread still reads.
+        self._reading = ThreadPoolExecutor(MAX_READING, "history-read")
+        self._deleting = ThreadPoolExecutor(1, "history-delete")
 
     async def sessions(self, request: Request) -> Response:
         """Sessions, the newest first; or, where `q` is given, the finals in which its words are."""
@@ -106,7 +108,7 @@ class Transcripts:
                 )
             pieces = _json(history, session) if format == "json" else _written(history, session, format)
             headers = {**HEADERS, "Content-Type": CONTENT_TYPES[format]}
-            return StreamingResponse(_in_chunks(pieces), headers=headers)
+            return StreamingResponse(self._read_on(_in_chunks(pieces)), headers=headers)
 
         return await self._answer(read, self._reading)
 
@@ -129,7 +131,13 @@ class Transcripts:
 
         return await self._answer(delete, self._deleting)
 
-    async def _answer(self, read: Callable[[HistoryFile], Response], turns: asyncio.Semaphore) -> Response:
+    async def _read_on(self, chunks: Iterator[str]) -> AsyncIterator[str]:
+        """Yield chunks, each read when the client has taken the one before: one that is slow keeps no thread."""
+        loop = asyncio.get_running_loop()
+        while (chunk := await loop.run_in_executor(self._reading, next, chunks, None)) is not None:
+            yield chunk
+
+    async def _answer(self, read: Callable[[HistoryFile], Response], threads: ThreadPoolExecutor) -> Response:
         history = self._history
         if history is None:
             return respond_error(
@@ -137,8 +145,7 @@ class Transcripts:
                 "this daemon keeps no history: to have one, start it with --history auto, or set server.history",
             )
         try:
-            async with turns:
-                return await asyncio.to_thread(read, history)
+            return await asyncio.get_running_loop().run_in_executor(threads, read, history)
         except ConfigError as error:
             return respond_error(HTTPStatus.BAD_REQUEST, str(error))
         except HistoryError as error:

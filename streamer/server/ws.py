@@ -158,6 +158,8 @@ class Sender:
         # None before the feed is followed.
         self._subscription: Subscription | None = None
         self._outbox = Outbox(context.queue_events)
+        # What is no event of the session and waits to be sent, the newest; see `EventLog.notify`.
+        self._notice: Event | None = None
         # Of its dropped partials, how many the metrics have.
         self._n_superseded = 0
         if earlier is None:
@@ -192,6 +194,10 @@ class Sender:
             self.idle.clear()
             self._follow(self._place[1], self._place[0])
         while not self.ended:
+            notice, self._notice = self._notice, None
+            if notice is not None:
+                await self._send(notice.stamped(self.last_sent, self.session))
+                continue
             event = self._outbox.take()
             self._count_superseded()
             if event is None:
@@ -226,7 +232,10 @@ class Sender:
             self._loop.call_soon_threadsafe(self._put, event)
 
     def _put(self, event: Event) -> None:
-        self._outbox.put(event)
+        if event.seq:
+            self._outbox.put(event)
+        else:
+            self._notice = event
         self._count_superseded()
         if self._outbox.overflowed:
             self.overflowed.set()

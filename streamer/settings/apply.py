@@ -4,7 +4,9 @@ Source: openai-whisper's `transcribe.py` (what is taken from the command line) a
 """
 
 import dataclasses
+import functools
 import itertools
+import logging
 import math
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +25,8 @@ from streamer.whisper.decode.window import FILE_BEAMS, FILE_BEST_OF, WindowOptio
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
 
 # Temperatures go up to this.
 HOTTEST = 1.0
@@ -159,6 +163,25 @@ def when_stable(stream: StreamSettings) -> tuple[float, float]:
     return (
         margin_s if stream.attention_margin_s is None else stream.attention_margin_s,
         probability if stream.commit_probability is None else stream.commit_probability,
+    )
+
+
+def stability_policy(stream: StreamSettings, model: WhisperModel) -> str:
+    """Return what makes words stable with a model: `agreement`, or `alignatt`, which needs heads that are known."""
+    if stream.policy != "auto":
+        return stream.policy
+    if model.knows_heads:
+        return "alignatt"
+    _note_agreement(model.name)
+    return "agreement"
+
+
+@functools.cache  # said once, however many sessions ask for it
+def _note_agreement(name: str) -> None:
+    logger.info(
+        "it is not known which attention heads of %s follow the audio: words become stable by agreement of passes"
+        " (stream.policy: alignatt is the other way)",
+        name,
     )
 
 

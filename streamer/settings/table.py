@@ -630,9 +630,9 @@ class StreamSettings:
         metavar="HOW",
     )
     policy: str = setting(
-        "alignatt",
-        "agreement: a word settles when passes agree on it; alignatt: also when the decoder is sure",
-        choices=("agreement", "alignatt"),
+        "auto",
+        "agreement: passes agree on a word; alignatt: or the decoder is sure; auto: by the model",
+        choices=("auto", "agreement", "alignatt"),
     )
     agreement: int = setting(2, "passes in a row that must agree on a word before it is settled", within=(1, 5))
     attention_margin_s: float | None = setting(

@@ -183,6 +183,12 @@ class EventLog:
                 return
         callback()
 
+    def notify(self, event: Event) -> None:
+        """Pass what is no event of the session to those who listen now: it has no number, and is not kept."""
+        with self._lock:
+            if self._end is None:
+                self._publish(event.stamped(0, self.session))
+
     def skip_to(self, seq: int) -> None:
         """Use no number up to `seq`: elsewhere they were given to partials that are not known here."""
         with self._lock:

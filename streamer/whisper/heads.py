@@ -44,11 +44,18 @@ def known_heads(dims: ModelDimensions, name: str = "") -> Heads:
     if version and f"large-{version[1]}" in fitting:
         return fitting[f"large-{version[1]}"]
     heads = {head for preset in fitting.values() for head in preset}
-    return tuple(sorted(heads)) or tuple(
-        (layer, head) for layer, head in all_heads(dims) if layer >= dims.n_text_layer // 2
-    )
+    return tuple(sorted(heads)) or _upper_heads(dims)
+
+
+def are_known(heads: Heads, dims: ModelDimensions) -> bool:
+    """Return whether heads were found out for a model, and are not all of its upper layers for want of knowledge."""
+    return set(heads) != set(_upper_heads(dims))
 
 
 def all_heads(dims: ModelDimensions) -> Heads:
     """Return every cross-attention head of a decoder, layer by layer."""
     return tuple((layer, head) for layer in range(dims.n_text_layer) for head in range(dims.n_text_head))
+
+
+def _upper_heads(dims: ModelDimensions) -> Heads:
+    return tuple((layer, head) for layer, head in all_heads(dims) if layer >= dims.n_text_layer // 2)

@@ -23,6 +23,7 @@ from streamer.whisper.device.runtime import Runtime, at_once
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import DEFAULT_WINDOWS_S, GenerationConfig
 from streamer.whisper.graphs.ports import GraphId
+from streamer.whisper.heads import are_known
 from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.source import ModelSource, read_model
@@ -74,6 +75,11 @@ class WhisperModel:
         """Sequences that beam search can follow at once: what the model was loaded for."""
         beams = self.runtime.decoder.beams
         return beams.n_beams if beams is not None else 1
+
+    @property
+    def knows_heads(self) -> bool:
+        """Whether it is known which attention heads follow the audio; if not, many are averaged."""
+        return are_known(self.generation.alignment_heads, self.dims)
 
     def choose_language(self, wanted: str, task: str) -> str:
         """Return the language to decode in (see `Tokenizer.choose_language`); warn of a task it was not trained for.

@@ -53,8 +53,12 @@ def test_loud_samples_are_clipped() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
-def test_one_thread_is_enough() -> None:
-    script = """
+@pytest.mark.parametrize("first", ["", "torch"])
+def test_one_thread_is_enough_whatever_was_imported_before(first: str) -> None:
+    if first:
+        pytest.importorskip(first)
+    script = f"import {first}" if first else ""
+    script += """
 import os
 import numpy as np
 from streamer.audio.vad import SpeechDetector
@@ -67,3 +71,21 @@ assert len(os.listdir("/proc/self/task")) == n_threads
 assert os.environ["OMP_THREAD_LIMIT"] == "7", "what the user has set is left as it was"
 """
     subprocess.run([sys.executable, "-c", script], env={**os.environ, "OMP_THREAD_LIMIT": "7"}, check=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="counts threads in /proc")
+def test_other_libraries_keep_their_threads() -> None:
+    pytest.importorskip("torch")
+    script = """
+import os
+import torch
+import numpy as np
+from streamer.audio.vad import SpeechDetector
+
+torch.set_num_threads(3)
+SpeechDetector().process(np.zeros(512, dtype=np.float32))
+n_threads = len(os.listdir("/proc/self/task"))
+torch.ones(2000, 2000).exp()
+assert len(os.listdir("/proc/self/task")) == n_threads + 2
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -11,9 +11,9 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve, unix_serve
 
 from streamer.client.captions import captions
-from streamer.client.connection import DaemonAddress, parse_address
+from streamer.client.connection import DaemonAddress, Place, parse_address
 from streamer.errors import PeerError, UsageError
-from streamer.events import Edit, End, Event, Final, Ready, Revision, Speakers, Translation, Word
+from streamer.events import Edit, End, Error, Event, Final, Ready, Revision, Speakers, Translation, Word
 from streamer.server.tls import Tls, renew_self_signed
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
@@ -433,3 +433,14 @@ async def test_what_is_learnt_later_comes_as_events_of_its_own() -> None:
     events = [ready(), final(2), *(event.stamped(seq, "s") for seq, event in enumerate(learnt, 3)), end(6)]
     async with daemon(sending(*events)) as (address, _):
         assert (await received(address))[0] == events
+
+
+def test_what_a_gateway_says_in_between_is_no_repetition() -> None:
+    place = Place()
+    waiting = Error(code="waiting", message="wait", fatal=False)
+    moved = [
+        place.moved(event.stamped(seq, "s1")) for event, seq in ((waiting, 1), (End(), 2), (End(), 2), (waiting, 2))
+    ]
+    assert moved == [True, True, False, True]
+    assert not place.moved(waiting.stamped(1, "s1"))
+    assert (place.session, place.seq) == ("s1", 2)

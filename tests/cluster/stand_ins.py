@@ -79,6 +79,7 @@ MODEL = cast(
             windows_s=(30,),
         ),
         generation=SimpleNamespace(prompted=False),
+        knows_heads=True,
         choose_language=lambda language, task: language,
         tokenizer=SimpleNamespace(
             start_sequence=lambda language, task: [0, 1, 2],

@@ -17,6 +17,7 @@ from streamer.cluster.kept import WAITING_SAMPLES
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import (
     ALIVE_GATEWAYS,
+    ALIVE_WORKERS,
     GATEWAYS,
     VERSION,
     Audio,
@@ -299,6 +300,7 @@ async def test_a_worker_that_does_not_get_on_is_left(places: Places, monkeypatch
     await places.owner(stream, but=first)
     await stream.finish()
     assert finals(events) == texts_of(samples)
+    assert places.stalls == ["slow"]
 
 
 async def test_a_worker_that_forgot_a_session_is_given_it_again(
@@ -315,6 +317,7 @@ async def test_a_worker_that_forgot_a_session_is_given_it_again(
     await places.owner(stream)
     await stream.finish()
     assert finals(events) == texts_of(samples)
+    assert places.stalls == ["silent"]
 
 
 @pytest.mark.parametrize("kind", [Audio, Told], ids=["to the worker", "from the worker"])
@@ -745,3 +748,48 @@ async def test_who_is_told_to_try_again_finds_the_session(places: Places, monkey
     await asyncio.sleep(0.6)  # it has told of the session
     assert worker.left == []
     await until(lambda: worker.left == [name])  # nobody has come
+
+
+async def test_workers_that_come_and_go_are_logged(places: Places, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "streamer.cluster.gateway")
+    first, second = await places.worker("w1"), await places.worker("w2")
+    await places.gateway()
+    await until(lambda: "worker w2 joins, with nano.en 1" in caplog.messages)
+    assert "worker w1 joins, with nano.en 1" in caplog.messages
+    first.draining = True
+    await first.bus.publish(f"{ALIVE_WORKERS}.w1", first.alive)
+    first.kill()
+    await until(lambda: "worker w1 has left" in caplog.messages)
+    assert "no worker is left" not in caplog.text
+    second.kill()
+    await until(lambda: "no worker is left" in caplog.text)
+    assert caplog.text.count("worker w2 is lost") == 1
+    assert len(caplog.messages) == 5
+
+
+async def test_a_client_is_told_when_no_worker_serves_it(
+    places: Places, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("streamer.cluster.remote.WAIT_S", 1.5)
+    caplog.set_level("INFO", "streamer.cluster.remote")
+    first = await places.worker("w1")
+    stream = await (await places.gateway()).open(StreamStart())
+    events = events_of(stream)
+    data, samples = speech(16_000)
+    await speak(stream, data[:8000])
+    await asyncio.sleep(2.0)  # silence of a client is none of a worker
+    first.kill()
+    await speak(stream, data[8000:16_000])
+    await until(lambda: any(isinstance(event, Error) for event in events))
+    (told,) = (event for event in events if isinstance(event, Error))
+    assert (told.code, told.fatal, told.seq, told.session) == ("waiting", False, 0, stream.feed.session)
+    second = await places.worker("w2")
+    await places.owner(stream, but=first)
+    await speak(stream, data[16_000:])
+    await stream.finish()
+    assert finals(events) == texts_of(samples)
+    assert [event for event in events if isinstance(event, Error)] == [told]
+    numbers = [event.seq for event in events if event is not told]
+    assert numbers == list(range(1, len(numbers) + 1))
+    for worker in (first, second):
+        assert f"worker {worker.name} has the session" in caplog.text

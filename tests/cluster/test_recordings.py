@@ -79,7 +79,7 @@ async def test_an_upload_becomes_what_transcribe_makes_of_it(
     async with gateway(nats, model) as recordings:
         assert [info.name for info in recordings.models()] == ["nano.en"]
         assert recordings.find("whisper-1").name == recordings.find("").name == "nano.en"
-        with recordings.open(sentences[0], ENGLISH) as job:
+        with await recordings.open(sentences[0], ENGLISH) as job:
             segments = await within(collect(job))
             assert (job.model, job.language) == ("nano.en", "en")
             assert job.duration_s == pytest.approx(pause_after(1), abs=0.01)
@@ -99,23 +99,23 @@ async def test_an_upload_that_cannot_be_transcribed_is_refused_in_the_daemons_wo
     noise.write_bytes(b"no audio")
     async with gateway(nats, model) as recordings:
         with (
-            recordings.open(noise, ENGLISH) as job,
+            await recordings.open(noise, ENGLISH) as job,
             pytest.raises(AudioFileError, match=r"^the recording is not audio"),
         ):
             await within(collect(job))
         with (
-            recordings.open(sentences[0], RecordingOptions(language="de")) as job,
+            await recordings.open(sentences[0], RecordingOptions(language="de")) as job,
             pytest.raises(ConfigError, match="does not know the language 'de'"),
         ):
             await within(collect(job))
         with pytest.raises(UnknownModelError, match=r"expected one of nano\.en"):
-            recordings.open(noise, ENGLISH, "base.en")
-        with recordings.open(sentences[0], ENGLISH), recordings.open(sentences[1], ENGLISH) as second:
+            await recordings.open(noise, ENGLISH, "base.en")
+        with await recordings.open(sentences[0], ENGLISH), await recordings.open(sentences[1], ENGLISH) as second:
             recordings.stop()
             with pytest.raises(StoppingError):
                 await within(collect(second))
         with pytest.raises(StoppingError):
-            recordings.open(noise, ENGLISH)
+            await recordings.open(noise, ENGLISH)
 
 
 async def collect(job: Submitted) -> list[RecordedSegment]:

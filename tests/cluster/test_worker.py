@@ -384,3 +384,25 @@ async def test_a_session_moves_in_mid_speech_with_the_real_model_and_nats(model:
         await asyncio.to_thread(engine.stop)
     check_promises(gateway.events)
     assert wer(sample_text(0.0, AUDIO_S), " ".join(gateway.words)) <= MAX_WER
+
+
+async def test_a_worker_says_which_sessions_it_takes_and_why_it_has_them_no_longer(
+    scene: "contextlib.AbstractContextManager[Scene]", caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "streamer.cluster.worker")
+    with scene as s:
+        async with s.workers("w1", "w2"):
+            gateway = await s.gateway("s1")
+            await gateway.open("w1")
+            await gateway.release()
+            await gateway.open("w2")
+            await gateway.do("end")
+            await until(lambda: "it has ended" in caplog.text)
+    told = [record for record in caplog.records if record.levelname == "INFO"]
+    assert [record.getMessage() for record in told] == [
+        "takes the session, for gateway g1",
+        "no longer has the session: it was given away",
+        "goes on with the session, for gateway g1",
+        "no longer has the session: it has ended",
+    ]
+    assert {record.__dict__["session"] for record in told} == {"s1"}

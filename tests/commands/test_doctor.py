@@ -157,6 +157,15 @@ def test_an_accelerator_that_openvino_finds_is_well(machine: Machine) -> None:
     expect(check_gpu(whole), OK, "Arc")
 
 
+def test_an_npu_whose_driver_has_no_compiler_is_of_no_use(machine: Machine) -> None:
+    whole = dataclasses.replace(machine, inference=ALL)
+    put(machine.root / "usr/lib64/libze_intel_npu.so.1")
+    expect(check_npu(whole), WARNING, "driver 1688; its driver has no compiler", "install intel-driver-compiler-npu")
+    expect(check_npu(having(whole, device="NPU")), PROBLEM, "its driver has no compiler")
+    put(machine.root / "usr/lib64/libopenvino_intel_npu_compiler_loader.so")
+    expect(check_npu(having(whole, device="NPU")), OK, "Intel(R) AI Boost, driver 1688")
+
+
 def test_an_npu_without_its_module_is_a_problem_where_it_is_wanted(machine: Machine) -> None:
     expect(check_npu(machine), OK, "this machine has none")
     put_npu(machine, module=False, node=False)

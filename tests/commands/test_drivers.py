@@ -5,10 +5,16 @@ from pathlib import Path
 
 import pytest
 
-from streamer.commands.drivers import Obstacle, gpu_obstacle, npu_obstacle
+from streamer.commands.drivers import Obstacle, gpu_obstacle, npu_compiler_obstacle, npu_obstacle
 
 NPU_PARTS = ("card", "module", "node", "loader", "driver", "compiler")
 GPU_PARTS = ("card", "node", "icd")
+COMPILERS = (
+    "libopenvino_intel_npu_compiler_loader.so",
+    "libopenvino_intel_npu_compiler.so",
+    "libnpu_driver_compiler.so",
+    "libvpux_driver_compiler.so",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -81,9 +87,9 @@ def told(obstacle: Obstacle | None, fact: str, remedy: str) -> None:
         (("card",), "8086:7d1d at 0000:00:0b.0), but the kernel module intel_vpu is not loaded", "modprobe intel_vpu"),
         (("card", "module"), "no /dev/accel/accel0", "intel-fw-npu"),
         (("module",), "no /dev/accel/accel0", "intel-fw-npu"),
-        (NPU_PARTS[:3], "no libze_loader.so.1, libze_intel_npu.so.1, libnpu_driver_compiler.so", "libze1 (level-zero)"),
-        (NPU_PARTS[:4], "no libze_intel_npu.so.1, libnpu_driver_compiler.so", "intel-level-zero-npu, intel-driver"),
-        (NPU_PARTS[:5], "no libnpu_driver_compiler.so", "install intel-driver-compiler-npu"),
+        (NPU_PARTS[:3], f"no libze_loader.so.1, libze_intel_npu.so.1, {COMPILERS[0]}", "libze1 (level-zero)"),
+        (NPU_PARTS[:4], f"no libze_intel_npu.so.1, {COMPILERS[0]}", "intel-level-zero-npu, intel-driver"),
+        (NPU_PARTS[:5], f"no {COMPILERS[0]}", "install intel-driver-compiler-npu"),
         (NPU_PARTS, "OpenVINO does not find it", "pip install --upgrade openvino"),
         # Built into the kernel, without parameters to show.
         (("card", *NPU_PARTS[2:]), "OpenVINO does not find it", "pip install --upgrade openvino"),
@@ -166,3 +172,16 @@ def test_a_machine_without_one_has_no_obstacle(tmp_path: Path, look: Callable[..
     put_card(tmp_path, "0000:00:01.0", "0x8086", "hello", "0x120000")
     (tmp_path / "sys/bus/pci/devices/0000:00:02.0").mkdir()
     assert look(tmp_path, allowed) is None
+
+
+@pytest.mark.parametrize("name", COMPILERS)
+def test_a_drivers_compiler_is_known_by_each_of_its_names(tmp_path: Path, name: str) -> None:
+    root = npu_machine(tmp_path, *NPU_PARTS[:5])
+    told(npu_compiler_obstacle(root), f"no {COMPILERS[0]}", "install intel-driver-compiler-npu")
+    put(root / "usr/lib64" / name)
+    assert npu_compiler_obstacle(root) is None
+    told(npu_obstacle(root, allowed), "OpenVINO does not find it", "pip install --upgrade openvino")
+
+
+def test_of_a_driver_at_another_place_nothing_is_said(tmp_path: Path) -> None:
+    assert npu_compiler_obstacle(npu_machine(tmp_path, *NPU_PARTS[:4])) is None

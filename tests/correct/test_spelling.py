@@ -158,8 +158,8 @@ def test_a_file_that_has_errors_when_it_is_read_again_changes_nothing(tmp_path: 
     glossary = Glossary(path, lambda word: False)
     path.write_text("- {find: x}", encoding="utf-8")
     with pytest.raises(ConfigError):
-        glossary.reload()
+        glossary.reread()()
     assert Spelling(glossary).spelled(final(spaced("x"))).text == "y"
     path.write_text("- {find: x, replace: z}", encoding="utf-8")
-    glossary.reload()
+    glossary.reread()()
     assert Spelling(glossary).spelled(final(spaced("x"))).text == "z"

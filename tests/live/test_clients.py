@@ -34,6 +34,7 @@ MODEL = cast(
         dims=SimpleNamespace(n_mels=80, n_text_ctx=448),
         runtime=SimpleNamespace(devices={}, decoder=SimpleNamespace(beams=None), windows_s=(30,)),
         generation=SimpleNamespace(prompted=False),
+        knows_heads=True,
         choose_language=lambda language, task: language,
         tokenizer=SimpleNamespace(
             start_sequence=lambda language, task: [0, 1, 2],

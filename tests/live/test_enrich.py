@@ -64,7 +64,7 @@ def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_wh
     assert (revision.of, revision.by) == (2, "glossary")
 
     path.write_text("- Other", encoding="utf-8")
-    enrichment.reload()
+    enrichment.reread()()
     new = msgspec.structs.replace(final, segment=2)
     assert session.label(new) == new
 
@@ -91,7 +91,7 @@ def test_the_endpoint_is_told_the_terms_that_the_glossary_has_by_now(tmp_path: P
     wanted = CorrectionSettings(glossary=str(path), to="http://127.0.0.1:1/v1")
     enrichment = Enrichment(Settings(correction=wanted), MagicMock(), MagicMock())
     path.write_text("- Grafana", encoding="utf-8")
-    enrichment.reload()
+    enrichment.reread()()
     assert enrichment.corrections is not None
     (endpoint,) = enrichment.corrections.slow
     assert isinstance(endpoint, LanguageModel)

@@ -60,7 +60,7 @@ def sentence(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 async def test_a_recording_becomes_what_transcribe_makes_of_it(model: WhisperModel, sentence: Path) -> None:
     async with working(model) as recordings:
-        job = recordings.open(sentence, ENGLISH, "whisper-1")
+        job = await recordings.open(sentence, ENGLISH, "whisper-1")
         segments = await collect(job)
     decoding = resolve_decoding(DecodingSettings(language="en"), model)
     expected = list(transcribe(model, recording(SAMPLE, 0, pause_after(1)), decoding))
@@ -88,7 +88,7 @@ async def test_a_recording_is_decoded_along_five_beams_whatever_captions_have(
     monkeypatch.setattr(fallback, "decode_window", decode)
     async with working(model) as recordings:
         for beam_size in (None, 1):
-            assert await collect(recordings.open(sentence, RecordingOptions(language="en", beam_size=beam_size)))
+            assert await collect(await recordings.open(sentence, RecordingOptions(language="en", beam_size=beam_size)))
     assert [options.n_beams for options in seen] == [5, 1]
     assert model.n_beams == 1
 
@@ -100,36 +100,36 @@ async def test_what_goes_wrong_is_told_and_the_next_recording_comes(
     noise.write_bytes(b"no audio")
     async with working(model) as recordings:
         with pytest.raises(AudioFileError, match=r"^the recording is not audio"):
-            await collect(recordings.open(noise, ENGLISH))
+            await collect(await recordings.open(noise, ENGLISH))
         with pytest.raises(ConfigError, match="language 'xx'"):
-            await collect(recordings.open(sentence, RecordingOptions(language="xx")))
+            await collect(await recordings.open(sentence, RecordingOptions(language="xx")))
         with pytest.raises(ConfigError, match="beam_size"):
-            await collect(recordings.open(sentence, RecordingOptions(beam_size=16)))
+            await collect(await recordings.open(sentence, RecordingOptions(beam_size=16)))
         # The model sees as much of it as it can.
-        assert await collect(recordings.open(sentence, RecordingOptions(prompt="word " * 1000)))
+        assert await collect(await recordings.open(sentence, RecordingOptions(prompt="word " * 1000)))
 
 
 async def test_the_queue_is_bounded_and_a_closed_recording_gives_its_place_back(
     model: WhisperModel, sentence: Path
 ) -> None:
     async with working(model, is_live_busy=lambda: True, max_recordings=2) as recordings:
-        first, second = (recordings.open(sentence, ENGLISH) for _ in range(2))
+        first, second = [await recordings.open(sentence, ENGLISH) for _ in range(2)]
         with pytest.raises(BusyError, match="max_recordings"):
-            recordings.open(sentence, ENGLISH)
+            await recordings.open(sentence, ENGLISH)
         second.close()
-        third = recordings.open(sentence, ENGLISH)
+        third = await recordings.open(sentence, ENGLISH)
         first.close()
         assert await collect(first) == []
         recordings.stop()
         with pytest.raises(StoppingError):
             await collect(third)
         with pytest.raises(StoppingError):
-            recordings.open(sentence, ENGLISH)
+            await recordings.open(sentence, ENGLISH)
 
 
 async def test_before_the_model_is_there_nothing_is_taken(sentence: Path) -> None:
     with pytest.raises(BusyError, match="still being loaded"):
-        Recordings(Settings(), Models(ModelSettings(name="nano.en"), refuse)).open(sentence, ENGLISH)
+        await Recordings(Settings(), Models(ModelSettings(name="nano.en"), refuse)).open(sentence, ENGLISH)
 
 
 async def test_live_sessions_go_first_but_not_for_ever(
@@ -145,7 +145,7 @@ async def test_live_sessions_go_first_but_not_for_ever(
         return True
 
     async with working(model, is_live_busy) as recordings:
-        assert await collect(recordings.open(sentence, ENGLISH))
+        assert await collect(await recordings.open(sentence, ENGLISH))
     assert n_looks >= 10
 
 
@@ -219,3 +219,29 @@ def test_a_twin_computes_on_its_own_and_lives_on_when_the_model_is_revived(cache
     assert twin.runtime is not failed
     twin.runtime.decoder.feed([1])
     assert len(calls) == 2
+
+
+async def test_models_are_not_looked_for_on_the_event_loop(
+    model: WhisperModel, sentence: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Models.find
+
+    def find(self: Models, name: str) -> object:
+        with pytest.raises(RuntimeError, match="no running event loop"):
+            asyncio.get_running_loop()
+        return found(self, name)
+
+    monkeypatch.setattr(Models, "find", find)
+    async with working(model) as recordings:
+        (await recordings.open(sentence, ENGLISH)).close()
+        with pytest.raises(UnknownModelError):
+            await recordings.open(sentence, ENGLISH, "large-v9")
+
+
+def test_the_daemons_own_model_is_found_without_looking_through_directories(
+    tmp_path: Path, model: WhisperModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    models, _ = known_models(tmp_path, [], "a")
+    models.serve_with(model)
+    monkeypatch.setattr(models, "_named", lambda: pytest.fail("directories are read"))
+    assert models.find("").shown == models.find("whisper-1").shown == "nano.en"

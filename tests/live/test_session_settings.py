@@ -1,12 +1,15 @@
 """What the settings of captions come to in a session: `streamer.live.sessions.session_settings`."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from streamer.live.sessions import session_settings
 from streamer.settings.load import load_settings
+from streamer.settings.table import Settings
 from streamer.whisper.device.devices import DeviceSettings
+from streamer.whisper.heads import all_heads
 from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO
 
@@ -31,3 +34,19 @@ def test_captions_name_margin_probability_and_window_unless_these_are_set(
 ) -> None:
     chosen = session_settings(load_settings(None, {}, said), model)
     assert (chosen.attention_margin_s, chosen.commit_probability, chosen.window_s) == (margin_s, probability, window_s)
+
+
+def test_words_become_stable_by_agreement_if_the_heads_are_guessed(
+    model: WhisperModel, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "streamer")
+    assert session_settings(Settings(), model).policy == "alignatt"
+    upper = tuple(head for head in all_heads(model.dims) if head[0] >= model.dims.n_text_layer // 2)
+    generation = dataclasses.replace(model.generation, alignment_heads=upper)
+    guessed = dataclasses.replace(model, name="distilled", generation=generation)
+    for _ in range(2):
+        assert session_settings(Settings(), guessed).policy == "agreement"
+    assert caplog.text.count("which attention heads of distilled follow the audio") == 1
+    for policy in ("agreement", "alignatt"):
+        wanted = load_settings(None, {}, {"stream.policy": policy})
+        assert {session_settings(wanted, each).policy for each in (model, guessed)} == {policy}

@@ -398,3 +398,28 @@ async def test_a_daemon_that_drains_tells_streams_at_once_and_takes_no_more() ->
             "the daemon stops: reconnect with ?after=2&session=s1",
         )
         await within(stopping)
+
+
+async def test_pages_of_listed_origins_and_no_others_read_answers() -> None:
+    origin = "https://captions.example.org"
+    async with serving(token=TOKEN, origins=(origin,)) as running:
+        asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization"}
+        response, _ = await get(running, "/v1/audio/transcriptions", method="OPTIONS", Origin=origin, **asked)
+        assert response.status == 200
+        assert response.getheader("Access-Control-Allow-Origin") == origin
+        assert response.getheader("Access-Control-Allow-Headers") == "authorization"
+        assert "POST" in (response.getheader("Access-Control-Allow-Methods") or "")
+        for path, method, body, status in (
+            ("/healthz", "GET", "", 200),
+            ("/metrics", "GET", "", 401),
+            ("/v1/input", "GET", "x" * 100_000, 413),
+        ):
+            response, _ = await get(running, path, method=method, body=body, Origin=origin)
+            assert (response.status, response.getheader("Access-Control-Allow-Origin")) == (status, origin), path
+        for other in ("https://evil.example", "https://captions.example.org.evil.example", "null"):
+            for method, headers in (("GET", {}), ("OPTIONS", asked)):
+                response, _ = await get(running, "/healthz", method=method, Origin=other, **headers)
+                assert response.status == 403
+                assert response.getheader("Access-Control-Allow-Origin") is None
+        response, _ = await get(running, "/healthz")
+        assert response.getheader("Access-Control-Allow-Origin") is None

@@ -322,3 +322,12 @@ def test_texts_are_read_and_found_as_they_read_by_now(history: History, monkeypa
     assert [hit.seq for hit in file.search("ah", 9)] == [second.seq]
     assert sum(file.delete(session)) == 8
     assert file.search("siobhan", 9) == []
+
+
+def test_to_ask_whether_a_daemon_writes_makes_no_file(tmp_path: Path) -> None:
+    with closing(History(tmp_path / "history.db")):
+        pass
+    (tmp_path / "history.db-lock").unlink()
+    before = sorted(tmp_path.iterdir())
+    assert not HistoryFile(tmp_path / "history.db").in_use
+    assert sorted(tmp_path.iterdir()) == before

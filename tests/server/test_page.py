@@ -418,11 +418,11 @@ async def test_the_daemons_input_can_be_paused() -> None:
         await page.click("#pause")
         await page.wait_for("document.querySelector('#status-text').textContent === 'Paused'")
         assert running.own.paused
-        assert await page.text("#pause-text") == "Resume"
+        assert await page.text("#pause-text") == "Resume for everybody"
         await page.click("#pause")
         await page.wait_for(LIVE)
         assert running.own.commands == ["pause", "resume"]
-        assert await page.text("#pause-text") == "Pause"
+        assert await page.text("#pause-text") == "Pause for everybody"
         # Somebody else does it.
         running.own.paused = True
         running.log.append(Gap(start=1.0, end=2.0, reason="paused"))

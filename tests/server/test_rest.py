@@ -13,6 +13,8 @@ import pytest
 
 from streamer.errors import AudioFileError, BusyError, InferenceError, StoppingError, UnknownModelError
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
+from streamer.server import front
+from streamer.server.tokens import TokenFile, new_token
 from tests.protocols.recorded import segment
 from tests.server.support import Running, serving, within
 
@@ -65,12 +67,14 @@ class NotedRecordings:
         return [MODEL]
 
     def find(self, model: str) -> ModelInfo:
+        with pytest.raises(RuntimeError, match="no running event loop"):  # it reads directories: others would wait
+            asyncio.get_running_loop()
         if model not in ("nano.en", "whisper-1", ""):
             raise UnknownModelError(f"model {model!r} is not here: expected nano.en")
         return MODEL
 
-    def open(self, path: Path, options: RecordingOptions, model: str = "") -> Noted:
-        self.find(model)
+    async def open(self, path: Path, options: RecordingOptions, model: str = "") -> Noted:
+        await asyncio.to_thread(self.find, model)
         job = Noted(path, options, self.items)
         self.opened.append(job)
         self.arrived.set()
@@ -267,3 +271,41 @@ async def test_an_answer_that_is_on_its_way_comes_when_the_daemon_stops() -> Non
         stopped.set()
         assert (await asking).status_code == 503
         await stopping
+
+
+async def test_a_revoked_token_ends_the_requests_that_were_made_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(front, "TOKENS_S", 0.02)
+    path = tmp_path / "tokens.json"
+    tokens = {}
+    for name in ("gone", "stays"):
+        tokens[name], token = new_token(name)
+        TokenFile(path).change(lambda known, token=token: (*known, token))  # type: ignore[misc]
+    never = asyncio.Event()
+
+    async with rest(token_file=str(path)) as served:
+
+        async def ask(name: str, stream: str) -> httpx.Response:
+            headers = {"Authorization": f"Bearer {tokens[name]}"}
+            fields = {"model": "whisper-1", "stream": stream}
+            async with httpx.AsyncClient(base_url=served.running.url, trust_env=False, timeout=90) as client:
+                file = {"file": ("a.wav", b"RIFF audio")}
+                return await client.post("/v1/audio/transcriptions", files=file, data=fields, headers=headers)
+
+        served.recordings.items = [segment(1, "Ask not"), never, segment(2, "what.", 1.0)]
+        waiting, streaming = asyncio.create_task(ask("gone", "false")), asyncio.create_task(ask("gone", "true"))
+        staying = asyncio.create_task(ask("stays", "false"))
+        async with asyncio.timeout(90):
+            while len(served.recordings.opened) < 3:
+                await asyncio.sleep(0.01)
+        await asyncio.sleep(0.1)  # the stream's first event is on its way
+        TokenFile(path).change(lambda known: tuple(token for token in known if token.name != "gone"))
+        answer = await within(waiting)
+        assert (answer.status_code, answer.json()) == (401, {"error": "the token was revoked or has expired"})
+        with pytest.raises(httpx.RemoteProtocolError):
+            await within(streaming)
+        never.set()
+        assert (await within(staying)).json()["text"] == "Ask not what."
+        for job in served.recordings.opened:
+            await within(job.closed.wait())

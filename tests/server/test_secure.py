@@ -8,6 +8,7 @@ import json
 import logging
 import os
 import ssl
+from asyncio import sslproto
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from streamer.client.connection import DaemonAddress, parse_address
 from streamer.commands.listen import daemon_address
 from streamer.errors import ConfigError, PeerError, PortInUseError
 from streamer.events import Final, Ready
+from streamer.server import listener
+from streamer.server.connection import READ_BYTES
 from streamer.server.listener import MAX_REFUSALS
 from streamer.server.tls import certificate_path, fingerprint_of
 from streamer.settings.table import ServerSettings, Settings
@@ -266,3 +269,8 @@ async def test_a_certificate_that_cannot_be_loaded_stops_the_start(tmp_path: Pat
     with pytest.raises(ConfigError, match="cannot be read"):
         async with serving(tls_certificate=str(tmp_path / "absent.pem")):
             pass
+
+
+def test_connections_of_other_code_keep_the_buffer_that_asyncio_gives_them() -> None:
+    assert listener._SmallTls.max_size == READ_BYTES
+    assert sslproto.SSLProtocol.max_size == 256 * 1024

@@ -1,9 +1,12 @@
 """`/v1/sessions`: what was kept, over HTTP."""
 
+import asyncio
 import contextlib
 import io
 import json
 import sqlite3
+import threading
+import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 
@@ -13,6 +16,7 @@ import pytest
 from streamer.events import Event, Final, Gap, from_json
 from streamer.server import history_file, transcripts
 from streamer.server.history import History
+from streamer.server.history_file import HistoryFile
 from streamer.sinks.subtitles import open_writer
 from streamer.stream.eventlog import EventLog
 from tests.server.support import final, opened_log, ready, serving, wait_published
@@ -220,3 +224,41 @@ def test_every_kind_of_event_in_a_transcript_is_written(history: History) -> Non
     found = [event for some in history.file.transcript(kept(history, "s0")) for event in some]
     assert found == list(events)
     assert {type(event) for event in found} >= {Final, Gap}
+
+
+async def test_no_more_threads_read_than_may_however_many_download(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_file, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(transcripts, "CHUNK_CHARS", 10)
+    said(history, "s0", *(["one", "two"] * 10))
+    read, lock, n_reading = HistoryFile.events, threading.Lock(), [0]
+    most = 0
+
+    def events(self: HistoryFile, number: int, after: int) -> list[Event]:
+        nonlocal most
+        with lock:
+            n_reading[0] += 1
+            most = max(most, n_reading[0])
+        time.sleep(0.005)
+        with lock:
+            n_reading[0] -= 1
+        return read(self, number, after)
+
+    monkeypatch.setattr(HistoryFile, "events", events)
+    async with asking(history) as client:
+        answers = await asyncio.gather(*(client.get("/v1/sessions/s0.txt") for _ in range(8)))
+    assert {answer.text.count("one") for answer in answers} == {10}
+    assert most == transcripts.MAX_READING
+
+
+async def test_clients_that_read_slowly_keep_nobody_from_reading(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(history_file, "PAGE_EVENTS", 2)
+    monkeypatch.setattr(transcripts, "CHUNK_CHARS", 10)
+    said(history, "s0", *(["word " * 5000] * 40))
+    async with asking(history) as client, contextlib.AsyncExitStack() as stack:
+        for _ in range(transcripts.MAX_READING + 1):
+            await stack.enter_async_context(client.stream("GET", "/v1/sessions/s0.txt"))
+        assert (await client.get("/v1/sessions/s0")).json()["session"] == "s0"

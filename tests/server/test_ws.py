@@ -129,3 +129,17 @@ async def test_there_is_room_for_so_many_subscribers_only() -> None:
         await running.value("streamer_subscribers", {}, 0)
         async with running.socket("/v1/captions") as client:
             assert (await next_event(client)).type == "ready"
+
+
+async def test_what_is_no_event_of_the_session_takes_no_number_and_is_not_repeated() -> None:
+    async with serving() as running, running.socket("/v1/captions") as client:
+        running.log.append(final(1, "one"))
+        assert [(await next_event(client)).seq for _ in range(2)] == [1, 2]
+        running.log.notify(Error(code="waiting", message="wait", fatal=False))
+        event = await next_event(client)
+        assert isinstance(event, Error)
+        assert (event.code, event.seq, event.session) == ("waiting", 2, "s1")
+        running.log.append(final(2, "two"))
+        assert (await next_event(client)).seq == 3
+        async with running.socket("/v1/captions?after=0") as late:
+            assert [(await next_event(late)).type for _ in range(3)] == ["ready", "final", "final"]

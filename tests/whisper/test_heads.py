@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import whisper
 
-from streamer.whisper.heads import PRESETS, all_heads, known_heads
+from streamer.whisper.heads import PRESETS, all_heads, are_known, known_heads
 from tests.whisper.sizes import SIZES
 
 # openai-whisper has two names for some models.
@@ -54,3 +54,10 @@ def test_others_have_the_upper_half_of_the_layers(name: str) -> None:
     found = known_heads(dims, f"distil-whisper/{name}")
     assert found == tuple(h for h in all_heads(dims) if h[0] >= dims.n_text_layer // 2)
     assert len(found) == dims.n_text_layer // 2 * dims.n_text_head
+
+
+@pytest.mark.parametrize("name", sorted(SIZES))
+def test_heads_are_known_of_published_models_and_guessed_of_distilled_ones(name: str) -> None:
+    heads = known_heads(SIZES[name], name)
+    assert are_known(heads, SIZES[name]) == (not name.startswith("distil"))
+    assert are_known(heads[:1], SIZES[name])

@@ -79,7 +79,8 @@ export function stream({ url, token, start = {}, onEvent, onState }) {
         refused(event);
         return;
       }
-      if (event.session === session && event.seq <= seq) return;
+      const notice = event.type === "error" && !event.fatal && event.seq === seq; // is not counted
+      if (event.session === session && event.seq <= seq && !notice) return;
       ({ session, seq } = event);
       known = true;
       if (event.type === "final" || event.type === "gap") settled = base + Math.round(event.end * rate);

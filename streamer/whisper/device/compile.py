@@ -24,6 +24,7 @@ from streamer.whisper.device.devices import (
     has_choice,
     kind_of,
     properties_for,
+    remedy_for,
     the_core,
 )
 from streamer.whisper.generation import MIN_WINDOW_S
@@ -289,7 +290,7 @@ class Compilation:
             compiled = self._core.compile_model(model, device, properties)
         except RuntimeError as error:
             raise InferenceError(
-                f"{device} cannot compile the {graph} graph ({first_line(error)}): update its driver,"
+                f"{device} cannot compile the {graph} graph ({first_line(error)}): {remedy_for(device, error)},"
                 " or choose another device with --device CPU"
             ) from None
         if directory is not None:

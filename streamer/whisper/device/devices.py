@@ -36,6 +36,13 @@ _KIND_OF_PREFIX = {"NPU": "NPU", "NPUW": "NPU", "GPU": "GPU", "CPU": "CPU"}
 # Properties that say what a device's driver is.
 _DRIVER_PROPERTIES = {"NPU": ("NPU_DRIVER_VERSION", "NPU_COMPILER_VERSION"), "GPU": ("GPU_DRIVER_VERSION",)}
 
+# What OpenVINO says of an NPU whose driver has no compiler, or an old one.
+_WITHOUT_COMPILER = (
+    "ZE_RESULT_ERROR_UNSUPPORTED_FEATURE",
+    "Unsupported configuration key: NPU_MAX_TILES",
+    "Missing upper bound for one or more nodes",
+)
+
 _PROPERTY = re.compile(r"\w+=.*", re.DOTALL)
 
 # What `the_core` has made, the newest last.
@@ -132,6 +139,13 @@ def describe_device(core: ov.Core, name: str) -> DeviceInfo:
 def kind_of(device: str) -> str:
     """Return the kind of a device: GPU for GPU.1."""
     return device.partition(".")[0]
+
+
+def remedy_for(device: str, error: Exception) -> str:
+    """Return what to do where a device does not compile a graph."""
+    if kind_of(device) == "NPU" and any(mark in str(error) for mark in _WITHOUT_COMPILER):
+        return "its driver has no compiler, or an old one: `streamer doctor` says what to install"
+    return "update its driver"
 
 
 def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> list[str]:

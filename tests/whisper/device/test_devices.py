@@ -4,11 +4,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from typing import Any
+from unittest.mock import MagicMock
 
 import openvino as ov
 import pytest
 
 from streamer.errors import ConfigError, InferenceError, StreamerError
+from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import (
     DeviceSettings,
     StagePlan,
@@ -21,7 +23,7 @@ from streamer.whisper.device.devices import (
     plan_stages,
     properties_for,
 )
-from streamer.whisper.graphs.ports import STAGES
+from streamer.whisper.graphs.ports import STAGES, GraphId
 
 LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
 FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -266,6 +268,26 @@ def test_an_openvino_that_lists_nothing_is_one_line(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("streamer.whisper.device.devices._cores", [Broken()])
     for function in (available_devices, list_devices):
         assert "(plugins.xml is gone)" in refusal(InferenceError, function)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "L0 pfnCreate2 result: ZE_RESULT_ERROR_UNSUPPORTED_FEATURE, code 0x78000003",
+        "Unsupported configuration key: NPU_MAX_TILES",
+        "Missing upper bound for one or more nodes",
+    ],
+)
+def test_of_an_npu_whose_driver_has_no_compiler_that_is_told(said: str) -> None:
+    core = MagicMock()
+    core.compile_model.side_effect = RuntimeError(STACK.format(said))
+    compilation = Compilation(MagicMock(), {})
+    compilation._core = core
+    for device, remedy in (("NPU", "its driver has no compiler"), ("NPU.3720", "no compiler"), ("GPU", "update its")):
+        with pytest.raises(InferenceError, match=remedy) as caught:
+            compilation._compile_for(device, GraphId("decoder"), MagicMock(), {}, None)
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
 
 
 def test_each_device_and_driver_has_facts_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
