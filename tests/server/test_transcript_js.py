@@ -137,9 +137,9 @@ NEW = 'const { Transcript } = await import("./transcript.js"); const known = new
 async def test_what_is_said_flows_into_paragraphs_until_a_silence_or_a_long_one_ends() -> None:
     sentence = "a sentence of many words that goes on and on and on for a while."
     said = [final(1, "One.", 0.0), final(2, "Two.", 1.0), final(3, "Three.", 30.0)]
-    said += [final(n, sentence, 30.0 + n) for n in range(4, 14)]
+    said += [final(n, sentence, 27.0 + n) for n in range(4, 14)]
     stamped = [
-        event.stamped(seq, "a").to_json() for seq, event in enumerate([ready(), *said, partial(14, "and", 0, 44.0)])
+        event.stamped(seq, "a").to_json() for seq, event in enumerate([ready(), *said, partial(14, "and", 0, 41.0)])
     ]
     async with serving() as running, browse(running.url) as page:
         begins = await page.evaluate(

@@ -705,7 +705,7 @@ def test_where_words_are_split_otherwise_nothing_new_is_lost(stable: list[str], 
     assert bytes(prefix) == kept
     overlap = next(n for n in range(len(text.encode()), 0, -1) if kept.endswith(text.encode()[:n]))
     before = prefix[: len(prefix) - overlap]
-    words = [TimedWord(before and bytes(before).decode(), before, 0, 4000, 0.9)] if before else []
+    words = [TimedWord(bytes(before).decode(), before, 0, 4000, 0.9)] if before else []
     words.append(TimedWord(text, tokens_of(text), 4000, 20000, 0.9))
     (partial,) = session.apply_hypothesis(
         window, request_of(session, window), Hypothesis(tuple(words), "en", 0.0, -0.1), 4.0
