@@ -54,7 +54,7 @@ class KnownModel:
         self.tokenizer.languages.update({"de": 300, "ja": 301})
         self.dims = ModelDimensions.from_huggingface({**TINY_CONFIG, "max_target_positions": 448}, NANO)
         self.generation = default_generation(self.tokenizer, self.dims)
-        self.n_beams = 5
+        self.n_beams, self.knows_heads = 5, True
         decoder = SimpleNamespace(n_calls=0, block_tokens=16, capacity=448)
         self.runtime = SimpleNamespace(decoder=decoder, decoder_of=lambda encoded: decoder, windows_s=(30,))
         self.probabilities = {"en": 1.0, "de": 0.0, "ja": 0.0}
