@@ -80,7 +80,7 @@ function spoken({ entry, corrected }) {
 
 function showState(state, text) {
   const behind = transcript.behind(clock());
-  late = behind >= LATE_S ? `Text ${Math.round(behind)} s behind` : "";
+  late = behind >= LATE_S ? `${Math.round(behind)} s behind` : "";
   if (state === undefined) {
     if (microphone?.lost) [state, text] = ["connecting", "Reconnecting…"];
     else if (microphone?.stopping) [state, text] = ["recording", "Finishing…"];

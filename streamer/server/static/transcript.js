@@ -10,6 +10,7 @@ const DOUBTS = [0.8, 0.5];
 // A paragraph ends with a silence this long, in seconds, or with a sentence once it has this many characters.
 const SILENCE_S = 2;
 const PARAGRAPH = 500;
+const SLOW_S = 5; // after so long it is known whether a recording is played slowly
 const SENTENCE = /[.?!…。！？]["'”’»)]?$/;
 
 const GAP_REASONS = {
@@ -27,6 +28,8 @@ export class Transcript {
   #names = new Map(); // what speakers of the present session are called by now
   #clock = Infinity; // when the present session's audio began, by the events that came soonest after what they tell of
   #told = 0; // up to where there is text for what was said, in seconds of the session
+  #began = null; // [time of the clock, seconds of the session] of its first event, and of the one that `#told` comes from
+  #toldAt = null;
 
   constructor({ resent = false } = {}) {
     this.#resent = resent;
@@ -55,6 +58,7 @@ export class Transcript {
       this.#names.clear();
       this.#clock = Infinity;
       this.#told = 0;
+      this.#began = null;
       this.partial = null;
       this.speaking = false;
       this.ended = false;
@@ -62,7 +66,8 @@ export class Transcript {
     const until = event.time ?? event.end;
     if (until !== undefined) {
       this.#clock = Math.min(this.#clock, now - until);
-      this.#told = Math.max(this.#told, until);
+      this.#began ??= [now, until];
+      if (until >= this.#told) [this.#told, this.#toldAt] = [until, now];
     }
     switch (event.type) {
       case "ready":
@@ -117,9 +122,13 @@ export class Transcript {
     return shown;
   }
 
-  // How far the text is behind somebody who speaks, in seconds, at a time of the clock.
+  // How far the text is behind somebody who speaks, in seconds, at a time of the clock; 0 for a recording that is played slowly.
   behind(now) {
-    return this.speaking ? Math.max(0, now - this.#clock - this.#told) : 0;
+    if (!this.speaking) return 0;
+    const [then, from] = this.#began;
+    const passed = this.#toldAt - then;
+    const slow = passed > SLOW_S && this.#told - from < passed / 2;
+    return slow ? 0 : Math.max(0, now - this.#clock - this.#told);
   }
 
   // Whether what the open segment reads is a paragraph of its own.
