@@ -499,7 +499,7 @@ class Transcript(TranscriptState):
         self.stable = replace(self.stable, words=tuple(stable))
         while words and words[-1].start_samples > window.end - INVENTED_SAMPLES:
             words.pop()
-        return words, continues and bool(words)
+        return words, continues
 
     def _is_silence(self, hypothesis: Hypothesis) -> bool:
         """Return whether there was no speech: by openai-whisper's rule, or because no word is likely either."""

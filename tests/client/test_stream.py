@@ -32,7 +32,7 @@ from streamer.protocols.native import SessionOptions
 from tests.client.test_captions import daemon, ready, sending
 from tests.client.test_captions import final as said
 from tests.cutting import cutting
-from tests.server.support import RecordingStream, Running, final, serving, within
+from tests.server.support import RecordingStream, Running, final, heard, serving, within
 
 NOISE = np.random.default_rng(0).integers(-3000, 3000, 48_000, dtype=np.int16)  # three seconds
 BLOCKS = [NOISE[first : first + 1600] for first in range(0, len(NOISE), 1600)]
@@ -220,9 +220,7 @@ async def test_a_daemon_that_stops_is_given_the_rest_when_it_is_back() -> None:
         events = aiter(stream(iter(waiting.get, None), host(running)))
         await within(anext(events))
         old = running.streams.opened[0]
-        while len(old.audio) < 40_000:
-            old.written.clear()
-            await within(old.written.wait())
+        await heard(old, 40_000)
         port = running.port
         stopping = asyncio.create_task(running.server.stop(timeout_s=5.0))
         said = [await within(anext(events)) for _ in range(2)]
@@ -253,9 +251,7 @@ async def test_what_a_stopping_daemon_has_heard_is_not_read_out_of_its_sentence(
         events = aiter(stream(iter(waiting.get, None), host(running)))
         await within(anext(events))
         old = running.streams.opened[0]
-        while len(old.audio) < 40_000:
-            old.written.clear()
-            await within(old.written.wait())
+        await heard(old, 40_000)
         port = running.port
         reading = asyncio.create_task(collected(events))
         await running.server.stop(timeout_s=5.0)

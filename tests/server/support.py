@@ -317,3 +317,10 @@ async def events_until(socket: ClientConnection, last: str) -> list[Event]:
 def as_json(event: Event) -> dict[str, Any]:
     data: dict[str, Any] = json.loads(event.to_json())
     return data
+
+
+async def heard(stream: RecordingStream, n_bytes: int) -> None:
+    """Wait until a stream has so much audio of its client."""
+    while len(stream.audio) < n_bytes:
+        stream.written.clear()
+        await within(stream.written.wait())

@@ -12,7 +12,7 @@ import streamer
 from streamer.events import Speech
 from tests.browser import Page, browse
 from tests.cutting import cutting
-from tests.server.support import RecordingStream, final, opened_log, serving, within
+from tests.server.support import RecordingStream, final, heard, opened_log, serving
 
 ROOT = Path(__file__).parent.parent.parent
 SAMPLES = (np.arange(96_000) * 7 % 20_000 - 10_000).astype("<i2")  # two seconds at 48 kHz
@@ -38,12 +38,6 @@ async def send(page: Page, first: int, last: int) -> None:
     await page.evaluate(
         f"for (let i = {first}; i < {last}; i += 4800) s.send(samples.subarray(i, Math.min({last}, i + 4800)))"
     )
-
-
-async def heard(stream: RecordingStream, n_bytes: int) -> None:
-    while len(stream.audio) < n_bytes:
-        stream.written.clear()
-        await within(stream.written.wait())
 
 
 async def test_a_stream_goes_on_where_its_connection_broke(caplog: pytest.LogCaptureFixture) -> None:

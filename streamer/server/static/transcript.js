@@ -43,8 +43,8 @@ export class Transcript {
     this.error = ""; // what ended the session, where something did
   }
 
-  // Take one event in, at a time of the clock in seconds. Returns what is to be shown: {added: entries, changed: entries, corrected: entry|null, live: bool,
-  // ready: event|null}. Of `changed`, `corrected` is the one that has other words.
+  // Take one event in, at a time of the clock in seconds. Returns what is to be shown: {added: entries, changed: entries,
+  // corrected: entry|null, live: bool, ready: event|null}. Of `changed`, `corrected` is the one that has other words.
   take(event, now = 0) {
     const shown = { added: [], changed: [], corrected: null, live: false, ready: null };
     const restarted = this.session !== null && event.session !== this.session;
