@@ -43,7 +43,7 @@ logger = logging.getLogger(__name__)
 Taken = TypeVar("Taken")
 
 MIN_SHED_SAMPLES = 2 * SAMPLE_RATE  # least audio given up at a time because it waited too long: each ends a segment
-MAX_CHUNKS_A_TURN = 64  # of recorded audio, so that other sessions need not wait; live audio is processed to its end
+MAX_CHUNKS_A_TURN = 64  # 2 s of audio: then the other sessions have their turns
 HELD_BACK_SAMPLES = 5 * SAMPLE_RATE  # with less room than this in the buffer a sender has to wait
 OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE  # least distance kept from where the buffer is being overwritten
 SILENCE_SAMPLES = SAMPLE_RATE  # written at a time in place of audio that was lost
@@ -282,9 +282,8 @@ class SessionRunner:
     def listen(self, now_s: float) -> bool:
         """Process what has come. Returns whether there may be more to process at once."""
         self._tick_at_s = now_s + TICK_S
-        n_steps = MAX_CHUNKS_A_TURN if self.recorded else self.ring.capacity_samples // CHUNK_SAMPLES
         with self._recovering(listening=True):
-            more = all(self._step(now_s) for _ in range(n_steps))
+            more = all(self._step(now_s) for _ in range(MAX_CHUNKS_A_TURN))
             with self._lock:
                 if self.over:
                     return False

@@ -185,7 +185,9 @@ class Machine:
             talker.promises.check_all_told()
 
     def _turn(self) -> bool:
-        busy = self.engine.listen()
+        busy = False
+        while self.engine.listen():  # its thread has time for that during a pass
+            busy = True
         busy |= self.engine.encode()
         n_decodes = self.engine.stats.decodes
         busy |= self.engine.decode()

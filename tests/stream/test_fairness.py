@@ -129,3 +129,17 @@ def test_silent_sessions_leave_room_and_the_machine_s_own_keeps_its_place() -> N
     machine.talker(0.0, reserved=True)
     machine.run_until(300.0)
     assert machine.engine.load.ratio == pytest.approx(0.4, abs=0.1)
+
+
+def test_a_backlog_that_comes_at_once_does_not_keep_others_from_speech_detection() -> None:
+    """As after a client has connected again: a minute in one piece."""
+    machine = Machine(encode_s=0.1, decode_s=0.1)
+    behind, other = (machine.talker(MINUTES_S, pause=0.0) for _ in range(2))
+    behind.send_until(60.0)
+    other.send_until(1.0)
+    assert machine.engine.listen(), "there is more"
+    assert behind.live.position <= 2.1 * 16_000
+    assert other.live.position == pytest.approx(16_000, abs=512)
+    machine.run_until(30.0)
+    assert behind.live.position > 59.0 * 16_000
+    assert not any(talker.gaps for talker in machine.talkers)
