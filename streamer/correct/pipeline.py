@@ -8,10 +8,10 @@ of this runs in threads of its own, and a final that is not done by its deadline
 import dataclasses
 import difflib
 import logging
-import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from streamer.arrays import Float32Array
@@ -19,6 +19,7 @@ from streamer.correct import second_pass
 from streamer.correct.corrector import Corrector, Heard, text_of
 from streamer.correct.failing import Failing
 from streamer.correct.second_pass import Passage, Passages, ReadAgain, same_but_for_marks, share_words
+from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.stream.eventlog import EventLog
 from streamer.stream.settings import SessionSettings
@@ -31,8 +32,12 @@ N_BEFORE = 5
 # Finals of a session whose words are kept: labels of the newest may change.
 N_KEPT = 64
 
-# Finals of all sessions that wait; beyond that they are given up.
+# Finals of all sessions that wait for quick correctors, or for slow ones; beyond that some are given up.
 MAX_WAITING = 200
+
+# What is reported then, or if the deadline of a final passes while it waits; by whether it waits for slow ones.
+NAMES = "correction", "slow correction"
+LATE = StreamerError("finals come faster than they are corrected, and some stay as they were: try a faster model")
 
 # Returns the audio from one second of a session to another, shape (n,) at 16 kHz; None where it is no longer there.
 ReadAudio = Callable[[float, float], Float32Array | None]
@@ -63,15 +68,29 @@ class Corrections:
         self.deadline_s = deadline_s
         self.failing = failing or Failing()
         self.read_again = read_again
-        self._lanes = Lane("correct"), Lane("correct slowly")
+        self._lanes = (
+            Lane("correct", MAX_WAITING, lambda: self._note_late(slow=False)),
+            Lane("correct slowly", MAX_WAITING, lambda: self._note_late(slow=True)),
+        )
 
     def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
         """Correct the finals of a session from now on."""
         return FinalsOfSession(self, log, audio, settings)
 
-    def put(self, work: Callable[[], object], *, slow: bool) -> bool:
-        """Do work behind what waits; return whether there is room for it: a final that finds none stays as it is."""
-        return self._lanes[slow].put(work)
+    def put(self, owner: Hashable, work: Callable[[], object], *, slow: bool) -> None:
+        """Do work of a session when its turn comes."""
+        self._lanes[slow].put(owner, work)
+
+    def in_time(self, until_s: float, *, slow: bool) -> bool:
+        """Return whether there is time left for a final that has waited; report if not."""
+        if time.monotonic() < until_s:
+            self.failing.remove(NAMES[slow])
+            return True
+        self._note_late(slow=slow)
+        return False
+
+    def _note_late(self, *, slow: bool) -> None:
+        self.failing.add(NAMES[slow], LATE)
 
     def correct(self, correctors: Sequence[Corrector], heard: Heard, until_s: float) -> tuple[tuple[Word, ...], str]:
         """Return the words that correctors make of a final, and the names of those that changed some."""
@@ -117,8 +136,10 @@ class FinalsOfSession:
         if self._passages is not None:
             self._passages.close()
         end = once(then, self._corrections.deadline_s)
-        put = self._corrections.put
-        put((lambda: put(end, slow=True)) if self._corrections.slow or self._passages else end, slow=False)
+        self._put((lambda: self._put(end, slow=True)) if self._corrections.slow or self._passages else end, slow=False)
+
+    def _put(self, work: Callable[[], object], *, slow: bool) -> None:
+        self._corrections.put(self, work, slow=slow)
 
     def _take(self, event: Event) -> None:
         self._correct(event)
@@ -135,17 +156,21 @@ class FinalsOfSession:
             if len(self._told) > N_KEPT:
                 del self._told[next(iter(self._told))]
         heard = Heard(event, event.words, before, lambda: self._audio(event.start, event.end), self._settings())
-        self._corrections.put(lambda: self._correct_quickly(heard, until_s), slow=False)
+        self._put(lambda: self._correct_quickly(heard, until_s), slow=False)
 
     def _correct_quickly(self, heard: Heard, until_s: float) -> None:
         corrections = self._corrections
+        if not corrections.in_time(until_s, slow=False):
+            return
         words, by = corrections.correct(corrections.quick, heard, until_s)
         self._tell(heard, heard.words, words, by)
         if corrections.slow and self._passages is None:
-            corrections.put(lambda: self._correct_slowly(heard, words, until_s), slow=True)
+            self._put(lambda: self._correct_slowly(heard, words, until_s), slow=True)
 
     def _correct_slowly(self, heard: Heard, told: tuple[Word, ...], until_s: float, by: str = "") -> None:
         corrections = self._corrections
+        if not corrections.in_time(until_s, slow=True):
+            return
         words, others = corrections.correct(corrections.slow, heard, until_s)
         if by := ",".join(filter(None, (by, others))):
             # In any case: a word that is masked must not come back.
@@ -155,7 +180,7 @@ class FinalsOfSession:
 
     def _put_passage(self, finals: tuple[Final, ...], n_known: int) -> None:
         until_s = time.monotonic() + self._corrections.deadline_s
-        self._corrections.put(lambda: self._read_again(finals, n_known, until_s), slow=True)
+        self._put(lambda: self._read_again(finals, n_known, until_s), slow=True)
 
     def _read_again(self, finals: tuple[Final, ...], n_known: int, until_s: float) -> None:
         """Transcribe a passage again; after that its finals go through the slow correctors."""
@@ -253,30 +278,51 @@ def _pieces(text: str) -> list[str]:
 
 
 class Lane:
-    """Work done one after another, in a thread that begins with the first."""
+    """Work done one piece after another, in a thread that begins with the first.
 
-    def __init__(self, name: str, most: int = MAX_WAITING) -> None:
-        self._waiting: queue.Queue[Callable[[], object]] = queue.Queue(most)
+    Owners take turns; the work of each is done in order.
+    """
+
+    def __init__(self, name: str, most: int, on_dropped: Callable[[], object]) -> None:
+        """Let so many pieces of work wait; `on_dropped` is called when one more comes, and one is given up."""
+        # By owner: the one that has waited longest for its turn is first.
+        self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}
+        self._most = most
+        self._on_dropped = on_dropped
         self._thread: threading.Thread | None = None
         self._name = name
-        self._lock = threading.Lock()
+        # Guards all of this, and says that work has come.
+        self._changed = threading.Condition()
 
-    def put(self, work: Callable[[], object]) -> bool:
-        """Do work behind what waits; return whether there is room for it."""
-        try:
-            self._waiting.put_nowait(work)
-        except queue.Full:
-            return False
-        with self._lock:
+    def put(self, owner: Hashable, work: Callable[[], object]) -> None:
+        """Do work behind what waits of its owner. If too much waits, give up the oldest of the owner that has most."""
+        with self._changed:
+            self._waiting.setdefault(owner, deque()).append(work)
+            longest = max(self._waiting.values(), key=len)
+            # The last work of an owner may be its end, on which others wait.
+            full = sum(map(len, self._waiting.values())) > self._most and len(longest) > 1
+            if full:
+                longest.popleft()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
-        return True
+            self._changed.notify()
+        if full:
+            self._on_dropped()
+
+    def _next(self) -> Callable[[], object]:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting)
+            owner = next(iter(self._waiting))
+            own = self._waiting.pop(owner)
+            work = own.popleft()
+            if own:
+                self._waiting[owner] = own
+            return work
 
     def _run(self) -> None:
         while True:
-            work = self._waiting.get()
             try:
-                work()
+                self._next()()
             except Exception:
                 logger.exception("a correction failed")

@@ -29,7 +29,7 @@ from streamer.whisper.model import WhisperModel
 # What Whisper translates into.
 ENGLISH = "en"
 
-# Passages of all sessions that wait, each with its audio; beyond that they are given up.
+# Passages of all sessions that wait, each with its audio; beyond that some are given up.
 MAX_WAITING = 50
 
 # Of the translation before, what the model sees.
@@ -52,8 +52,8 @@ class Translations:
         self.failing = failing
         # What passages go through, each in a thread. Who publishes a final holds the lock of its session, and copies no
         # audio; the first thread does, before the audio is overwritten.
-        self.copying = Lane("copy for translation", MAX_WAITING)
-        self.lane = Lane("translate", MAX_WAITING)
+        self.copying = Lane("copy for translation", MAX_WAITING, self.note_late)
+        self.lane = Lane("translate", MAX_WAITING, self.note_late)
         # Grammar, words and prompt are of the language that is spoken.
         self._decoding = dataclasses.replace(settings.decoding, grammar="", hotwords=(), initial_prompt="")
         self._conditioned = is_conditioned(settings.decoding, model)
@@ -61,6 +61,10 @@ class Translations:
         # The thread's own: its turns; what encodes and decodes.
         self._turns = Turns(is_free_for)
         self._twin: tuple[WhisperEncoder, WhisperDecoder] | None = None
+
+    def note_late(self) -> None:
+        """Report that a passage is not translated."""
+        self.failing.add(NAME, LATE)
 
     def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
         """Return what is said in English, empty where that cannot be told. Called by the thread.
@@ -121,13 +125,7 @@ class TranslatedSession:
             then()
             return
         end, translations = once(then, left_s), self._translations
-
-        def end_behind_passages() -> None:
-            if not translations.lane.put(end):
-                end()
-
-        if not translations.copying.put(end_behind_passages):
-            end()
+        translations.copying.put(self, lambda: translations.lane.put(self, end))
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Speech) and event.state == "end":
@@ -151,13 +149,14 @@ class TranslatedSession:
         if not finals or not patience_s:
             return
         self._until_s = until_s = time.monotonic() + patience_s
-        if not self._translations.copying.put(lambda: self._copy(finals, until_s)):
-            self._translations.failing.add(NAME, LATE)
+        self._translations.copying.put(self, lambda: self._copy(finals, until_s))
 
     def _copy(self, finals: list[Final], until_s: float) -> None:
         samples = self._audio(finals[0].start, min(finals[-1].end, finals[0].start + CHUNK_LENGTH_S))
-        if samples is None or not self._translations.lane.put(lambda: self._translate(finals[-1], samples, until_s)):
-            self._translations.failing.add(NAME, LATE)
+        if samples is None:
+            self._translations.note_late()
+        else:
+            self._translations.lane.put(self, lambda: self._translate(finals[-1], samples, until_s))
 
     def _translate(self, final: Final, samples: Float32Array, until_s: float) -> None:
         if self._log.closed:

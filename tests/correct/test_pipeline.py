@@ -1,14 +1,19 @@
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 import msgspec
+import pytest
 
+from streamer.correct import pipeline
 from streamer.correct.corrector import Heard
-from streamer.correct.pipeline import Corrections, edits
+from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, edits
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.stream.eventlog import EventLog
+from tests.fakes import Clock
 
 WAIT_S = 10.0
 
@@ -167,6 +172,88 @@ def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() 
     assert over.wait(WAIT_S)
     assert revisions(events) == [(1, "glossary", "b")]
     assert corrections.failing.why == {"language_model": "the endpoint is away: start it"}
+
+
+class Crowd:
+    """Sessions that share one slow corrector, which waits at the first final until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        # Texts in the order in which they went through it.
+        self.done: list[str] = []
+        self._quick = threading.Semaphore(0)
+        counting = Replacing({}, meanwhile=self._quick.release)
+        self.corrections = Corrections([self, counting], deadline_s=WAIT_S)
+        self._ends = threading.Semaphore(0)
+
+    name, slow = "language_model", True
+
+    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+        assert self.let_go.wait(WAIT_S)
+        self.done.append(heard.final.text)
+        return heard.words
+
+    def say(self, *texts: str) -> None:
+        """Open a session in which these texts become final, and wait until they are in the slow corrector's queue."""
+        log = EventLog("abc", 1000)
+        finals = self.corrections.follow(log, lambda start, end: None)
+        for n, text in enumerate(texts, start=1):
+            log.append(final(text, n))
+            assert self._quick.acquire(timeout=WAIT_S)
+        finals.finish(self._ends.release)
+
+    def finish(self, n_sessions: int) -> None:
+        self.let_go.set()
+        for _ in range(n_sessions):
+            assert self._ends.acquire(timeout=WAIT_S)
+
+
+@contextmanager
+def crowd() -> Iterator[Crowd]:
+    crowd = Crowd()
+    try:
+        yield crowd
+    finally:
+        crowd.let_go.set()
+
+
+def test_a_session_with_many_finals_keeps_no_other_s_waiting() -> None:
+    with crowd() as sessions:
+        sessions.say(*(f"a{n}" for n in range(20)))
+        sessions.say("b0", "b1")
+        sessions.say("c0")
+        sessions.finish(3)
+        assert sorted(sessions.done[:7]) == ["a0", "a1", "a2", "a3", "b0", "b1", "c0"]
+        assert [text for text in sessions.done if text[0] == "a"] == [f"a{n}" for n in range(20)], "in order"
+
+
+def test_if_too_many_wait_the_session_that_has_most_loses_some_and_that_is_reported(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with crowd() as sessions:
+        sessions.say(*(f"a{n}" for n in range(MAX_WAITING + 20)))
+        sessions.say("b0", "b1")
+        assert sessions.corrections.failing.why == {"slow correction": str(LATE)}
+        assert [record.getMessage() for record in caplog.records] == [f"slow correction does not work for now: {LATE}"]
+        sessions.finish(2)
+        assert {"b0", "b1", f"a{MAX_WAITING + 19}"} <= {*sessions.done}
+        assert len(sessions.done) == pytest.approx(MAX_WAITING, abs=5)
+        assert sessions.corrections.failing.why == {}, "it keeps pace again"
+
+
+def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
+    with crowd() as sessions:
+        sessions.say("a0", "a1")
+        clock.advance(WAIT_S + 1.0)
+        sessions.finish(1)
+        assert sessions.done == ["a0"]
+        assert sessions.corrections.failing.why == {"slow correction": str(LATE)}
+        sessions.say("b0")
+        sessions.finish(1)
+        assert sessions.done == ["a0", "b0"]
+        assert sessions.corrections.failing.why == {}
 
 
 def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:

@@ -149,6 +149,32 @@ def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
     assert [event.type for event in events] == ["final", "end"]
 
 
+def test_a_session_with_many_passages_keeps_no_other_s_waiting() -> None:
+    interpreter, over = Interpreter(), threading.Event()
+    waits, let_go = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def wait() -> None:
+        waits.set()
+        assert let_go.wait(WAIT_S)
+
+    interpreter.meanwhile = wait
+    for name, n_finals in (("a", 10), ("b", 1)):
+        log = EventLog(name, 100)
+        log.subscribe(lambda event, name=name: done.append(name) if isinstance(event, Translation) else None)  # type: ignore[misc]
+        session = TranslatedSession(interpreter, log, lambda start_s, end_s: SECOND, lambda: WAIT_S)
+        for n in range(n_finals):
+            log.append(final("Guten Tag.", float(n), n + 1.0))
+        assert waits.wait(WAIT_S)
+        copied = threading.Event()
+        interpreter.copying.put(object(), copied.set)
+        assert copied.wait(WAIT_S)
+    session.finish(over.set)
+    let_go.set()
+    assert over.wait(WAIT_S)
+    assert done.index("b") <= 2
+
+
 class Machine:
     """A model of which each call takes longer than the one before, and captions that leave no time for some looks."""
 
