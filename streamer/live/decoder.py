@@ -93,22 +93,29 @@ class WhisperDecoder:
         )
         tokenizer, config = self._model.tokenizer, self._config
         window = decode_with_fallback(decoder, tokenizer, config, options, self._once)
+        cut_short = False
         if window.failed and request.retry_s > 0:
             until_s = self._clock() + request.retry_s
+
+            def cancelled() -> bool:
+                nonlocal cut_short
+                cut_short = cut_short or request.others_wait()
+                return cut_short or self._clock() >= until_s
+
             window = decode_with_fallback(
                 decoder,
                 tokenizer,
                 config,
                 options,
                 self._fallback,
-                cancelled=lambda: self._clock() >= until_s,
+                cancelled=cancelled,
                 # The same draws for each window, whatever was drawn for others.
                 draw=drawer(self._decoding.seed),
                 first=window,
             )
         hypothesis = to_hypothesis(window, tokenizer, language, request.n_samples)
         n_calls = decoder.n_calls - n_calls_before
-        return dataclasses.replace(hypothesis, language_sure=sure, n_calls=n_calls)
+        return dataclasses.replace(hypothesis, language_sure=sure, cut_short=cut_short, n_calls=n_calls)
 
     def _language(self, decoder: DecoderRuntime, request: Request) -> tuple[str, bool]:
         """Return the language to decode in, and whether it is sure that it is spoken."""

@@ -8,6 +8,7 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Generic, Protocol, TypeVar
 
 from streamer.arrays import Float32Array
@@ -227,11 +228,19 @@ class Engine(Generic[Encoded]):
     def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded, encode_s: float) -> None:
         def decode(request: Request) -> Hypothesis:
             begin_s = self._clock()
-            hypothesis = self._decoder.decode(encoded, request)
+            wanted = replace(request, others_wait=lambda: self._others_wait(runner))
+            hypothesis = self._decoder.decode(encoded, wanted)
             self._count(runner, job, hypothesis, encode_s, self._clock() - begin_s)
             return hypothesis
 
         runner.decode(job, decode, retry_s=self._retry_s(runner))
+
+    def _others_wait(self, runner: SessionRunner) -> bool:
+        """Return whether a window waits for the decoder and keeps another session from it."""
+        slot = self._schedule.slot
+        if slot is None or slot.owner is not runner:
+            return slot is not None
+        return any(other.deadline_s < math.inf for other in self._runners() if other is not runner)
 
     def _retry_s(self, runner: SessionRunner) -> float:
         """Return the seconds that may be spent on a better text for a final."""

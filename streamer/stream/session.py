@@ -314,13 +314,15 @@ class Session:
         passes, transcript = self._passes, self._transcript
         passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
         complete = utterance.complete_at(window.end)
+        again = hypothesis.cut_short and not utterance.cut_short
+        utterance.cut_short |= hypothesis.cut_short
         verdict = transcript.apply_hypothesis(
             window,
             request,
             hypothesis,
             newest=window.start == passes.window_start,
             complete=complete,
-            may_repeat=complete and not request.retry_s and self._may_repeat(utterance),
+            may_repeat=complete and (again or (not request.retry_s and self._may_repeat(utterance))),
         )
         events = self.recovered()  # not if the hypothesis could not be applied
         match verdict:

@@ -1,5 +1,6 @@
 """Utterances, windows of their audio, and how to decode a window. Positions are absolute samples of the session."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamer.audio.constants import SAMPLE_RATE
@@ -27,8 +28,10 @@ class Utterance:
     # Whether it continues speech that was given up: its first window is due at once, whatever the pace.
     overdue: bool = False
 
-    # Whether a window was issued a second time because its text was unreliable.
+    # Whether a window was issued a second time because its text was unreliable; and again because attempts at a better
+    # one were cut short.
     repeated: bool = False
+    cut_short: bool = False
 
     # End of the newest window that was issued, and of the newest that was decoded; 0 before the first.
     issued_end: int = 0
@@ -93,6 +96,9 @@ class Request:
 
     # Seconds that further attempts at higher temperatures may take if the text fails its thresholds.
     retry_s: float = 0.0
+
+    # Returns whether another session waits for the decoder: such attempts end then.
+    others_wait: Callable[[], bool] = lambda: False
 
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodeOptions | None = None

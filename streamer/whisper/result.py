@@ -86,6 +86,9 @@ class Hypothesis:
     # Whether the text is not to be trusted, after all attempts (see `fallback.has_failed`).
     failed: bool = False
 
+    # Whether further attempts ended because another session waited.
+    cut_short: bool = False
+
     # What it took: calls of the decoder, in all attempts. Of the attempt that counts: tokens that were found, the end
     # of text and what was cut off as a loop included; tokens that were given before these; and how many of the given
     # ones are the first of the hypothesis.

@@ -297,6 +297,17 @@ class TestSecondLook:
         assert cut_off == [False, False, False, True]
         assert (hypothesis.temperature, hypothesis.failed) == (0.4, True)
 
+    def test_it_ends_when_another_session_waits(self, known: KnownModel) -> None:
+        """However briefly: an attempt that was cut off does not count."""
+        known.said = {t: {"avg_logprob": -2.0 + t} for t in (0.0, 0.2, 0.4)}
+        waiting = iter([False, False, True])
+        known.meanwhile = lambda cancelled: cancelled()
+        request = dataclasses.replace(RETRY, others_wait=lambda: next(waiting, False))
+        hypothesis = decoder_of(known).decode(ENCODED, request)
+        assert temperatures_of(known) == [0.0, 0.2, 0.4]
+        assert (hypothesis.temperature, hypothesis.failed, hypothesis.cut_short) == (0.2, True, True)
+        assert not decoder_of(known).decode(ENCODED, RETRY).cut_short
+
     def test_settled_words_stay_at_every_temperature_and_the_draws_are_the_same(
         self, model: WhisperModel, encoded: EncodedWindow
     ) -> None:

@@ -1,9 +1,11 @@
 """The engine's threads, with an encoder and a decoder that do as they are told."""
 
+import dataclasses
 import itertools
 import math
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
@@ -14,9 +16,12 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, Speech
+from streamer.stream import engine as engine_module
 from streamer.stream.engine import Engine
 from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.stream.settings import SessionSettings
+from streamer.stream.window import Request
+from streamer.whisper.result import Hypothesis
 from tests.fakes import (
     FakeDecoder,
     FakeDetector,
@@ -477,6 +482,52 @@ def test_stop_waits_for_the_window_at_hand_and_ends_its_threads() -> None:
     assert not any(worker.is_alive() for worker in setting.engine._workers)
     assert setting.engine.stats.decodes == len(setting.decoder.decoded) == 1
     assert not listener.finished.is_set()
+
+
+@dataclass
+class Doubtful(FakeDecoder):
+    """Doubts the texts of the first voice, unless further attempts had all the time that they wanted."""
+
+    retrying: threading.Event = field(default_factory=threading.Event)
+    # Whether each was cut short.
+    retries: list[bool] = field(default_factory=list)
+    # How much that is.
+    wanted_s: float = 20.0
+
+    def decode(self, encoded: FakeEncoded, request: Request) -> Hypothesis:
+        hypothesis = super().decode(encoded, request)
+        if encoded.voice != 0:
+            return hypothesis
+        if not request.retry_s:
+            return dataclasses.replace(hypothesis, avg_logprob=-2.0)
+        until_s, cut_short = time.monotonic() + min(self.wanted_s, request.retry_s), False
+        self.retrying.set()
+        while not cut_short and time.monotonic() < until_s:
+            time.sleep(0.001)
+            cut_short = request.others_wait()
+        self.retries.append(cut_short)
+        return dataclasses.replace(hypothesis, avg_logprob=-2.0, cut_short=True) if cut_short else hypothesis
+
+
+@pytest.mark.parametrize("kind", [AudioKind.LIVE, AudioKind.RECORDED])
+def test_a_second_look_ends_when_another_session_waits(
+    setting: Setting, kind: AudioKind, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine_module, "RETRY_S", PATIENCE_S)
+    decoder = Doubtful(setting.encoder, setting.decoder.speakers)
+    setting.engine._decoder = decoder
+    doubtful, other = setting.listener(0, kind=kind), setting.listener(1, kind=AudioKind.LIVE)
+    for listener in (doubtful, other):
+        setting.engine.add(listener.live)
+    doubtful.write(14.0)
+    doubtful.live.end()
+    assert decoder.retrying.wait(PATIENCE_S)
+    n_decoded, decoder.wanted_s = len(decoder.decoded), 0.0  # the next is as short as can be
+    other.write(2.0)
+    assert doubtful.finished.wait(PATIENCE_S)
+    assert decoder.retries[:2] == [True, False]
+    assert decoder.decoded[n_decoded].voice == 1
+    assert doubtful.text == setting.said(0)
 
 
 def test_an_engine_is_busy_while_a_window_is_at_work(setting: Setting) -> None:

@@ -684,3 +684,23 @@ def test_a_window_full_of_settled_words_is_no_fault(policy: str) -> None:
     rig.finish()
     assert rig.errors == []
     assert max(prefixes) <= MAX_STABLE_TOKENS
+
+
+@pytest.mark.parametrize("kind", [AudioKind.LIVE, AudioKind.RECORDED])
+def test_a_second_look_that_is_cut_short_is_taken_once_more_and_no_more(kind: AudioKind) -> None:
+    rig = Rig(words_at(1.0, 2.0, 3.0), kind=kind)
+    looks: list[Window] = []
+
+    def cut_short(window: Window, request: Request) -> Hypothesis:
+        hypothesis = dataclasses.replace(rig.hear(window, request), avg_logprob=-2.0)
+        if not request.retry_s:
+            return hypothesis
+        looks.append(window)
+        return dataclasses.replace(hypothesis, cut_short=True)
+
+    rig.decode = cut_short
+    rig.speak_until(6.0)
+    rig.finish()
+    first, again = looks
+    assert (first.start, first.end) == (again.start, again.end)
+    assert len(rig.finals) == 1
