@@ -34,7 +34,7 @@ class Confidence:
 
     def __init__(self, model: WhisperModel, warn: Callable[[str], object]) -> None:
         self._model, self._warn = model, warn
-        # By language; None where the log has been told.
+        # By language; None if the log has warned of it.
         self._words: dict[str, _Words | None] = {}
 
     def take(self, event: Event) -> None:

@@ -173,7 +173,7 @@ class SessionRunner:
         self.quiet_s = math.inf
         # Time in the audio up to which partials have shown words.
         self._shown_s = 0.0
-        # Of the newest final; those that the log has been told to be spoken and not allowed.
+        # Of the newest final; languages that are not allowed and that the log has warned of.
         self._language = ""
         self._outside: set[str] = set()
         self._outage = Outage()
