@@ -244,16 +244,17 @@ def _said(words: Sequence[Word]) -> list[tuple[str, str | None]]:
     return [(word.word, word.speaker) for word in words]
 
 
-def once(then: Callable[[], object], within_s: float) -> Callable[[], None]:
-    """Return what calls `then` when it is called first; that happens after so many seconds in any case."""
+def once(then: Callable[[], object], within_s: float, late: Callable[[], object] = lambda: None) -> Callable[[], None]:
+    """Return what calls `then` when it is called first; after `within_s`, `late` and `then` are called in any case."""
     called = threading.Lock()
 
-    def call() -> None:
+    def call(before: Callable[[], object] = lambda: None) -> None:
         if called.acquire(blocking=False):
             timer.cancel()
+            before()
             then()
 
-    timer = threading.Timer(min(within_s, threading.TIMEOUT_MAX), call)
+    timer = threading.Timer(min(within_s, threading.TIMEOUT_MAX), call, (late,))
     timer.daemon = True
     timer.start()
     return call

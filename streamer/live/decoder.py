@@ -12,7 +12,7 @@ from streamer.settings.apply import decode_options, initial_prompt, resolve_deco
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings
 from streamer.stream.engine import MAX_PACE_S, Engine
-from streamer.stream.language import choose_language, is_doubtful
+from streamer.stream.language import choose_language, is_doubtful, language_outside, only_among
 from streamer.stream.settings import DecodeOptions
 from streamer.stream.window import Request
 from streamer.whisper.decode.fallback import decode_with_fallback
@@ -77,7 +77,7 @@ class WhisperDecoder:
 
     def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
-        language, sure = self._language(decoder, request)
+        language, sure, outside = self._language(decoder, request)
         prepared = self._prepared(request.options or self._own)
         options = dataclasses.replace(
             self._options,
@@ -115,19 +115,26 @@ class WhisperDecoder:
             )
         hypothesis = to_hypothesis(window, tokenizer, language, request.n_samples)
         n_calls = decoder.n_calls - n_calls_before
-        return dataclasses.replace(hypothesis, language_sure=sure, cut_short=cut_short, n_calls=n_calls)
+        return dataclasses.replace(
+            hypothesis, language_sure=sure, language_outside=outside, cut_short=cut_short, n_calls=n_calls
+        )
 
-    def _language(self, decoder: DecoderRuntime, request: Request) -> tuple[str, bool]:
-        """Return the language to decode in, and whether it is sure that it is spoken."""
-        among = request.languages or tuple(self._model.tokenizer.languages)
-        if request.language == "auto" and len(among) == 1:
-            return among[0], True
+    def _language(self, decoder: DecoderRuntime, request: Request) -> tuple[str, bool, str]:
+        """Return the language to decode in, whether it surely is spoken, and one that is and is not allowed."""
+        allowed = request.languages or tuple(self._model.tokenizer.languages)
+        if request.language == "auto" and len(allowed) == 1:
+            return allowed[0], True, ""
         if request.language != "auto" and not request.chosen:
-            return request.language, True
-        _, probabilities = detect_language(decoder, self._model.tokenizer, among)
+            return request.language, True, ""
+        _, probabilities = detect_language(decoder, self._model.tokenizer)
+        outside = language_outside(probabilities, request.n_samples, allowed)
+        probabilities = only_among(probabilities, allowed)
         if request.language == "auto":
-            return choose_language(probabilities, request.n_samples, request.known_languages)
-        return request.language, not is_doubtful(probabilities.get(request.language, 0.0), request.n_samples)
+            language, sure = choose_language(probabilities, request.n_samples, request.known_languages)
+        else:
+            language = request.language
+            sure = not is_doubtful(probabilities.get(language, 0.0), request.n_samples)
+        return language, sure, outside
 
     def _prepare(self, options: DecodeOptions) -> "_Prepared":
         tokenizer = self._model.tokenizer

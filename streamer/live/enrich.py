@@ -21,7 +21,7 @@ from streamer.correct.usual import usual_words
 from streamer.events import Event
 from streamer.live.second_pass import SecondPass, has_second_pass
 from streamer.live.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
-from streamer.live.translation import TranslatedSession, Translations
+from streamer.live.translation import PATIENCE_S, TranslatedSession, Translations
 from streamer.settings.table import Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
@@ -118,7 +118,7 @@ class EnrichedSession:
         runner = self._runner()
         if runner is None or not runner.settings.translated:
             return 0.0
-        return math.inf if runner.recorded else self._deadline_s
+        return math.inf if runner.recorded else PATIENCE_S
 
     def _read(self, start_s: float, end_s: float) -> Float32Array | None:
         try:

@@ -11,6 +11,7 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Ready
+from streamer.live.confidence import Confidence
 from streamer.live.enrich import Enrichment
 from streamer.live.streams import MAX_WRITE_SAMPLES
 from streamer.protocols.native import SessionOptions
@@ -66,6 +67,8 @@ def open_session(
         state=state,
         live_from=live_from,
     )
+    if chosen.task == "transcribe":  # translations are less probable by nature
+        log.subscribe(Confidence(model, runner.logger.warning).take)
     enriched = enrichment.open(log, runner) if enrichment is not None else None
     finish = on_finished if enriched is None else partial(enriched.finish, on_finished)
     if state is None:

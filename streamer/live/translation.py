@@ -35,8 +35,16 @@ MAX_WAITING = 50
 # Of the translation before, what the model sees.
 PROMPT_CHARACTERS = 200
 
+# How long after its final a live translation may come: captions leave little time while somebody speaks, and more in
+# the next pause.
+PATIENCE_S = 300.0
+
+# How long the end of a live session waits for translations: less than a stop of the program waits for that end.
+END_PATIENCE_S = 25.0
+
 NAME = "translation"
 LATE = StreamerError("captions leave no time for it: what is late is left out")
+LOOP = StreamerError("the model repeats itself: that text is left out; a larger model does so less")
 
 
 class Translations:
@@ -54,8 +62,11 @@ class Translations:
         # audio; the first thread does, before the audio is overwritten.
         self.copying = Lane("copy for translation", MAX_WAITING, self.note_late)
         self.lane = Lane("translate", MAX_WAITING, self.note_late)
-        # Grammar, words and prompt are of the language that is spoken.
-        self._decoding = dataclasses.replace(settings.decoding, grammar="", hotwords=(), initial_prompt="")
+        # Grammar, words and prompt are of the language that is spoken. Translations are less probable than transcripts:
+        # only a loop is decoded again, and left out if it stays one.
+        self._decoding = dataclasses.replace(
+            settings.decoding, grammar="", hotwords=(), initial_prompt="", logprob_threshold=None
+        )
         self._conditioned = is_conditioned(settings.decoding, model)
         self._model = model
         # The thread's own: its turns; what encodes and decodes.
@@ -67,7 +78,7 @@ class Translations:
         self.failing.add(NAME, LATE)
 
     def translate(self, samples: Float32Array, language: str, before: str, until_s: float) -> str:
-        """Return what is said in English, empty where that cannot be told. Called by the thread.
+        """Return what is said in English, empty if it is late, loops or fails. Called by the thread.
 
         samples : shape (n,), 30 s at most
         before : the translation before
@@ -93,8 +104,11 @@ class Translations:
         except Exception as error:  # noqa: BLE001 - told there
             self.failing.add(NAME, LATE if isinstance(error, TimeoutError) else error)
             return ""
+        if hypothesis.failed:
+            self.failing.add(NAME, LOOP)
+            return ""
         self.failing.remove(NAME)
-        return "" if hypothesis.failed else "".join(word.text for word in hypothesis.words).strip()
+        return "".join(word.text for word in hypothesis.words).strip()
 
 
 class TranslatedSession:
@@ -124,7 +138,9 @@ class TranslatedSession:
         if left_s <= 0:
             then()
             return
-        end, translations = once(then, left_s), self._translations
+        translations = self._translations
+        wait_s = left_s if left_s == math.inf else min(left_s, END_PATIENCE_S)
+        end = once(then, wait_s, late=translations.note_late)
         translations.copying.put(self, lambda: translations.lane.put(self, end))
 
     def _take(self, event: Event) -> None:

@@ -9,6 +9,9 @@ from streamer.live.recordings import LOOK_S
 # A call for a recording, which nobody hears live, waits for captions no longer than this.
 RECORDED_PATIENCE_S = 0.1
 
+# A call that has waited this long is taken to need half as long as the last one, or one slow call would be the last.
+HALVE_S = 10.0
+
 
 class Turns:
     """The turns of one thread, which encodes a window and then decodes it as often as it likes."""
@@ -33,9 +36,12 @@ class Turns:
         if self._n_calls:
             self._took_s[min(self._n_calls, 3) - 1] = now_s - self._called_s
         patient_until_s = now_s + RECORDED_PATIENCE_S if self._until_s == math.inf else math.inf
+        halve_at_s = now_s + HALVE_S
         while not self._is_free_for(self._took_s[min(self._n_calls, 2)]) and now_s < patient_until_s:
+            if now_s >= min(halve_at_s, self._until_s):
+                self._took_s = [took_s / 2 for took_s in self._took_s]
+                halve_at_s = now_s + HALVE_S
             if now_s >= self._until_s:
-                self._took_s = [took_s / 2 for took_s in self._took_s]  # or one slow call would be the last
                 raise TimeoutError
             time.sleep(LOOK_S)
             now_s = time.monotonic()

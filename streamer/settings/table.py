@@ -785,7 +785,7 @@ class CorrectionSettings:
     )
     figures: bool = setting(False, "write numbers, dates and sums of money as figures where they are unambiguous")
     deadline_s: float = setting(
-        10.0, "time after a final beyond which its correction or translation is given up", unit="s", low=0.5, high=600.0
+        10.0, "time after a final beyond which its correction is given up", unit="s", low=0.5, high=600.0
     )
 
 

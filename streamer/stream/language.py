@@ -41,6 +41,19 @@ def choose_language(probabilities: Mapping[str, float], n_samples: int, known: S
     return spoken, length_s >= LONGEST_S
 
 
+def only_among(probabilities: Mapping[str, float], allowed: Sequence[str]) -> dict[str, float]:
+    """Return how probable each of the allowed languages is if one of them is spoken."""
+    total = sum(probabilities[language] for language in allowed) or 1.0
+    return {language: probabilities[language] / total for language in allowed}
+
+
+def language_outside(probabilities: Mapping[str, float], n_samples: int, allowed: Sequence[str]) -> str:
+    """Return the language that is surely spoken in a window and is not allowed; empty if none is."""
+    found = max(probabilities, key=probabilities.__getitem__)
+    sure = n_samples >= LONG_S * SAMPLE_RATE and probabilities[found] >= NEW_PROBABILITY
+    return found if sure and found not in allowed else ""
+
+
 def is_doubtful(probability: float, n_samples: int) -> bool:
     """Return whether a window is probably not in the language that its utterance began in."""
     return n_samples >= DOUBT_S * SAMPLE_RATE and probability < DOUBT_PROBABILITY

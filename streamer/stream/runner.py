@@ -173,8 +173,9 @@ class SessionRunner:
         self.quiet_s = math.inf
         # Time in the audio up to which partials have shown words.
         self._shown_s = 0.0
-        # Of the newest final.
+        # Of the newest final; languages that are not allowed and that the log has warned of.
         self._language = ""
+        self._outside: set[str] = set()
         self._outage = Outage()
         # Whether what failed is going to be tried again, and not left until the next speech.
         self.trying = False
@@ -389,6 +390,7 @@ class SessionRunner:
             if request is not None and hypothesis is not None:
                 self._publish(self._session.apply_hypothesis(job.window, request, hypothesis, now_s))
                 self._note_success(listening=False)
+                self._note_outside(hypothesis.language_outside)
             self._note_change(now_s)
 
     def read_anew(self, job: Job) -> int:
@@ -562,6 +564,18 @@ class SessionRunner:
                 self._on_event(event)
             except Exception:
                 self.logger.exception("a session's listener failed")
+
+    def _note_outside(self, language: str) -> None:
+        """Say once in the log that a language is spoken which the session does not allow: its text will be wrong."""
+        if language and language not in self._outside:
+            self._outside.add(language)
+            name, allowed = LANGUAGE_NAMES.get(language, language).title(), ", ".join(self.settings.languages)
+            self.logger.warning(
+                "%s is spoken, which the session does not allow (only %s): its text is wrong; add %s to `languages`",
+                name,
+                allowed,
+                language,
+            )
 
     def _note_delay(self, event: Partial | Final) -> None:
         """Note how long ago the audio of a text came; of a partial only if it shows more than those before."""

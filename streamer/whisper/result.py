@@ -80,6 +80,9 @@ class Hypothesis:
     # Whether it is in that language, as far as the audio tells: no longer if another speaker goes on in another one.
     language_sure: bool = True
 
+    # A language that is spoken, as far as the audio tells, and that the session does not allow; empty: none.
+    language_outside: str = ""
+
     # That the text was decoded at; above 0 its tokens were drawn.
     temperature: float = 0.0
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 
 import numpy as np
@@ -58,8 +58,8 @@ class KnownModel:
         decoder = SimpleNamespace(n_calls=0, block_tokens=16, capacity=448)
         self.runtime = SimpleNamespace(decoder=decoder, decoder_of=lambda encoded: decoder, windows_s=(30,))
         self.probabilities = {"en": 1.0, "de": 0.0, "ja": 0.0}
-        # Languages that each search for the language chose from.
-        self.searched: list[tuple[str, ...]] = []
+        # How often the language was looked for.
+        self.n_searches = 0
         self.attempts: list[WindowOptions] = []
         # By temperature, what is said besides the text; what is not there is trusted.
         self.said: dict[float, dict[str, Untyped]] = {}
@@ -74,11 +74,9 @@ class KnownModel:
     def choose_language(self, wanted: str, task: str) -> str:
         return self.tokenizer.choose_language(wanted, task)
 
-    def detect(self, _: object, __: object, among: Sequence[str]) -> tuple[str, dict[str, float]]:
-        self.searched.append(tuple(among))
-        total = sum(self.probabilities[code] for code in among)
-        found = {code: self.probabilities[code] / total for code in among}
-        return max(found, key=found.__getitem__), found
+    def detect(self, _: object, __: object) -> tuple[str, dict[str, float]]:
+        self.n_searches += 1
+        return max(self.probabilities, key=self.probabilities.__getitem__), self.probabilities
 
     def decode(
         self,
@@ -187,16 +185,37 @@ class TestLanguage:
     def test_the_likeliest_is_decoded_in(self, known: KnownModel) -> None:
         known.probabilities = {"en": 0.1, "de": 0.85, "ja": 0.05}
         hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, language="auto"))
-        assert known.searched == [("en", "de", "ja")]
+        assert known.n_searches == 1
         assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
         assert known.attempts[0].language == "de"
 
-    def test_only_what_is_allowed_is_looked_for(self, known: KnownModel) -> None:
+    def test_only_what_is_allowed_is_found(self, known: KnownModel) -> None:
         known.probabilities = {"en": 0.3, "de": 0.6, "ja": 0.1}
         request = dataclasses.replace(REQUEST, language="auto", languages=("en", "ja"))
         hypothesis = decoder_of(known).decode(ENCODED, request)
-        assert known.searched == [("en", "ja")]
+        assert known.n_searches == 1
         assert (hypothesis.language, hypothesis.language_sure) == ("en", True)
+        # Less than 0.8 is not sure.
+        assert hypothesis.language_outside == ""
+
+    @pytest.mark.parametrize(
+        ("of", "outside"),
+        [
+            pytest.param({"language": "auto", "languages": ("en", "ja")}, "de", id="auto"),
+            pytest.param({"language": "en", "chosen": True, "languages": ("en", "ja")}, "de", id="chosen before"),
+            pytest.param({"language": "auto", "languages": ("en", "de")}, "", id="allowed"),
+            pytest.param({"language": "auto"}, "", id="all are allowed"),
+            pytest.param({"language": "auto", "languages": ("en", "ja"), "n_samples": 48_000}, "", id="too short"),
+        ],
+    )
+    def test_one_that_is_spoken_and_not_allowed_is_named(
+        self, known: KnownModel, of: dict[str, Untyped], outside: str
+    ) -> None:
+        known.probabilities = {"en": 0.1, "de": 0.9, "ja": 0.0}
+        request = dataclasses.replace(REQUEST, n_samples=5 * 16_000)
+        hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(request, **of))
+        assert hypothesis.language_outside == outside
+        assert hypothesis.language in of.get("languages", ("de",))
 
     def test_languages_that_were_spoken_before_count_for_more(self, known: KnownModel) -> None:
         known.probabilities = {"en": 0.3, "de": 0.6, "ja": 0.1}
@@ -209,7 +228,7 @@ class TestLanguage:
     )
     def test_nothing_is_looked_for_where_there_is_one(self, known: KnownModel, request_: Untyped) -> None:
         hypothesis = decoder_of(known).decode(ENCODED, dataclasses.replace(REQUEST, **request_))
-        assert known.searched == []
+        assert known.n_searches == 0
         assert (hypothesis.language, hypothesis.language_sure) == ("de", True)
 
     @pytest.mark.parametrize(("english", "sure"), [(0.5, True), (0.1, False)])

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from streamer.app import FLUSH_TIMEOUT_S
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.correct.failing import Failing
@@ -18,9 +19,9 @@ from streamer.errors import ConfigError
 from streamer.events import End, Event, Final, Gap, Speech, Translation
 from streamer.live import translation, turns
 from streamer.live.sessions import session_settings
-from streamer.live.translation import LATE, TranslatedSession, Translations
+from streamer.live.translation import LATE, LOOP, TranslatedSession, Translations
 from streamer.protocols.native import SessionOptions
-from streamer.settings.table import Settings
+from streamer.settings.table import DecodingSettings, Settings
 from streamer.stream.eventlog import EventLog
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, WAIT_S, pause_after, recording, running, transcribe
@@ -147,6 +148,18 @@ def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
     events = told(final("Guten Tag.", 0.0, 1.0), patience_s=0.1, interpreter=interpreter)
     ended.set()
     assert [event.type for event in events] == ["final", "end"]
+    assert interpreter.failing.why == {"translation": str(LATE)}
+
+
+def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert translation.END_PATIENCE_S < FLUSH_TIMEOUT_S
+    monkeypatch.setattr(translation, "END_PATIENCE_S", 0.1)
+    interpreter, ended = Interpreter(), threading.Event()
+    interpreter.meanwhile = lambda: ended.wait(WAIT_S)
+    events = told(final("Guten Tag.", 0.0, 1.0), patience_s=translation.PATIENCE_S, interpreter=interpreter)
+    ended.set()
+    assert [event.type for event in events] == ["final", "end"]
+    assert interpreter.failing.why == {"translation": str(LATE)}
 
 
 def test_a_session_with_many_passages_keeps_no_other_s_waiting() -> None:
@@ -185,12 +198,14 @@ class Machine:
         self.n_calls = 0
         self.before: Callable[[], None] = lambda: None
         self.asked: list[Any] = []
+        self.decodings: list[DecodingSettings] = []
+        self.looped = False
         # For how long captions were asked to leave time.
         self.needed_s: list[float] = []
         self.dims, self.generation = SimpleNamespace(n_mels=80), SimpleNamespace(prompted=True)
         self.runtime = SimpleNamespace(windows_s=(5, 30))
         monkeypatch.setattr(translation, "WhisperEncoder", lambda model: SimpleNamespace(encode=self.call))
-        monkeypatch.setattr(translation, "WhisperDecoder", lambda *_: SimpleNamespace(decode=self.decode))
+        monkeypatch.setattr(translation, "WhisperDecoder", self.new_decoder)
         self.translations = Translations(Settings(), self, self.is_free_for, Failing())  # type: ignore[arg-type]
 
     def translate(self, within_s: float) -> str:
@@ -213,11 +228,17 @@ class Machine:
         self.n_calls += 1
         self.clock.advance(float(self.n_calls))
 
+    def new_decoder(self, _: object, decoding: DecodingSettings) -> object:
+        self.decodings.append(decoding)
+        return SimpleNamespace(decode=self.decode)
+
     def decode(self, _: object, request: object) -> object:
+        """Return an improbable text, as translations of small models are."""
         for _ in range(3):
             self.call()
         self.asked.append(request)
-        return SimpleNamespace(failed=False, words=[SimpleNamespace(text=" Good"), SimpleNamespace(text=" day.")])
+        failed = self.looped or self.decodings[0].logprob_threshold is not None
+        return SimpleNamespace(failed=failed, words=[SimpleNamespace(text=" Good"), SimpleNamespace(text=" day.")])
 
 
 def test_a_call_waits_until_captions_leave_as_much_time_as_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -228,6 +249,29 @@ def test_a_call_waits_until_captions_leave_as_much_time_as_it_takes(monkeypatch:
     assert machine.needed_s == pytest.approx([0.0] * 6 + [3.0])
     assert machine.translate(100.0) == "Good day."
     assert machine.needed_s[7:] == pytest.approx([1.0, 2.0, 3.0, 7.0])
+
+
+def test_a_loop_is_left_out_and_the_log_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = Machine(monkeypatch)
+    machine.looped = True
+    assert machine.translate(100.0) == ""
+    assert [record.getMessage() for record in caplog.records] == [f"translation does not work for now: {LOOP}"]
+
+
+def test_after_one_call_that_was_slow_less_time_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr(turns, "time", SimpleNamespace(monotonic=clock, sleep=clock.advance))
+    behind_captions = turns.Turns(lambda duration_s: duration_s < 6.0)
+    behind_captions.begin(translation.PATIENCE_S)
+    behind_captions.wait()
+    clock.advance(10.0)
+    behind_captions.wait()
+    began_s = clock()
+    behind_captions.begin(began_s + translation.PATIENCE_S)
+    behind_captions.wait()
+    assert clock() - began_s == pytest.approx(turns.HALVE_S, abs=1.0)
 
 
 def test_what_is_late_is_left_out_and_a_recording_is_not_late(

@@ -3,7 +3,7 @@
 import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.stream.language import choose_language, is_doubtful
+from streamer.stream.language import choose_language, is_doubtful, language_outside, only_among
 
 
 @pytest.mark.parametrize(
@@ -48,3 +48,24 @@ def test_a_language_that_is_hardly_heard_any_more_is_doubtful() -> None:
     assert is_doubtful(0.1, 2 * SAMPLE_RATE)
     assert not is_doubtful(0.3, 2 * SAMPLE_RATE)
     assert not is_doubtful(0.1, SAMPLE_RATE)
+
+
+def test_probabilities_among_the_allowed_languages_add_up_to_one() -> None:
+    assert only_among({"de": 0.6, "en": 0.3, "fr": 0.1}, ("en", "fr")) == pytest.approx({"en": 0.75, "fr": 0.25})
+    assert only_among({"de": 1.0, "en": 0.0}, ("en",)) == {"en": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("german", "length_s", "allowed", "outside"),
+    [
+        pytest.param(0.9, 4.0, ("en", "fr"), "de", id="surely spoken"),
+        pytest.param(0.9, 4.0, ("en", "de"), "", id="allowed"),
+        pytest.param(0.9, 3.9, ("en", "fr"), "", id="too short"),
+        pytest.param(0.7, 4.0, ("en", "fr"), "", id="not sure"),
+    ],
+)
+def test_a_language_outside_of_the_allowed_ones(
+    german: float, length_s: float, allowed: tuple[str, ...], outside: str
+) -> None:
+    probabilities = {"de": german, "en": 1.0 - german, "fr": 0.0}
+    assert language_outside(probabilities, round(length_s * SAMPLE_RATE), allowed) == outside

@@ -332,6 +332,18 @@ def test_the_log_says_which_language_is_heard(caplog: pytest.LogCaptureFixture) 
     assert [record.message for record in caplog.records] == ["language: German", "language: French"]
 
 
+def test_the_log_says_once_that_a_language_is_spoken_that_is_not_allowed(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(words_at(0.5, 1.0, 4.0, 4.5, 8.0, 8.5), settings=settings_of(language="auto", languages=("en", "fr")))
+    rig.decode = lambda window, request: dataclasses.replace(
+        rig.hear(window, request), language_outside="de" if window.end > 3 * SAMPLE_RATE else ""
+    )
+    rig.speak_until(11.0)
+    rig.finish()
+    assert [record.message for record in caplog.records] == [
+        "German is spoken, which the session does not allow (only en, fr): its text is wrong; add de to `languages`"
+    ]
+
+
 def test_settings_can_change_while_somebody_speaks() -> None:
     rig = Rig(words_at(0.5, 1.0, 2.0, 2.5, 5.0, 5.5), settings=settings_of(language="en"))
     quick = dataclasses.replace(SETTINGS.gate, min_silence_s=0.2)

@@ -1,0 +1,66 @@
+"""Says in the log, once for each language of a session, that the model recognizes it badly.
+
+No table of languages could say that: a fine-tune may know others. The probabilities of the words do: about as large a
+share of the words is wrong as their mean probability is below 1.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamer.events import Event, Final
+from streamer.languages import LANGUAGE_NAMES
+from streamer.whisper.model import WhisperModel
+
+# What is judged at a time: words that span so many seconds, and so many words. Fewer are often noise.
+SPAN_S = 20.0
+N_WORDS = 20
+
+# Mean probability below which the log says so. In 20 s of people that a model knows the language of it is 0.59 and
+# more, even on the telephone and at meetings; tiny.en, to which people spoke other languages, reaches 0.49 at most.
+LEAST_PROBABILITY = 0.55
+
+
+@dataclass(slots=True)
+class _Words:
+    """Those of one language that have not been judged."""
+
+    span_s: float = 0.0
+    probability: float = 0.0
+    n: int = 0
+
+
+class Confidence:
+    """Follows the finals of one session. Called by the thread that publishes."""
+
+    def __init__(self, model: WhisperModel, warn: Callable[[str], object]) -> None:
+        self._model, self._warn = model, warn
+        # By language; None if the log has warned of it.
+        self._words: dict[str, _Words | None] = {}
+
+    def take(self, event: Event) -> None:
+        if not isinstance(event, Final) or not event.words:
+            return
+        words = self._words.setdefault(event.language, _Words())
+        if words is None:
+            return
+        words.span_s += event.words[-1].end - event.words[0].start
+        words.probability += sum(word.probability for word in event.words)
+        words.n += len(event.words)
+        if words.span_s < SPAN_S or words.n < N_WORDS:
+            return
+        unsure = words.probability < LEAST_PROBABILITY * words.n
+        self._words[event.language] = None if unsure else _Words()
+        if unsure:
+            self._warn(self._message(event.language))
+
+    def _message(self, language: str) -> str:
+        if self._model.tokenizer.known_languages == ["en"]:
+            return (
+                f"half of the words or more are probably wrong: {self._model.name} knows English only. If another"
+                " language is spoken, choose a multilingual model (--model base)"
+            )
+        name = LANGUAGE_NAMES.get(language, language).title()
+        return (
+            f"half of the words or more in {name} are probably wrong: {self._model.name} is not sure of them. A larger"
+            " model may recognize it better (--model small); if another language is spoken, name it (--language)"
+        )
