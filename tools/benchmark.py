@@ -17,7 +17,7 @@
     python tools/benchmark.py beams [--beams N]  beam search beside greedy decoding
     python tools/benchmark.py names              names that a glossary sets right, and words that it harms
     python tools/benchmark.py protocols          the delay that each protocol adds to the native one's
-    python tools/benchmark.py speakers           who speaks, in conversations of synthetic people
+    python tools/benchmark.py speakers DIR       who speaks, in conversations of people
 
 What is measured is the daemon as its clients see it: a process of its own, with audio at the pace at which it was
 spoken. Without a corpus the sample that comes with nano.en is played.
@@ -230,11 +230,15 @@ def _parser() -> argparse.ArgumentParser:
     protocols.add_argument("--names", default="", metavar="N,N", help="protocols besides the native one (default: all)")
     protocols.add_argument("--rounds", type=_count, default=2, help="in which all take turns (default: %(default)s)")
 
-    speakers = add("speakers", "who speaks, in conversations of synthetic people", _speakers)
+    speakers = add("speakers", "who speaks, in conversations of people", _speakers)
+    speakers.add_argument(
+        "people",
+        type=Path,
+        metavar="DIR",
+        help="recordings of one person each, and conversations with NAME.rttm beside",
+    )
     speakers.add_argument("--half", choices=corpus.HALVES, default="held", help="whose people (default: %(default)s)")
-    speakers.add_argument("--kinds", default="", metavar="K,K", help="of conversations (default: all)")
-    speakers.add_argument("--number", type=_count, default=2, help="conversations of a kind (default: %(default)s)")
-    speakers.add_argument("--minutes", type=float, default=1.5, help="of each (default: %(default)s)")
+    speakers.add_argument("--number", type=_count, default=3, help="made of each kind and size (default: %(default)s)")
     speakers.add_argument("--seed", type=int, default=1, help="what they begin with (default: %(default)s)")
     return parser
 
@@ -527,17 +531,11 @@ def _protocols(args: argparse.Namespace, console: Console) -> list[dict[str, obj
 
 def _speakers(args: argparse.Namespace, console: Console) -> dict[str, Any]:
     from streamer.live.speakers import load_vectors
-    from tools.benchmarks.conversations import KINDS
+    from tools.benchmarks.conversations import conversations
     from tools.benchmarks.speakers import measure_speakers
-    from tools.benchmarks.synthetic.speech import SynthesisError
 
-    kinds = [kind for kind in args.kinds.split(",") if kind] or list(KINDS)
-    if unknown := [kind for kind in kinds if kind not in KINDS]:
-        raise UsageError(f"--kinds has {unknown[0]!r:.40}: expected some of {','.join(KINDS)}")
-    try:
-        return measure_speakers(load_vectors(), args.half, kinds, args.number, args.minutes, args.seed, console)
-    except SynthesisError as error:
-        raise UsageError(str(error)) from None
+    wanted = conversations(args.people, args.half, args.number, args.seed)
+    return measure_speakers(load_vectors(), wanted, f"Who speaks, {args.half}", console)
 
 
 def _recordings(args: argparse.Namespace, *, spoken: bool | None = None) -> list[Recording]:

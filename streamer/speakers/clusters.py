@@ -5,11 +5,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
 
 from streamer.arrays import Float32Array
 
 # A voice that was enrolled counts as so many windows: what is heard moves it, and moves it little.
 _ENROLLED_WINDOWS = 10
+
+# Of so many windows at most, the newest ones, it is asked whether they are of one voice: five minutes of speech.
+_MAX_SPLIT_WINDOWS = 600
 
 # How similar windows of one person are to their voice where it is heard clearly, and how many windows tell it.
 _CLEAR = 0.85
@@ -23,10 +27,13 @@ class ClusterSettings:
 
     # A window that is less similar to everybody is of somebody new, where so much of it is speech and the next such
     # window is surely of the same voice.
-    new_below: float = 0.45
+    new_below: float = 0.4
     min_speech_s: float = 0.9
-    # Speakers who are more similar than this are one.
-    merge_above: float = 0.65
+    # Speakers who are more similar than this are one. Somebody whose windows fall into two parts that are less similar
+    # than this, of so many windows each, is two: those that made the speaker known had both voices in them.
+    merge_above: float = 0.7
+    split_below: float = 0.62
+    min_split_windows: int = 10
     # A window is surely of a voice, and changes what is known of it, where it is more similar than this and nobody else
     # is nearly so.
     sure_above: float = 0.55
@@ -104,13 +111,9 @@ class Clusters:
         elif speech_s >= settings.min_speech_s:
             first, self._unconfirmed = self._unconfirmed, window
             if first is not None and float(first.vector @ window.vector) >= settings.sure_above:
-                self._n_new += 1
-                heard = [speaker for speaker in self.speakers if not speaker.enrolled]
-                if len(heard) >= settings.n_kept:
-                    self.speakers.remove(min(heard, key=lambda speaker: speaker.n_windows))
-                self.speakers.append(Speaker(f"S{self._n_new}", np.zeros_like(window.vector)))
-                self._count(first, self.speakers[-1])
-                self._count(window, self.speakers[-1])
+                speaker = self._new_speaker(window.vector)
+                self._count(first, speaker)
+                self._count(window, speaker)
                 self._unconfirmed = None
 
     def end_region(self) -> list[tuple[str, str]]:
@@ -118,6 +121,9 @@ class Clusters:
         windows = self.windows[self._open :]
         for window, similar in zip(windows, self.similarities(windows), strict=True):
             self._assign(window, similar)
+        for speaker in tuple(self.speakers):
+            if any(window.speaker is speaker for window in windows):
+                self._split(speaker)
         merged = []
         while (pair := self._same()) is not None:
             merged.append(self._merge(*pair))
@@ -156,6 +162,35 @@ class Clusters:
             speaker.total = speaker.total + window.vector
             speaker.n_windows += 1
         window.speaker = speaker
+
+    def _split(self, speaker: Speaker) -> None:
+        """Make two speakers of one whose windows are of two voices, and assign the windows again."""
+        windows = [window for window in self.windows if window.speaker is speaker][-_MAX_SPLIT_WINDOWS:]
+        least = self._settings.min_split_windows
+        if len(windows) < 2 * least:
+            return
+        vectors = np.stack([window.vector for window in windows])
+        part = fcluster(linkage(vectors, "ward"), 2, "maxclust")
+        totals = np.stack([vectors[part == number].sum(axis=0) for number in (1, 2)])
+        voices = totals / np.linalg.norm(totals, axis=1, keepdims=True)
+        if min(np.sum(part == 1), np.sum(part == 2)) < least or voices[0] @ voices[1] >= self._settings.split_below:
+            return
+        stays = 1 + int(np.argmax(voices @ speaker.voice))
+        other = self._new_speaker(vectors[0])
+        for window, number in zip(windows, part, strict=True):
+            self._count(window, speaker if number == stays else other)
+        for window, similar in zip(windows, self.similarities(windows), strict=True):
+            self._assign(window, similar)
+
+    def _new_speaker(self, like: Float32Array) -> Speaker:
+        """Add a speaker with the next label, of whom nothing is known yet. Beyond `n_kept`, forget another."""
+        heard = [speaker for speaker in self.speakers if not speaker.enrolled]
+        if len(heard) >= self._settings.n_kept:
+            self.speakers.remove(min(heard, key=lambda speaker: speaker.n_windows))
+        self._n_new += 1
+        self.speakers.append(Speaker(f"S{self._n_new}", np.zeros_like(like)))
+        self._voices = None
+        return self.speakers[-1]
 
     def _same(self) -> tuple[Speaker, Speaker] | None:
         """Return the two speakers who are most surely one, the earlier first. Who is enrolled stays."""

@@ -73,6 +73,31 @@ def test_speakers_who_turn_out_to_be_one_are_merged_into_the_earlier() -> None:
     assert {each.speaker.label for each in clusters.windows if each.speaker} == {"S1"}
 
 
+def test_a_voice_that_was_learnt_from_two_people_at_once_becomes_two() -> None:
+    # As on a telephone, both voices have something in common.
+    clusters = Clusters({})
+    mixed = [heard({1: 0.8, 2: 0.8, 3: 0.7}, seed=number) for number in range(4)]
+    turns = [heard({1 + number // 6 % 2: 1.0, 3: 0.7}, seed=number) for number in range(4, 60)]
+    for number, vector in enumerate(mixed + turns):
+        clusters.add(Window(0.5 * number, 0.5 * number + 1.5, vector), 1.5)
+        if number % 6 == 5:
+            clusters.end_region()
+    assert [speaker.label for speaker in clusters.speakers] == ["S1", "S2"]
+    labels = [each.speaker.label if each.speaker else None for each in clusters.windows[12:]]
+    speakers_of_turns = [set(labels[first : first + 6]) for first in range(0, 48, 6)]
+    assert speakers_of_turns[0] != speakers_of_turns[1]
+    assert speakers_of_turns == speakers_of_turns[:2] * 4
+
+
+def test_many_windows_of_one_noisy_voice_stay_one() -> None:
+    clusters = Clusters({})
+    for number in range(200):
+        clusters.add(Window(number, number + 1.5, heard({1: 1.0}, noise=0.8, seed=number)), 1.5)
+        if number % 10 == 9:
+            clusters.end_region()
+    assert [speaker.label for speaker in clusters.speakers] == ["S1"]
+
+
 def test_who_is_enrolled_is_told_by_name_and_never_merged_into_another() -> None:
     clusters = Clusters({"Anna": voice(1), "Her twin": voice(1)})
     assert set(told(clusters, [1, 1, 2, 2])[2:]) == {"S1"}

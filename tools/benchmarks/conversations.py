@@ -1,126 +1,146 @@
-"""Conversations of synthetic people, made from a seed: sound, and who says which word when.
-
-The people of one half are not those of the other: settings are chosen on `tune`, and what is reported is measured on
-`held`. More people than there are voices come of voices whose every frequency is moved, as by a longer or shorter
-vocal tract.
-"""
+"""Conversations of people, with who speaks when: recorded ones, and ones made from recordings of one person each."""
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import soundfile
+from scipy.signal import butter, sosfilt
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.measure import SpokenWord
-from tools.benchmarks.passages import Passage, say_next
-from tools.benchmarks.sounds_of_rooms import crowd
-from tools.benchmarks.synthetic import sentences
-from tools.benchmarks.synthetic.acoustics import add_noise, reverberate, stretch_formants
+from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.errors import UsageError
+from streamer.settings.apply import gate_settings
+from streamer.settings.table import SpeechSettings
+from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
+from tools.benchmarks.synthetic.acoustics import active_level, reverberate
 from tools.benchmarks.synthetic.sounds import Samples
-from tools.benchmarks.synthetic.speech import Voice
-from tools.benchmarks.synthetic.voices import open_voice
 
-# Voices, and by how much their frequencies are moved.
-PEOPLE: Mapping[str, Sequence[tuple[str, float]]] = {
-    "tune": (
-        ("flite:slt", 1.0),
-        ("flite:slt", 0.8),
-        ("flite:awb", 1.0),
-        ("festival:ked_diphone", 0.95),
-        ("espeak:en-us", 1.0),
-        ("espeak:en-029+f4", 1.1),
-    ),
-    "held": (
-        ("flite:rms", 1.0),
-        ("flite:rms", 1.25),
-        ("flite:kal16", 1.0),
-        ("espeak:en-gb-x-rp+m7", 0.9),
-        ("espeak:en-gb+f5", 1.15),
-        ("espeak:en-gb+klatt2", 1.0),
-    ),
-}
+# Who speaks, from when to when, in seconds.
+Turn = tuple[str, float, float]
+
+N_PEOPLE = (2, 3, 4)
+LEVEL_DBFS = -26.0  # of everybody: a difference in level would tell them apart
+MINUTES = 1.5
 
 
 @dataclass(frozen=True)
 class Kind:
     """What is hard about a conversation."""
 
-    n_people: int
-    # Seconds from the end of one turn to the beginning of the next; where it is negative they overlap.
-    pause_s: tuple[float, float] = (0.2, 0.9)
-    # Words of a turn.
-    n_words: tuple[int, int] = (6, 24)
-    snr_db: float | None = None
+    # Seconds of a turn, and from the end of one to the beginning of the next; negative: they overlap.
+    turn_s: tuple[float, float] = (0.7, 8.0)
+    pause_s: tuple[float, float] = (0.0, 0.6)
+    telephone: bool = False
     rt60_s: float | None = None
 
 
 KINDS: Mapping[str, Kind] = {
-    "two": Kind(2),
-    "three": Kind(3),
-    "four": Kind(4),
-    "five": Kind(5),
-    "overlap": Kind(3, pause_s=(-1.5, 0.3)),
-    "noise": Kind(3, snr_db=10.0),
-    "room": Kind(3, rt60_s=0.5),
-    "short turns": Kind(3, n_words=(2, 6)),
-    "hard": Kind(4, pause_s=(-0.5, 0.5), n_words=(3, 12), snr_db=10.0, rt60_s=0.5),
+    "turns": Kind(),
+    "short turns": Kind((0.8, 3.0)),
+    "room": Kind(rt60_s=0.5),
+    "telephone": Kind((0.8, 3.0), telephone=True),
+    "interruptions": Kind((0.8, 3.0), (-0.6, 0.3), telephone=True),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Sound, and each turn: who, and the words with their times."""
-
     kind: str
     samples: Samples
-    turns: tuple[tuple[str, tuple[SpokenWord, ...]], ...]
+    turns: tuple[Turn, ...]
 
 
-def make(half: str, kind: str, number: int, minutes: float, seed: int) -> Conversation:
-    """Make one of the conversations of a kind. Raises SynthesisError where a voice is not installed."""
-    about, name = KINDS[kind], f"{seed} {half} {kind} {number}"
-    chance = random.Random(name)
-    people = chance.sample(PEOPLE[half], about.n_people)
-    voices = {voice: open_voice(voice) for voice, _ in people}
-    n = round(minutes * 60 * SAMPLE_RATE)
-    samples = np.zeros(n, np.float32)
-    turns: list[tuple[str, tuple[SpokenWord, ...]]] = []
-    end_s, before = 0.5, -1
+def conversations(folder: Path, half: str, n_each: int, seed: int) -> Iterator[Conversation]:
+    """Read the recorded conversations of a folder, and make `n_each` of each kind and number of people.
+
+    folder : with 16 kHz mono NAME.flac, and NAME.rttm beside those in which several people speak; the others are of one
+    person each, the same in no two
+    half : "tune" or "held"; each has every second name. Raises UsageError if there are too few people.
+    """
+    paths = sorted(folder.rglob("*.flac"))
+    recorded = [path for path in paths if path.with_suffix(".rttm").exists()]
+    alone = [path for path in paths if path not in recorded]
+    first = ("tune", "held").index(half)
+    for path in recorded[first::2]:
+        yield Conversation("recorded", _read(path), read_rttm(path.with_suffix(".rttm")))
+    people = {path.stem: _utterances(_read(path)) for path in alone[first::2]}
+    if len(people) < max(N_PEOPLE):
+        raise UsageError(
+            f"{folder} has recordings of {len(people)} people for {half}: expected {max(N_PEOPLE)}, each alone"
+        )
+    for kind in KINDS:
+        for n_people in N_PEOPLE:
+            for number in range(n_each):
+                chance = random.Random(f"{seed} {half} {kind} {n_people} {number}")
+                yield make(people, kind, n_people, chance)
+
+
+def make(people: Mapping[str, Sequence[Samples]], kind: str, n_people: int, chance: random.Random) -> Conversation:
+    """Make a conversation of so many of the people, whose utterances are given."""
+    about = KINDS[kind]
+    rng = np.random.default_rng(chance.getrandbits(32))
+    names = chance.sample(sorted(people), n_people)
+    following = {name: chance.randrange(len(people[name])) for name in names}
+    samples = rng.normal(0, 1e-4, round(MINUTES * 60 * SAMPLE_RATE)).astype(np.float32)
+    turns: list[Turn] = []
+    at_s = 0.5
     while True:
-        who = chance.choice([index for index in range(len(people)) if index != before])
-        voice, factor = people[who]
-        said = _turn(voices[voice], factor, chance.randint(*about.n_words), chance)
-        pause_s = chance.uniform(*about.pause_s) if turns else 0.0
-        first = max(0, round((end_s + pause_s) * SAMPLE_RATE))
-        if first + len(said.samples) > n:
+        name = chance.choice([name for name in names if not turns or name != turns[-1][0]])
+        utterance = people[name][following[name] % len(people[name])]
+        following[name] += 1
+        utterance = utterance[: round(chance.uniform(*about.turn_s) * SAMPLE_RATE)]
+        begin = round(at_s * SAMPLE_RATE)
+        end = begin + len(utterance)
+        if end > len(samples):
             break
-        samples[first : first + len(said.samples)] += said.samples
-        words = (SpokenWord(w.word, w.start + first / SAMPLE_RATE, w.end + first / SAMPLE_RATE) for w in said.words)
-        turns.append((f"{voice} {factor}", tuple(words)))
-        end_s, before = turns[-1][1][-1].end, who
-    rng = np.random.default_rng(random.Random(name).getrandbits(32))
+        samples[begin:end] += utterance
+        turns.append((name, begin / SAMPLE_RATE, end / SAMPLE_RATE))
+        at_s = max(0.0, turns[-1][2] + chance.uniform(*about.pause_s))
     if about.rt60_s is not None:
         samples = reverberate(samples, about.rt60_s, rng)
-    if about.snr_db is not None:
-        samples = add_noise(samples, crowd(n, list(voices.values()), rng), about.snr_db)
+    if about.telephone:
+        samples = _telephone(samples)
     return Conversation(kind, np.clip(samples, -1, 1), tuple(turns))
 
 
-def _turn(voice: Voice, factor: float, n_words: int, chance: random.Random) -> Passage:
-    """Say so many words: sentences, the last of them cut."""
-    texts = (sentence for sentence in iter(lambda: sentences.made(chance), ""))
-    pieces: list[Passage] = []
-    missing = n_words
-    while missing > 0:
-        passage = say_next(
-            voice, (" ".join(text.split()[:missing]).rstrip(",;:") for text in texts), chance.uniform(0.9, 1.1)
-        )
-        pieces.append(passage)
-        missing -= len(passage.words)
-    samples = np.concatenate([piece.samples for piece in pieces])
-    words, offset = [], 0.0
-    for piece in pieces:
-        words += [SpokenWord(w.word, (w.start + offset) / factor, (w.end + offset) / factor) for w in piece.words]
-        offset += len(piece.samples) / SAMPLE_RATE
-    return Passage(stretch_formants(samples, factor), tuple(words))
+def read_rttm(path: Path) -> tuple[Turn, ...]:
+    """Read a file of NIST's Rich Transcription Time Marked format."""
+    lines = (line.split() for line in path.read_text(encoding="utf-8").splitlines())
+    turns = ((words[7], float(words[3]), float(words[3]) + float(words[4])) for words in lines if "SPEAKER" in words)
+    return tuple(sorted(turns, key=lambda turn: turn[1]))
+
+
+def regions(samples: Samples) -> list[tuple[int, int]]:
+    """Return where speech is, as a session finds it."""
+    detector, gate = SpeechDetector(), SpeechGate(gate_settings(SpeechSettings()))
+    probabilities = detector.process(samples)
+    borders = [gate.feed(n * CHUNK_SAMPLES, (n + 1) * CHUNK_SAMPLES, p) for n, p in enumerate(probabilities)]
+    borders.append(gate.close(len(samples)))
+    starts = [border.position for border in borders if isinstance(border, SpeechStart)]
+    ends = [border.position for border in borders if isinstance(border, SpeechEnd)]
+    return list(zip(starts, ends, strict=True))
+
+
+def _read(path: Path) -> Samples:
+    samples: Samples = soundfile.read(path, dtype="float32")[0]
+    return samples
+
+
+def _utterances(samples: Samples) -> list[Samples]:
+    samples = samples * np.float32(10 ** (LEVEL_DBFS / 20) / active_level(samples))
+    longest = 8 * SAMPLE_RATE
+    pieces = [
+        samples[at : min(at + longest, end)] for begin, end in regions(samples) for at in range(begin, end, longest)
+    ]
+    return [piece for piece in pieces if len(piece) > 0.7 * SAMPLE_RATE]
+
+
+def _telephone(samples: Samples) -> Samples:
+    """Return what a telephone leaves: 300 to 3400 Hz, in 8 bits of mu-law (ITU-T G.711)."""
+    narrow = sosfilt(butter(4, (300, 3400), "bandpass", fs=SAMPLE_RATE, output="sos"), samples)
+    steps = np.round(np.sign(narrow) * np.log1p(255 * np.minimum(np.abs(narrow), 1)) / np.log(256) * 127) / 127
+    result: Samples = (np.sign(steps) * np.expm1(np.abs(steps) * np.log(256)) / 255).astype(np.float32)
+    return result

@@ -1,7 +1,6 @@
-"""Rooms, noise and other speakers. Samples are mono float32 at 16 kHz; what is returned may pass -1 and 1."""
+"""Rooms and noise. Samples are mono float32 at 16 kHz; what is returned may pass -1 and 1."""
 
 import numpy as np
-import soxr
 from scipy import signal
 
 from streamer.audio.constants import SAMPLE_RATE
@@ -69,17 +68,3 @@ def add_noise(x: Samples, noise: Samples, snr_db: float) -> Samples:
         return x.copy()
     target = (active_level(x) or SILENT_LEVEL) * 10 ** (-snr_db / 20)
     return x + noise * np.float32(target / level)
-
-
-def stretch_formants(x: Samples, factor: float) -> Samples:
-    """Another speaker: every frequency of `x` times `factor`, as a shorter (above 1) or longer vocal tract has it.
-
-    This is resampling: formants and pitch move together, the length becomes len(x) / factor to within a sample, and
-    a word at t seconds comes to lie at t / factor. Useful from 0.88 to 1.12. Raises ValueError outside 0.5..2.
-    """
-    if not 0.5 <= factor <= 2:
-        raise ValueError(f"factor is {factor}, expected 0.5 to 2; speakers differ by 0.88 to 1.12")
-    if len(x) == 0 or factor == 1:
-        return x.copy()
-    y: Samples = soxr.resample(x, SAMPLE_RATE * factor, SAMPLE_RATE, quality="MQ")
-    return y

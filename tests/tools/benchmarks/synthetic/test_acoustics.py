@@ -80,22 +80,3 @@ def test_silent_noise_adds_nothing() -> None:
 def test_noise_of_another_length_is_refused() -> None:
     with pytest.raises(ValueError, match=r"the noise has 10 samples, expected 48000; make it as long as x"):
         d.add_noise(syllables(), np.zeros(10, np.float32), 5)
-
-
-@pytest.mark.parametrize("factor", [0.88, 0.95, 1.0, 1.03, 1.12])
-def test_stretching_moves_frequencies_and_times(factor: float) -> None:
-    x = sine(1000)
-    x[SAMPLE_RATE:] *= np.float32(0.1)
-    y = d.stretch_formants(x, factor)
-    assert y.dtype == np.float32
-    assert abs(len(y) - len(x) / factor) <= 1
-    tone = y[: SAMPLE_RATE // 2]
-    peak = np.argmax(np.abs(np.fft.rfft(tone * np.hanning(len(tone)), 8 * SAMPLE_RATE))) / 8
-    assert peak == pytest.approx(1000 * factor, abs=1)
-    step = np.flatnonzero(np.abs(y) > 0.2)[-1]
-    assert step / SAMPLE_RATE == pytest.approx(1 / factor, abs=0.002)
-
-
-def test_stretching_out_of_reach_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"factor is 3, expected 0.5 to 2"):
-        d.stretch_formants(syllables(), 3)
