@@ -25,7 +25,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import soundfile
@@ -34,11 +33,11 @@ from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
 from streamer.events import End, Event, Final, Gap, Partial, Ready, Speech, from_json
+from streamer.live.clients import ClientStreams
 from streamer.server.front import Server
 from streamer.server.history import open_history
 from streamer.server.history_file import HistoryFile
-from streamer.server.interfaces import Streams
-from streamer.settings.table import ServerSettings
+from streamer.settings.table import ServerSettings, Settings
 from streamer.stream.eventlog import EventLog
 
 SAMPLE = Path(__file__).resolve().parent.parent / "models" / "nano.en" / "sample.flac"
@@ -132,7 +131,7 @@ async def serve(port: int, path: Path) -> None:
             settings,
             feed=log,
             input_now=lambda: None,
-            streams=cast(Streams, None),
+            streams=ClientStreams(Settings(server=settings)),
             health=dict,
             registry=CollectorRegistry(),
             history_file=history.file,

@@ -8,7 +8,7 @@ import math
 import secrets
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
@@ -215,6 +215,9 @@ class ClusterStreams:
                 remote.lose()
             stream = self._places.come_back(session, tenant)
             return stream if stream is not None else await self._take_up(session, after, tenant)
+
+    def abandon_unreachable(self, tenants: Collection[str]) -> None:
+        self._places.abandon_unreachable(tenants)
 
     async def _take_up(self, session: str, after: int, tenant: str) -> ClientStream:
         """Go on with a session that is not known here, from its log and what its worker knows."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 import secrets
+from collections.abc import Collection
 from functools import partial
 
 from streamer.audio.pcm import PcmDecoder
@@ -112,3 +113,6 @@ class ClientStreams:
                 " connection broke (server.resume_s), less where others need its place; start another"
             )
         return stream
+
+    def abandon_unreachable(self, tenants: Collection[str]) -> None:
+        self._places.abandon_unreachable(tenants)

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from streamer.arrays import Float32Array
@@ -134,6 +134,11 @@ class Places:
             self._kept[name] = asyncio.get_running_loop().call_later(resume_s, stream.abandon)
         else:
             stream.abandon()
+
+    def abandon_unreachable(self, tenants: Collection[str]) -> None:
+        """Abandon the streams that are kept for tenants other than these."""
+        for name in [name for name in self._kept if self.streams[name].tenant not in tenants]:
+            self.streams[name].abandon()
 
     def remove(self, name: str) -> None:
         self.streams.pop(name, None)

@@ -328,7 +328,7 @@ class Server:
         return None
 
     async def _watch_tokens(self) -> None:
-        """Close the connections of tokens that are revoked, changed or expired; tell of guesses."""
+        """Close connections whose token was revoked, changed or expired, abandon their streams, and log guesses."""
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
@@ -343,6 +343,7 @@ class Server:
                 for request in requests:
                     if request.caller is not None and not tokens.holds(request.caller, now):
                         request.revoke()
+                self._streams.abandon_unreachable(tokens.names("stream", now))
             except Exception:  # a token that is revoked tomorrow must not stay
                 logger.exception("looking for revoked tokens failed")
 

@@ -1,6 +1,6 @@
 """What the server needs from the rest of the program."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from pathlib import Path
 from typing import Protocol, Self
 
@@ -97,6 +97,9 @@ class Streams(Protocol):
         Raises UnknownSessionError if there is none that was opened with the token of that name, BusyError if it cannot
         be gone on with for now.
         """
+
+    def abandon_unreachable(self, tenants: Collection[str]) -> None:
+        """Abandon the streams that are kept for clients with tokens of other names: these clients cannot come back."""
 
 
 class Transcription(Protocol):

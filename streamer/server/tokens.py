@@ -250,6 +250,13 @@ class Tokens:
             return not self.required
         return caller in (*self._chosen, *self._filed) and not caller.is_expired(now)
 
+    def names(self, scope: Scope, now: float) -> frozenset[str]:
+        """Return the names of the valid tokens that allow a scope, or that of `ANYBODY` if no token is required."""
+        if not self.required:
+            return frozenset({ANYBODY.name})
+        known = (*self._chosen, *self._filed)
+        return frozenset(token.name for token in known if scope in token.scopes and not token.is_expired(now))
+
     def _read(self, file: TokenFile) -> tuple[Token, ...]:
         tokens = file.read()
         if file.is_open() and not self._warned:

@@ -94,7 +94,7 @@ async def test_storing_goes_on_when_the_connection_is_back(nats: str, session: s
             line.cut()
             await until(lambda: not bus.connected)
             storing = asyncio.create_task(log.store(session, record(number), after=after))
-            await asyncio.sleep(0.1)
+            await until(lambda number=number: len(troubles) == number)  # type: ignore[misc]
             line.dead = False
             line.cut()
             after = await storing

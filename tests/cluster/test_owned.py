@@ -154,11 +154,12 @@ async def test_audio_and_commands_that_get_lost_come_twice_or_out_of_order_make_
     scene.check()
 
 
-async def test_audio_waits_where_the_buffer_has_no_room(scene: Scene) -> None:
+async def test_audio_waits_where_the_buffer_has_no_room(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
     gateway = scene.gateway
     await gateway.open("w1")
     owned = scene.workers.workers[0]._owned["s1"]
-    with owned.runner._lock:  # it hears nothing meanwhile
+    with monkeypatch.context() as patch:
+        patch.setattr(owned.runner, "has_news", lambda now_s: False)  # it processes nothing meanwhile
         await gateway.write(np.concatenate([SPEECH.audio, np.zeros(70 * SAMPLE_RATE, dtype=np.float32)]))
         await until(lambda: owned.runner.ring.free < SAMPLE_RATE // 2)
         await until(lambda: owned.head == len(gateway.audio))

@@ -203,10 +203,11 @@ def test_a_cluster_that_is_not_there_is_told_in_a_line(
 def test_a_model_that_no_worker_has_and_options_that_it_cannot_do_end_the_command(
     nats: str, worker: None, run_here: Run, sentences: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "WAIT_S", 1.0)
+    monkeypatch.setattr(batch, "WAIT_S", 3.0)  # in which the worker is heard
     outcome = run_here("transcribe", "--nats", nats, "--model", "base.en", sentences[0])
     assert outcome.exit_code == 2
     assert "no worker has the model 'base.en': expected one of nano.en" in outcome.error()
+    monkeypatch.setattr(batch, "WAIT_S", WAIT_S)
     outcome = run_here("transcribe", "--nats", nats, "--beam-size", "9", *sentences)
     assert outcome.exit_code == 2
     assert "beam_size is 9" in outcome.error()

@@ -280,11 +280,12 @@ async def test_one_session_at_a_time_is_given_away(
             else:
                 monkeypatch.setattr(type(s.engine), "turn_s", property(lambda engine: 31.0))
                 assert "at one turn" in workers.workers[0].alive.failing
-            await asyncio.sleep(0.1)
-            moves = [move for gateway in gateways for move in gateway.moves]
             if not room:
-                assert moves == []
+                await asyncio.sleep(0.1)
+                assert not any(gateway.moves for gateway in gateways)
                 return
+            await until(lambda: any(gateway.moves for gateway in gateways))
+            await asyncio.sleep(0.1)
             ((gateway, move),) = [(gateway, move) for gateway in gateways for move in gateway.moves]
             assert move.why == why
             await gateway.release()

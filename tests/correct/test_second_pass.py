@@ -25,7 +25,7 @@ from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Revision, Speech, Word
 from streamer.stream.eventlog import EventLog
 
-WAIT_S = 10.0
+WAIT_S = 90.0
 
 
 def words_of(text: str, start: float = 0.0, each_s: float = 0.5, speaker: str | None = None) -> tuple[Word, ...]:

@@ -14,7 +14,7 @@ from streamer.live.enrich import Enrichment
 from streamer.settings.table import CorrectionSettings, Settings
 from streamer.stream.eventlog import EventLog
 
-WAIT_S = 10.0
+WAIT_S = 90.0
 
 
 def enrichment_of(glossary: Path) -> Enrichment:

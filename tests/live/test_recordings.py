@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import AudioFileError, BusyError, ConfigError, InferenceError, StoppingError, UnknownModelError
+from streamer.live import recordings as recordings_module
 from streamer.live.models import Models
 from streamer.live.recordings import Job, Recordings
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
@@ -22,6 +24,7 @@ from streamer.whisper.decode.window import FILE_BEAMS, WindowOptions, decode_win
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tests.daemon import SAMPLE, pause_after, recording
+from tests.fakes import Clock
 
 ENGLISH = RecordingOptions(language="en")
 
@@ -135,9 +138,8 @@ async def test_before_the_model_is_there_nothing_is_taken(sentence: Path) -> Non
 async def test_live_sessions_go_first_but_not_for_ever(
     model: WhisperModel, sentence: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("streamer.live.recordings.PATIENCE_S", 0.3)
-    monkeypatch.setattr("streamer.live.recordings.PATIENCE", 0.0)
-    n_looks = 0
+    clock, n_looks = Clock(), 0
+    monkeypatch.setattr(recordings_module, "time", SimpleNamespace(monotonic=clock, sleep=clock.advance))
 
     def is_live_busy() -> bool:
         nonlocal n_looks
@@ -146,7 +148,7 @@ async def test_live_sessions_go_first_but_not_for_ever(
 
     async with working(model, is_live_busy) as recordings:
         assert await collect(await recordings.open(sentence, ENGLISH))
-    assert n_looks >= 10
+    assert n_looks >= recordings_module.PATIENCE_S / recordings_module.LOOK_S
 
 
 def known_models(tmp_path: Path, available: list[float], *names: str) -> tuple[Models, list[str]]:

@@ -25,7 +25,7 @@ from streamer.stream.eventlog import EventLog
 from tests.daemon import Outcome
 from tests.speakers.voices import heard
 
-WAIT_S = 10.0
+WAIT_S = 90.0
 
 
 def person_of(samples: Float32Array) -> Float32Array:

@@ -16,6 +16,7 @@ from websockets.exceptions import InvalidStatus
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from tests.daemon import WAIT_S, Daemon, pcm16, recording, running, sample_text
+from tests.wer import wer
 
 TOKEN = "sk-as-long-as-a-token-has-to-be"
 LOGPROBS = "item.input_audio_transcription.logprobs"
@@ -23,6 +24,7 @@ CHUNK_S = 0.1
 
 # Three words of the sample recording, and some silence before and behind.
 BEGIN_S, END_S = 13.0, 15.15
+MAX_WER = 0.4  # where passes come late, on a busy machine, nano.en may get one of the three wrong
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +91,7 @@ def check_items(events: Sequence[Any]) -> list[str]:
 
 
 def check_words(transcript: str) -> None:
-    assert transcript.lower().strip(" .") == sample_text(BEGIN_S, END_S).lower().strip(" .")
+    assert wer(sample_text(BEGIN_S, END_S), transcript) <= MAX_WER, transcript
 
 
 async def detect_turns(daemon: Daemon, clip: Float32Array) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import random
 import threading
+from collections.abc import Collection
 from functools import partial
 from typing import Any
 
@@ -103,6 +104,9 @@ class OneStream:
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
         assert session == self._stream.feed.session
         return self._stream
+
+    def abandon_unreachable(self, tenants: Collection[str]) -> None:
+        """It is kept for ever."""
 
 
 def open_stream(runner: FakeRunner, options: StreamStart = StreamStart()) -> ClientStream:  # noqa: B008 - frozen

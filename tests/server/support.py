@@ -6,7 +6,7 @@ import dataclasses
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -204,6 +204,9 @@ class RecordingStreams:
             if stream.log.session == session and not stream.abandoned.is_set():
                 return stream
         raise UnknownSessionError("the session is not known: start another")
+
+    def abandon_unreachable(self, tenants: Collection[str]) -> None:
+        """Note nothing: these take no slot."""
 
     async def first(self) -> RecordingStream:
         await within(self.arrived.wait())

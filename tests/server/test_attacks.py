@@ -26,7 +26,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.parametrize("attack", QUICK, ids=[attack.name for attack in QUICK])
 async def test_an_attack_is_refused_and_leaves_nothing_behind(attack: Attack, caplog: pytest.LogCaptureFixture) -> None:
-    async with serving(header_timeout_s=0.5, max_subscribers=50) as running:
+    async with serving(header_timeout_s=2.0, max_subscribers=50) as running:
         n_tasks = len(asyncio.all_tasks())
         with caplog.at_level(logging.WARNING):
             await asyncio.to_thread(attack.run, Target(running.port))

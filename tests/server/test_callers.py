@@ -3,11 +3,12 @@
 import asyncio
 import base64
 import dataclasses
+import json
 import logging
 import os
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from websockets.asyncio.client import ClientConnection
@@ -15,12 +16,23 @@ from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
 from streamer.errors import ConfigError
-from streamer.server import access, front
+from streamer.live.clients import ClientStreams
+from streamer.server import access, front, guesses
 from streamer.server.connection import HttpProtocol
 from streamer.server.guesses import MAX_WRONG
 from streamer.server.tokens import Token, TokenFile, new_token
-from tests.server.support import Running, closing, next_event, serving, within
+from streamer.settings.table import ServerSettings, Settings
+from streamer.stream.engine import Engine
+from tests.live.test_clients import MODEL
+from tests.server.support import WAIT_S, Running, closing, next_event, serving, within
 from tests.server.test_front import TOKEN, get
+from tests.stream.machine import Machine
+
+
+@pytest.fixture(autouse=True)
+def _unforgiving(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forgive no wrong token while a test runs, however long that takes."""
+    monkeypatch.setattr(guesses, "REFILL_S", 3600.0)
 
 
 def added(path: Path, name: str, **known: Any) -> str:  # noqa: ANN401 - passed on
@@ -139,6 +151,35 @@ async def test_a_revoked_token_closes_its_connections_and_no_other(
         await sockets[2].close()
 
 
+@pytest.mark.parametrize("connected", [False, True])
+async def test_streams_of_a_revoked_token_give_their_slots_back_at_once_and_others_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, connected: bool
+) -> None:
+    monkeypatch.setattr(front, "TOKENS_S", 0.02)
+    path = tmp_path / "tokens.json"
+    tokens = [added(path, name) for name in ("gone", "stays")]
+    machine = Machine(encode_s=0.0, decode_s=0.0)
+    streams = ClientStreams(Settings(server=ServerSettings(resume_s=3600.0)))
+    streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
+    async with serving(token_file=str(path), streams=streams) as running:
+        sessions, sockets = [], []
+        for token in tokens:
+            sockets.append(await running.socket("/v1/stream", additional_headers=bearer(token)))
+            await sockets[-1].send('{"type":"start"}')
+            sessions.append((await next_event(sockets[-1])).session)
+        for client in sockets[connected:]:
+            client.transport.abort()
+        await running.value("streamer_streams", {}, int(connected))
+        TokenFile(path).change(lambda tokens: tokens[1:])
+        async with asyncio.timeout(WAIT_S):
+            while machine.engine.n_sessions > 1:
+                await asyncio.sleep(0.01)
+        again = await running.socket("/v1/stream", additional_headers=bearer(tokens[1]))
+        await again.send(json.dumps({"type": "resume", "session": sessions[1], "after": 1}))
+        assert (await next_event(again)).type == "resumed"
+        await again.close()
+
+
 async def test_the_first_token_is_asked_of_who_is_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "TOKENS_S", 0.02)
     path = tmp_path / "tokens.json"
@@ -172,7 +213,7 @@ async def test_guessing_is_slowed_and_told(caplog: pytest.LogCaptureFixture, mon
     async with serving(token=TOKEN) as running:
         found = [(await get(running, "/metrics", **bearer(f"guess {n}")))[0] for n in range(MAX_WRONG + 5)]
         assert [response.status for response in found] == MAX_WRONG * [401] + 5 * [429]
-        assert 1 <= int(found[-1].getheader("Retry-After") or 0) <= 3
+        assert 1 <= int(found[-1].getheader("Retry-After") or 0) <= guesses.REFILL_S
         begin_s = time.monotonic()
         for path, expected in (("/metrics", 429), ("/healthz", 200)):  # which tells who has a token more
             response, body = await get(running, path, **bearer("guess"))

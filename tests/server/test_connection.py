@@ -170,15 +170,15 @@ async def test_a_request_that_takes_too_long_is_given_up(begun: bytes) -> None:
 
 
 async def test_a_body_that_takes_too_long_is_given_up() -> None:
-    async with serving(header_timeout_s=0.1) as running:
+    async with serving(header_timeout_s=1.0) as running:
         head = b"POST /v1/input/flush HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 60000\r\n\r\nx"
         assert (await talk(running, head)).startswith(b"HTTP/1.1 200 ")  # nobody waits for it, and it is cut off then
 
 
 async def test_an_open_websocket_is_no_slow_request() -> None:
-    async with serving(header_timeout_s=0.1) as running, running.socket("/v1/captions") as client:
+    async with serving(header_timeout_s=1.0) as running, running.socket("/v1/captions") as client:
         assert (await next_event(client)).type == "ready"
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(1.1)
         running.log.append(final(1, "still here"))
         assert (await next_event(client)).type == "final"
 
@@ -391,8 +391,12 @@ async def test_an_answer_is_sent_however_slowly_it_is_read() -> None:
         await running.value("streamer_subscribers", {}, 1)
         for n in range(300):
             running.log.append(final(n, "word " * 300))
-        await asyncio.sleep(0.2)
-        sent = running.registry.get_sample_value("streamer_events_sent_total", {"type": "final"})
-        assert sent is not None
-        assert sent < 150
+        before, sent = -1.0, 0.0
+        while sent > before:  # until the client takes no more
+            await asyncio.sleep(0.2)
+            before, sent = (
+                sent,
+                running.registry.get_sample_value("streamer_events_sent_total", {"type": "final"}) or 0.0,
+            )
+        assert 0 < sent < 150
         sock.close()

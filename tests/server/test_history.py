@@ -153,13 +153,12 @@ def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
 async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_published(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 5.0)  # for which an attempt to write stands still
+    monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
     with closing(History(path)) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
         log = opened_log(history)
         told: list[Event] = []
         log.subscribe(told.append)
         other.execute("BEGIN EXCLUSIVE")
-        begin = time.monotonic()
         for i in range(20):
             log.append(partial(i, "text"))
             log.append(final(i, f"text {i}"))
@@ -167,7 +166,6 @@ async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_publi
         async with asyncio.timeout(WAIT_S):
             while len(told) < 40:
                 await asyncio.sleep(0.01)
-        assert time.monotonic() - begin < 4.0  # not held up until the attempt is given up
         assert told == sorted(told, key=lambda event: event.seq)
         assert texts(history.file) == []
         other.execute("ROLLBACK")
@@ -408,7 +406,7 @@ def newer(path: Path) -> None:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 20.0
+    deadline_s = time.monotonic() + WAIT_S
     while not condition():
         assert time.monotonic() < deadline_s
         time.sleep(0.01)

@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import httpx
 import pytest
@@ -22,6 +22,16 @@ TOKEN = "a-secret-of-16-or-more"
 MODEL = ModelInfo(name="nano.en", created=7, loaded=True)
 
 Item = RecordedSegment | Exception | asyncio.Event
+
+
+class Awaited(asyncio.Event):
+    """Counts how often it is waited for."""
+
+    n_waiting = 0
+
+    async def wait(self) -> Literal[True]:
+        self.n_waiting += 1
+        return await super().wait()
 
 
 class Noted:
@@ -282,7 +292,7 @@ async def test_a_revoked_token_ends_the_requests_that_were_made_with_it(
     for name in ("gone", "stays"):
         tokens[name], token = new_token(name)
         TokenFile(path).change(lambda known, token=token: (*known, token))  # type: ignore[misc]
-    never = asyncio.Event()
+    never = Awaited()
 
     async with rest(token_file=str(path)) as served:
 
@@ -297,9 +307,8 @@ async def test_a_revoked_token_ends_the_requests_that_were_made_with_it(
         waiting, streaming = asyncio.create_task(ask("gone", "false")), asyncio.create_task(ask("gone", "true"))
         staying = asyncio.create_task(ask("stays", "false"))
         async with asyncio.timeout(90):
-            while len(served.recordings.opened) < 3:
+            while never.n_waiting < 3:  # the stream's first event is on its way
                 await asyncio.sleep(0.01)
-        await asyncio.sleep(0.1)  # the stream's first event is on its way
         TokenFile(path).change(lambda known: tuple(token for token in known if token.name != "gone"))
         answer = await within(waiting)
         assert (answer.status_code, answer.json()) == (401, {"error": "the token was revoked or has expired"})

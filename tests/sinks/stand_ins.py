@@ -67,7 +67,9 @@ def sending(sink: Sink) -> Iterator[Output]:
 
 def wait_failing(output: Output) -> None:
     """Wait until an attempt has failed."""
+    deadline_s = time.monotonic() + LONG_S
     while output.n_failures == 0:
+        assert time.monotonic() < deadline_s
         time.sleep(0.001)
 
 

@@ -265,7 +265,7 @@ async def test_an_endpoint_that_falls_silent_is_given_up() -> None:
         await reply.say("Well")
         await reply.hang()
 
-    text, came, conversation = await failure(script, timeout_s=0.3)
+    text, came, conversation = await failure(script, timeout_s=2.0)
     assert "silent" in text
     assert came == ["Well"]
     assert tuple(conversation._turns) == (("hello", "Well"),)

@@ -97,7 +97,7 @@ def test_a_server_that_never_ends_is_not_waited_for(meter: Meter, monkeypatch: p
             connection.recv()
             connection.send("for ever")
 
-    monkeypatch.setattr(playing, "END_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(playing, "END_TIMEOUT_S", 2.0)
     with serving(script) as port:
         echo = Echo(port)
         asyncio.run(play(echo, noise(1600), meter))
