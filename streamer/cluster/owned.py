@@ -247,29 +247,29 @@ class Owned:
 
     def _do(self, do: Do) -> None:
         """Have a command take effect where the audio has got to."""
-        runner, told = self.runner, None
+        runner, number = self.runner, do.command
         match do.what:
             case "flush" | "pause" | "resume" | "clear" | "end":
-                getattr(runner, do.what)()
+                getattr(runner, do.what)(number)
             case "set":
-                told = self._change(do.options or SessionOptions(), do.command)
+                self._change(do.options or SessionOptions(), number)
             case "report":
-                told = Error(code=one_line(do.code), message=one_line(do.message), fatal=do.fatal)
+                runner.mark(number, (Error(code=one_line(do.code), message=one_line(do.message), fatal=do.fatal),))
             case unknown:
                 logger.warning("a gateway asks for %s, which this version does not know", one_line(unknown)[:60])
-        runner.mark(do.command, () if told is None else (told,))
+                runner.mark(number)
 
-    def _change(self, options: SessionOptions, command: int) -> Error | None:
-        """Go on with other options; return the error where that cannot be."""
+    def _change(self, options: SessionOptions, command: int) -> None:
+        """Go on with other options, or say why that cannot be."""
         names = [field.name for field in dataclasses.fields(SessionOptions)]
         start = dataclasses.replace(self._starts[-1][1], **{name: getattr(options, name) for name in names})
         try:
             settings = session_settings(self._place.settings, self._place.model, start)
         except UsageError as error:
-            return Error(code=error.code, message=one_line(error), fatal=False)
-        self.runner.change(settings)
+            self.runner.mark(command, (Error(code=error.code, message=one_line(error), fatal=False),))
+            return
         self._starts.append((command, start))
-        return None
+        self.runner.change(settings, command)
 
     def _on_room(self) -> None:
         """There is room in the buffer again: called by the engine's threads."""

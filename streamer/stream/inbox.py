@@ -18,6 +18,9 @@ class Command:
     position: int
     apply: Callable[[], Iterable[Event]]
 
+    # What `Session.mark` is then, if given.
+    number: int | None = None
+
 
 class Inbox:
     """Commands in the order in which they were given. Any thread may put one in; one thread takes them out."""

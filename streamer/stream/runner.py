@@ -201,34 +201,31 @@ class SessionRunner:
             self._command("", lambda end=self.ring.head + n_silent: self._miss(end, reason))  # type: ignore[misc]
             self.ring.write(np.zeros(n_silent, dtype=np.float32))
 
-    def end(self) -> None:
+    def end(self, number: int | None = None) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
         self._outage.retry_at_s = -math.inf
-        self._command("end", self._end)
+        self._command("end", self._end, number)
 
-    def flush(self) -> None:
-        self._command("flush", lambda: self._session.flush())
+    def flush(self, number: int | None = None) -> None:
+        self._command("flush", lambda: self._session.flush(), number)
 
-    def pause(self) -> None:
+    def pause(self, number: int | None = None) -> None:
         self.paused = True
-        self._command("pause", lambda: self._session.pause())
+        self._command("pause", lambda: self._session.pause(), number)
 
-    def resume(self) -> None:
+    def resume(self, number: int | None = None) -> None:
         self.paused = False
-        self._command("resume", lambda: self._session.resume())
+        self._command("resume", lambda: self._session.resume(), number)
 
-    def clear(self) -> None:
-        self._command("clear", lambda: self._session.clear())
+    def clear(self, number: int | None = None) -> None:
+        self._command("clear", lambda: self._session.clear(), number)
 
-    def change(self, settings: SessionSettings) -> None:
-        self._command("change", lambda: self._change(settings))
+    def change(self, settings: SessionSettings, number: int | None = None) -> None:
+        self._command("change", lambda: self._change(settings), number)
 
     def mark(self, number: int, events: Sequence[Event] = ()) -> None:
-        """Set `number` in the session's state when everything asked for before has taken effect, and publish events.
-
-        No snapshot has one without the other.
-        """
-        self._command("" if events else "mark", lambda: self._mark(number, events))
+        """Publish events, and set `number` in the session's state."""
+        self._command("" if events else "mark", lambda: events, number)
 
     def snapshot(self, take: Callable[[], Taken]) -> tuple[Taken, SessionState]:
         """Return what `take` returns and the session's state; between the two nothing is decided or published."""
@@ -304,6 +301,8 @@ class SessionRunner:
                 return False
             command = self._inbox.take(self.position)
             if command is not None:
+                if command.number is not None:
+                    self._session.mark = command.number
                 self._publish(command.apply())
                 return True
             session, begin, end = self._session, self.position, self._inbox.next_position
@@ -411,14 +410,11 @@ class SessionRunner:
 
     # What commands do, under the lock.
 
-    def _command(self, name: str, apply: Callable[[], Iterable[Event]]) -> None:
+    def _command(self, name: str, apply: Callable[[], Iterable[Event]], number: int | None = None) -> None:
+        """Do something when the audio so far has been processed. No snapshot has that without `number`."""
         if not self.over:
-            self._inbox.put(Command(name, self.ring.head, apply))
+            self._inbox.put(Command(name, self.ring.head, apply, number))
             self._host.wake()
-
-    def _mark(self, number: int, events: Iterable[Event]) -> Iterable[Event]:
-        self._session.mark = number
-        return events
 
     def _end(self) -> Iterable[Event]:
         if self._session.ended:

@@ -306,6 +306,16 @@ def test_a_flush_is_answered_when_all_before_it_is_told() -> None:
     assert told == [("flushed", 0.0), ("final", None), ("flushed", 2.0), ("flushed", 4.0), ("final", None)]
 
 
+def test_no_snapshot_has_an_answer_to_a_command_without_its_number() -> None:
+    rig = Rig(words_at(5.0))
+    rig.runner.flush(1)
+    rig.runner.pause(2)
+    seen = []
+    while rig.runner._step(0.0):  # a command at a time
+        seen.append(rig.runner.snapshot(lambda: len(rig.of(Flushed))))
+    assert [(n_flushed, state.mark) for n_flushed, state in seen] == [(1, 1), (1, 2)]
+
+
 def test_what_is_cleared_is_a_gap_and_its_segment_is_not_told() -> None:
     rig = Rig(words_at(0.5, 1.0, 1.5, 2.0, 5.0))
     rig.speak_until(2.5)
