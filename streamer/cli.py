@@ -25,8 +25,8 @@ from streamer.settings.flags import add_decoding_flags, add_flags
 from streamer.settings.load import TOKEN_VARIABLE, load_settings
 from streamer.settings.table import SETTINGS, Settings
 
-TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv", "lrc")
-LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "lrc", "captions")
+TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv")
+LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "captions")
 
 # Commands that run until they are stopped.
 _ENDLESS_COMMANDS = ("run", "gateway", "worker", "listen", "chat")

@@ -39,7 +39,6 @@ CONTENT_TYPES = {
     "srt": "application/x-subrip; charset=utf-8",
     "vtt": "text/vtt; charset=utf-8",
     "tsv": "text/tab-separated-values; charset=utf-8",
-    "lrc": "text/plain; charset=utf-8",
 }
 
 # A number as `limit` and `before` may give it.

@@ -100,7 +100,7 @@ async def test_words_are_searched_for(history: History) -> None:
             assert answer.text.count("\n") == 1
 
 
-@pytest.mark.parametrize("format", ["txt", "srt", "vtt", "jsonl", "tsv", "lrc"])
+@pytest.mark.parametrize("format", ["txt", "srt", "vtt", "jsonl", "tsv"])
 async def test_a_transcript_is_what_the_writers_of_files_write(
     history: History, format: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
