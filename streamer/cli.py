@@ -498,8 +498,6 @@ def _add_token(add: _Add) -> None:
         help="what it is for: read (captions), stream (send audio), control (command the daemon)"
         " (default: %(default)s)",
     )
-    new.add_argument("--max-connections", type=_count, metavar="N", help="connections at once with it (default: any)")
-    new.add_argument("--max-streams", type=_count, metavar="N", help="streams at once with it (default: any)")
     new.add_argument("--expires", type=_days, metavar="DAYS", help="days until it counts no more (default: never)")
     add("list", "the tokens there are", "Lists the tokens there are, and what each may do.", _token)
     revoke = add(
@@ -543,14 +541,7 @@ def _token(args: argparse.Namespace) -> int:
             return token.list_tokens(settings, make_console())
         case "revoke":
             return token.revoke(settings, args.name)
-    return token.new(
-        settings,
-        args.name,
-        scopes=args.scopes,
-        max_connections=args.max_connections,
-        max_streams=args.max_streams,
-        expires_days=args.expires,
-    )
+    return token.new(settings, args.name, scopes=args.scopes, expires_days=args.expires)
 
 
 def _add_config(add: _Add) -> None:
