@@ -13,7 +13,7 @@ import re
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -22,11 +22,11 @@ from streamer.commands.terminal import end_on_sigterm, make_console, notice
 from streamer.errors import ConfigError, StreamerError, UsageError
 from streamer.outside import escaped
 from streamer.settings.flags import add_decoding_flags, add_flags
-from streamer.settings.load import TOKEN_VARIABLE, load_settings
+from streamer.settings.load import load_settings
 from streamer.settings.table import SETTINGS, Settings
 
-TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv", "lrc")
-LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "lrc", "captions")
+TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv")
+LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "captions")
 
 # Commands that run until they are stopped.
 _ENDLESS_COMMANDS = ("run", "gateway", "worker", "listen", "chat")
@@ -49,7 +49,6 @@ _RUN_FLAGS = (
     "server.host",
     "server.port",
     "server.tls",
-    "server.token",
     "server.token_file",
     "server.history",
     "outputs.to",
@@ -62,7 +61,6 @@ _GATEWAY_FLAGS = (
     "server.host",
     "server.port",
     "server.tls",
-    "server.token",
     "server.token_file",
     "server.max_streams",
 )
@@ -171,8 +169,9 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"{self.prog}: error: {message}; `{self.prog} --help` says what there is\n")
 
 
-def _meant(found: str, valid: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(found, list(valid), 1)
+def _meant(found: str, valid: Collection[str]) -> str:
+    longer = [name for name in valid if name.startswith(f"{found}-")]
+    nearest = longer or difflib.get_close_matches(found, valid, 1)
     return f"; did you mean {nearest[0]}?" if nearest else ""
 
 
@@ -263,17 +262,8 @@ def commands_of(parser: argparse.ArgumentParser) -> dict[str, str]:
     return {action.dest: action.help or "" for action in actions._get_subactions()}
 
 
-# What is said to who writes a token into a command.
-_FLAG_IS_SEEN = (
-    "--token goes away in the next version, since every user of this machine sees it in the list of processes: use"
-    " --token-file FILE or the environment variable {}"
-)
-
-
 def _settings(args: argparse.Namespace) -> Settings:
     """Load the settings and begin to log as they say."""
-    if getattr(args, "server.token", None):
-        notice(_FLAG_IS_SEEN.format("STREAMER_SERVER_TOKEN"))
     token_comes = getattr(args, "server.token_file", None) == "-"
     if token_comes:
         from streamer.commands.token import read_token
@@ -479,21 +469,18 @@ def _add_daemon_flags(parser: _Parser, name: str, nargs: str | None = None) -> N
         metavar="FILE",
         help="holds what the daemon asks its clients for; - is standard input (default: STREAMER_TOKEN's value)",
     )
-    parser.add_argument("--token", default="", metavar="T", help="the same, seen by all on this machine; goes away")
     parser.add_argument(
         "--fingerprint", default="", metavar="SHA256", help="certificate of the daemon, as it prints it at its start"
     )
 
 
 def _shown_token(args: argparse.Namespace) -> str:
-    """Return the token that flags name; empty where none does."""
+    """Return the token in the file that `--token-file` names; empty without that flag."""
     if args.token_file:
         from streamer.commands.token import read_token
 
         return read_token(args.token_file)
-    if args.token:
-        notice(_FLAG_IS_SEEN.format(TOKEN_VARIABLE))
-    return str(args.token)
+    return ""
 
 
 def _add_token(add: _Add) -> None:
@@ -511,8 +498,6 @@ def _add_token(add: _Add) -> None:
         help="what it is for: read (captions), stream (send audio), control (command the daemon)"
         " (default: %(default)s)",
     )
-    new.add_argument("--max-connections", type=_count, metavar="N", help="connections at once with it (default: any)")
-    new.add_argument("--max-streams", type=_count, metavar="N", help="streams at once with it (default: any)")
     new.add_argument("--expires", type=_days, metavar="DAYS", help="days until it counts no more (default: never)")
     add("list", "the tokens there are", "Lists the tokens there are, and what each may do.", _token)
     revoke = add(
@@ -556,14 +541,7 @@ def _token(args: argparse.Namespace) -> int:
             return token.list_tokens(settings, make_console())
         case "revoke":
             return token.revoke(settings, args.name)
-    return token.new(
-        settings,
-        args.name,
-        scopes=args.scopes,
-        max_connections=args.max_connections,
-        max_streams=args.max_streams,
-        expires_days=args.expires,
-    )
+    return token.new(settings, args.name, scopes=args.scopes, expires_days=args.expires)
 
 
 def _add_config(add: _Add) -> None:
@@ -637,8 +615,6 @@ def _add_models(add: _Add) -> None:
         help="f32, f16, int8 or int4, or one a stage: encoder=f16,cross_kv=f16,decoder=int8 (default: %(default)s)",
     )
     convert.add_argument("--force", action="store_true", help="replace DIR where it is there")
-    # Taken for a while still, to no effect: there is no report, and encoder.xml of a whole model is the encoder alone.
-    convert.add_argument("--no-report", "--encoder-only", action="store_true", help=argparse.SUPPRESS)
     add_flags(convert, "model.tokenizer", "model.lora")
     verify = add(
         "verify",

@@ -24,7 +24,7 @@ _RECORDINGS = (
 )
 
 # Formats by the ending of the file.
-_OF_ENDING = {f".{name}": name for name in ("json", "jsonl", "srt", "vtt", "tsv", "lrc")}
+_OF_ENDING = {f".{name}": name for name in ("json", "jsonl", "srt", "vtt", "tsv")}
 
 # Names that openai-whisper has for formats.
 _NAMED = {"txt": ("text",), "all": ("text", "vtt", "srt", "tsv", "json")}

@@ -108,8 +108,7 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
         _confirm(f"all that was said before {_local(until)}", yes=yes)
         steps = file.prune(before=until, max_bytes=float("inf"), keep_newest=0)
         n_deleted = sum(steps)
-        for _ in file.scrub():
-            pass
+        file.scrub()
     else:
         assert name is not None
         session = _named(file, name)

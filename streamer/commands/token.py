@@ -15,19 +15,10 @@ from streamer.settings.load import token_path
 from streamer.settings.table import Settings
 
 
-def new(
-    settings: Settings,
-    name: str,
-    *,
-    scopes: str,
-    max_connections: int | None,
-    max_streams: int | None,
-    expires_days: float | None,
-) -> int:
+def new(settings: Settings, name: str, *, scopes: str, expires_days: float | None) -> int:
     """Make a token, and print it: alone on standard output, once. Returns the exit code.
 
     scopes : such as `read,stream`
-    max_connections, max_streams : at once, with this token; None: no limit of its own
 
     Raises ConfigError where the name is taken or the file cannot be written.
     """
@@ -38,8 +29,6 @@ def new(
         scopes=parse_scopes(scopes),
         created=now,
         expires=now + timedelta(days=expires_days) if expires_days else None,
-        max_connections=max_connections,
-        max_streams=max_streams,
     )
     asked_before = bool(settings.server.token) or path.exists()
 
@@ -63,15 +52,13 @@ def list_tokens(settings: Settings, console: Console) -> int:
     tokens = TokenFile(path).read() if path.exists() else ()
     if settings.server.token:
         tokens = (chosen_token(settings.server.token), *tokens)
-    table = make_table(f"Tokens in {path}", "Name", "Scopes", "Connections", "Streams", "Created", "Expires")
+    table = make_table(f"Tokens in {path}", "Name", "Scopes", "Created", "Expires")
     now = datetime.now(UTC)
     for token in tokens:
         expired = " (expired)" if token.is_expired(now.timestamp()) else ""
         table.add_row(
             token.name,
             ", ".join(token.scopes),
-            str(token.max_connections or "any"),
-            str(token.max_streams or "any"),
             f"{token.created:%Y-%m-%d}" if token.created else "server.token" if token.name == DEFAULT else "",
             f"{token.expires:%Y-%m-%d %H:%M} UTC{expired}" if token.expires else "never",
         )

@@ -66,7 +66,6 @@ class _Handler:
     """What serves a WebSocket that is open."""
 
     path: str
-    streams: bool  # whether its client sends audio
     caller: Token
     connection: Connection
 
@@ -290,12 +289,12 @@ class Server:
         """Serve a WebSocket, from before it is accepted to its end."""
         await websocket.accept(subprotocol=chosen_subprotocol(websocket.scope["subprotocols"]))
         path = websocket.url.path
-        handler = _Handler(path, path != CAPTIONS_PATH, websocket.state.caller, Connection(websocket))
+        handler = _Handler(path, websocket.state.caller, Connection(websocket))
         connection = handler.connection
-        full = self._full(handler)
-        if full is not None:
-            self._metrics.refused(full.reason)
-            await connection.close(Close(CloseCode.TRY_AGAIN_LATER, f"no room: {full.message}, try again later"))
+        if sum(other.path == path for other in self._handlers.values()) >= self._settings.max_subscribers:
+            self._metrics.refused("subscribers")
+            reason = f"no room: {self._settings.max_subscribers} clients are connected, try again later"
+            await connection.close(Close(CloseCode.TRY_AGAIN_LATER, reason))
             return
         task = asyncio.current_task()
         assert task is not None
@@ -311,21 +310,6 @@ class Server:
         finally:
             del self._handlers[task]
             logger.debug("%s left %s", websocket.client, path)
-
-    def _full(self, new: _Handler) -> Refusal | None:
-        """Why there is no room for a WebSocket: at its path, or for its token; None where there is."""
-        full = partial(Refusal, HTTPStatus.SERVICE_UNAVAILABLE)
-        on_path = [other for other in self._handlers.values() if other.path == new.path]
-        if len(on_path) >= self._settings.max_subscribers:
-            return full(f"{self._settings.max_subscribers} clients are connected", "subscribers")
-        caller = new.caller
-        n_open = sum(other.caller.name == caller.name for other in self._handlers.values())
-        if caller.max_connections is not None and n_open >= caller.max_connections:
-            return full(f"token {caller.name} has {caller.max_connections} connections", "token_connections")
-        n_streams = sum(other.streams and other.caller.name == caller.name for other in self._handlers.values())
-        if new.streams and caller.max_streams is not None and n_streams >= caller.max_streams:
-            return full(f"token {caller.name} has {caller.max_streams} streams", "token_streams")
-        return None
 
     async def _watch_tokens(self) -> None:
         """Close connections whose token was revoked, changed or expired, abandon their streams, and log guesses."""

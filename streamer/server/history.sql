@@ -1,4 +1,4 @@
--- What a new history holds. The texts of finals are indexed apart from their JSON, with spaces where the script has none.
+-- What a new history holds. The texts of finals are indexed apart from their JSON.
 CREATE TABLE sessions (
     n INTEGER PRIMARY KEY AUTOINCREMENT,
     id TEXT NOT NULL UNIQUE,

@@ -31,7 +31,6 @@ DAY_S = 86_400.0
 READ_TIMEOUT_S = 5.0  # for a lock that another program holds
 PAGE_EVENTS = 200  # read at a time: half a megabyte
 STEP_EVENTS = 100  # deleted at a time: some milliseconds, in which nobody else writes
-STEP_PAGES = 200  # of the search index merged, or of the file cut off, at a time
 CHECKPOINT_PAGES = 10_000  # of the log of changes: then a writer moves them itself, should `checkpoint` be late
 LOG_BYTES = 4_000_000  # to which the log of changes is cut when it begins anew
 KEEP_NEWEST = 1000  # events of a running session that retention never deletes
@@ -66,14 +65,6 @@ WHERE session = ? AND (event GLOB '{"type":"revision",*' OR event GLOB '{"type":
 
 # Sessions of which nothing is left.
 _EMPTY = "SELECT n FROM sessions WHERE ended < ? AND NOT EXISTS (SELECT 1 FROM events WHERE session = n)"
-
-# Characters of scripts that put no spaces between words: each is a word of the index.
-_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-_UNSPACED_CHARACTER = re.compile(f"([{_UNSPACED}])")
-_SPACED_CHARACTER = re.compile(f" ?([\x02\x03]*[{_UNSPACED}][\x02\x03]*) ?")
-
-# What stands before and behind what was found, until the caller's marks take their place; no text has them.
-_MARKS = ("\x02", "\x03")
 
 _LAST_TIME = 32_535_215_999.0 - DAY_S  # of the year 3000, the last that Windows knows, in whatever zone
 _MOST = 2**63 - 1  # more than any number that SQLite gives
@@ -298,10 +289,9 @@ class HistoryFile:
         with self._connected() as connection:
             rows = connection.execute(
                 _HITS + _AND_PUBLIC + "ORDER BY texts.rowid DESC LIMIT ?",
-                (*_MARKS, expression, before or _MOST, public, limit),
+                (*marks, expression, before or _MOST, public, limit),
             ).fetchall()
-        hits = [_typed(row, Hit) for row in rows]
-        return [dataclasses.replace(hit, snippet=_marked(hit.snippet, marks)) for hit in hits]
+        return [_typed(row, Hit) for row in rows]
 
     def delete(self, session: KeptSession) -> Iterator[int]:
         """Delete a session and all traces of its text; yield after each step how many events that deleted."""
@@ -316,7 +306,7 @@ class HistoryFile:
                         connection.execute("DELETE FROM sessions WHERE n = ?", (session.number,))
                         break
                 yield len(rows)
-        yield from self.scrub()
+        self.scrub()
 
     def prune(self, *, before: float, max_bytes: float, keep_newest: int = KEEP_NEWEST) -> Iterator[int]:
         """Delete what was told before a wall-clock time, and as much more of the oldest as the file is too large.
@@ -331,23 +321,11 @@ class HistoryFile:
                     empty = connection.execute(_EMPTY, (before,)).fetchall()
                     connection.executemany("DELETE FROM sessions WHERE n = ?", empty)
                 yield n_deleted
-                _vacuum_step(connection)
 
-    def scrub(self) -> Iterator[int]:
-        """Remove deleted words from the search index and the log of changes; yield 0 after each step."""
+    def scrub(self) -> None:
+        """Remove deleted words from the search index and the log of changes."""
         with self._connected() as connection:
-            n_pages = -STEP_PAGES  # less than 0: all of the index is to be merged, and what was deleted falls out
-            while True:
-                before = connection.total_changes
-                with transaction(connection):
-                    connection.execute("INSERT INTO texts (texts, rank) VALUES ('merge', ?)", (n_pages,))
-                if connection.total_changes - before < 2:  # as SQLite says that nothing is left to merge
-                    break
-                n_pages = STEP_PAGES
-                yield 0
-            while connection.execute("PRAGMA freelist_count").fetchone()[0]:
-                _vacuum_step(connection)
-                yield 0
+            connection.execute("INSERT INTO texts (texts) VALUES ('optimize')")  # writes the index without them
         self.checkpoint()
         self.checkpoint("TRUNCATE")
 
@@ -443,7 +421,7 @@ def check_schema(connection: sqlite3.Connection, path: Path, *, create: bool = F
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if create and not (version or application or n_tables):
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # before all else, or it holds for no table
+        connection.execute("PRAGMA auto_vacuum = FULL")  # before all else, or it holds for no table
         with transaction(connection):
             for statement in Path(__file__).with_name("history.sql").read_text(encoding="utf-8").split(";"):
                 connection.execute(statement)
@@ -485,12 +463,12 @@ def insert_event(connection: sqlite3.Connection, event: Event, at: float) -> Non
         (event.seq, at, *_span(event), event.to_json(), event.session),
     )
     if isinstance(event, Final) and event.text.strip() and cursor.rowcount == 1:
-        connection.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (cursor.lastrowid, _spaced(event.text)))
+        connection.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (cursor.lastrowid, printable(event.text)))
     elif isinstance(event, Revision):  # who searches finds what is shown
         connection.execute(
             "INSERT OR REPLACE INTO texts (rowid, text)"
             " SELECT events.id, ? FROM events JOIN sessions ON n = session WHERE sessions.id = ? AND seq = ?",
-            (_spaced(event.text), event.session, event.of),
+            (printable(event.text), event.session, event.of),
         )
 
 
@@ -542,27 +520,8 @@ def _span(event: Event) -> tuple[float | None, float | None]:
 
 def _expression(text: str) -> str:
     """Return what FTS5 understands as all these words and phrases, whatever characters they have."""
-    terms = (phrase or word for phrase, word in _TERM.findall(text.replace("\0", " ")))
-    return " ".join(f'"{_spaced(term)}"' for term in terms if any(char.isalnum() for char in term))
-
-
-def _spaced(text: str) -> str:
-    """Return text with the spaces that the index needs, on one line."""
-    return _UNSPACED_CHARACTER.sub(r" \1 ", printable(text))
-
-
-def _marked(snippet: str, marks: tuple[str, str]) -> str:
-    """Return a snippet without these spaces, and with the caller's marks."""
-    snippet = _SPACED_CHARACTER.sub(r"\1", snippet)
-    for ours, theirs in zip(_MARKS, marks, strict=True):
-        snippet = snippet.replace(ours, theirs)
-    return snippet
-
-
-def _vacuum_step(connection: sqlite3.Connection) -> None:
-    """Cut free pages off the file, STEP_PAGES at most."""
-    # As a script: `execute` stops behind the first page.
-    connection.executescript(f"PRAGMA incremental_vacuum({STEP_PAGES})")
+    terms = (phrase or word for phrase, word in _TERM.findall(printable(text)))
+    return " ".join(f'"{term}"' for term in terms if any(char.isalnum() for char in term))
 
 
 def _is_due(connection: sqlite3.Connection, before: float, max_bytes: float) -> bool:

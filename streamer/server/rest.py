@@ -17,8 +17,17 @@ from streamer.protocols.recordings import RecordedSegment
 from streamer.server.app import Endpoint
 from streamer.server.http import HEADERS, respond, respond_json
 from streamer.server.interfaces import Recordings, Transcription
-from streamer.server.transcripts import CONTENT_TYPES
 from streamer.server.uploads import Uploads, answering, unless_gone
+
+# Of what `format` may ask for, besides OpenAI's `verbose_json`.
+CONTENT_TYPES = {
+    "txt": "text/plain; charset=utf-8",
+    "json": "application/json",
+    "jsonl": "application/jsonl; charset=utf-8",
+    "srt": "application/x-subrip; charset=utf-8",
+    "vtt": "text/vtt; charset=utf-8",
+    "tsv": "text/tab-separated-values; charset=utf-8",
+}
 
 
 class Rest:

@@ -41,7 +41,6 @@ PREFIX = "streamer_"  # so that a token which lies where it should not is found,
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _TIME = msgspec.Meta(tz=True)
-_QUOTA = msgspec.Meta(ge=1, le=1_000_000)
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -57,10 +56,6 @@ class Token(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     # From then on it counts as wrong; None: never.
     expires: Annotated[datetime, _TIME] | None = None
-
-    # At once, with this token; None: as many as the daemon takes.
-    max_connections: Annotated[int, _QUOTA] | None = None
-    max_streams: Annotated[int, _QUOTA] | None = None
 
     def __repr__(self) -> str:
         return f"Token({self.name})"

@@ -10,17 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from typing import TypeVar
 
-import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from streamer.errors import ConfigError, HistoryError
-from streamer.events import Final, Gap
 from streamer.server.history_file import HistoryFile, KeptSession, utc
 from streamer.server.http import HEADERS, respond_error, respond_json
 from streamer.sinks.subtitles import open_writer
-from streamer.sinks.subtitles.cues import file_line
-from streamer.sinks.subtitles.transcripts import without_envelope
 
 logger = logging.getLogger(__name__)
 
@@ -32,15 +28,7 @@ CHUNK_CHARS = 32_768  # of an answer that is sent in pieces
 DELETE_PAUSE_S = 0.02  # between two steps of deleting, for those who write
 
 # What may stand behind the name of a session.
-CONTENT_TYPES = {
-    "txt": "text/plain; charset=utf-8",
-    "json": "application/json",
-    "jsonl": "application/jsonl; charset=utf-8",
-    "srt": "application/x-subrip; charset=utf-8",
-    "vtt": "text/vtt; charset=utf-8",
-    "tsv": "text/tab-separated-values; charset=utf-8",
-    "lrc": "text/plain; charset=utf-8",
-}
+CONTENT_TYPES = {"txt": "text/plain; charset=utf-8", "jsonl": "application/jsonl; charset=utf-8"}
 
 # A number as `limit` and `before` may give it.
 _NUMBER = re.compile(r"[1-9]\d{0,15}", re.ASCII)
@@ -104,11 +92,11 @@ class Transcripts:
             if format not in CONTENT_TYPES:
                 return respond_error(
                     HTTPStatus.NOT_FOUND,
-                    f"format {format!r:.20} is unknown: expected one of {', '.join(CONTENT_TYPES)}",
+                    f"format {format!r:.20} is unknown: expected one of {', '.join(CONTENT_TYPES)};"
+                    " `streamer history export` writes others",
                 )
-            pieces = _json(history, session) if format == "json" else _written(history, session, format)
             headers = {**HEADERS, "Content-Type": CONTENT_TYPES[format]}
-            return StreamingResponse(self._read_on(_in_chunks(pieces)), headers=headers)
+            return StreamingResponse(self._read_on(_in_chunks(_written(history, session, format))), headers=headers)
 
         return await self._answer(read, self._reading)
 
@@ -170,7 +158,7 @@ def _described(session: KeptSession) -> dict[str, object]:
 
 
 def _written(history: HistoryFile, session: KeptSession, format: str) -> Iterator[str]:
-    """Yield a transcript in a format that is written as it comes."""
+    """Yield a transcript, a page at a time."""
     stream = io.StringIO()
     writer = open_writer("text" if format == "txt" else format, stream)
 
@@ -187,27 +175,6 @@ def _written(history: HistoryFile, session: KeptSession, format: str) -> Iterato
         yield written()
     writer.close()
     yield written()
-
-
-def _json(history: HistoryFile, session: KeptSession) -> Iterator[str]:
-    """Yield what `JsonWriter` would write, without holding more of it than the text."""
-    texts: list[str] = []
-    gaps: list[dict[str, object]] = []
-    language = ""
-    yield _encoded({"model": session.model})[:-1] + ', "segments": ['
-    for events in history.newest(session):
-        for event in events:
-            if isinstance(event, Final):
-                yield (",\n" if texts else "\n") + _encoded(without_envelope(event))
-                texts.append(file_line(event.text))
-                language = language or event.language
-            elif isinstance(event, Gap):
-                gaps.append(without_envelope(event))
-    yield "], " + _encoded({"gaps": gaps, "language": language, "text": " ".join(filter(None, texts))})[1:] + "\n"
-
-
-def _encoded(value: object) -> str:
-    return msgspec.json.encode(value).decode("utf-8")
 
 
 def _in_chunks(pieces: Iterator[str]) -> Iterator[str]:

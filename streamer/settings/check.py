@@ -73,14 +73,6 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
             f" {decoding.batch_size}, with which nobody hears silence: leave out one of the two"
         )
     lines = settings.output
-    if lines.highlight_words and lines.karaoke:
-        raise ConfigError("highlight_words underlines words and karaoke tags them with their times: choose one")
-    limits = (decoding.max_len or None, lines.max_line_width, lines.max_line_count, lines.max_words_per_line)
-    if lines.subtitle_style in ("bbc", "netflix") and limits != (None,) * len(limits):
-        raise ConfigError(
-            f"subtitle_style is {lines.subtitle_style}, with line lengths of its own, beside max_len or a limit of"
-            " openai-whisper's: leave out one of the two"
-        )
     if lines.max_words_per_line and lines.max_line_width and lines.max_line_count:
         raise ConfigError(
             f"max_words_per_line is {lines.max_words_per_line} beside max_line_width and max_line_count, which alone"

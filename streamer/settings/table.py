@@ -562,12 +562,13 @@ class OutputSettings:
 
     subtitle_style: str = setting(
         "broadcast",
-        "whose rules on lengths and times subtitles follow",
-        choices=("broadcast", "bbc", "netflix", "whisper"),
+        "how subtitles are divided and how long they stand",
+        choices=("broadcast", "whisper"),
         metavar="STYLE",
         live=True,
-        more="whisper: one a segment, as openai-whisper writes them, as with any limit of the next three",
-        use="what a channel asks for",
+        more="broadcast: two lines that can be read; whisper: one a segment, as openai-whisper writes them, as with any"
+        " limit of the next three",
+        use="the files of openai-whisper",
     )
     max_line_width: int | None = _openai(
         None,
@@ -587,9 +588,8 @@ class OutputSettings:
         None, "most words of a subtitle; 0: no limit", within=(0, 100_000), use="word by word"
     )
     highlight_words: bool = _openai(
-        False, "underline each word while it is spoken (srt, vtt)", use="players without karaoke"
+        False, "underline each word while it is spoken (srt, vtt)", use="learners who read along"
     )
-    karaoke: bool = setting(False, "tag each word with its time (vtt, lrc)", use="players that know the tags")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,8 +36,8 @@ USED_NOW_S = 24 * 3600.0
 READ = "READ"  # for graphs that were read in another process and did no harm there
 SPEED = "SPEED"  # for what `model.name: auto` measured of the CPU
 
-# Entries that are ours: a device or a kind, and a digest. WORDS is of earlier versions.
-_NAME = re.compile(r"(NPU|GPU|CPU|READ|WORDS|SPEED)[.\w]*-[0-9a-f]{16}")
+# Entries that are ours: a device or a kind, and a digest.
+_NAME = re.compile(r"(NPU|GPU|CPU|READ|SPEED)[.\w]*-[0-9a-f]{16}")
 
 
 def cache_base(setting: str) -> Path:

@@ -1,4 +1,4 @@
-"""Tokens, quotas, guessing and proxies, over real sockets."""
+"""Tokens, guessing and proxies, over real sockets."""
 
 import asyncio
 import base64
@@ -101,31 +101,6 @@ async def test_several_authorization_headers_match_nothing() -> None:
                 pass
         async with running.socket("/v1/captions", additional_headers={"Authorization": f"Token {TOKEN}"}):
             pass
-
-
-async def test_a_token_has_no_more_at_once_than_its_quota(tmp_path: Path) -> None:
-    path = tmp_path / "tokens.json"
-    phone = added(path, "phone", max_connections=2, max_streams=1)
-    other = added(path, "other")
-    async with serving(token_file=str(path)) as running:
-
-        def opened(address: str, token: str) -> Any:  # noqa: ANN401 - a context of a connection
-            return running.socket(address, additional_headers=bearer(token))
-
-        async with opened("/v1/stream", phone) as stream:
-            await stream.send(bytes(640))
-            await next_event(stream)
-            async with opened("/v1/stream", phone) as second:
-                assert await closing(second) == (1013, "no room: token phone has 1 streams, try again later")
-            async with opened("/v1/captions", phone), opened("/v1/captions", phone) as third:
-                assert await closing(third) == (1013, "no room: token phone has 2 connections, try again later")
-            async with opened("/v1/stream", other) as fine:
-                await fine.send(bytes(640))
-                assert (await next_event(fine)).type == "ready"
-        async with opened("/v1/captions", phone) as again:
-            assert (await next_event(again)).type == "ready"
-        await running.value("streamer_refusals_total", {"reason": "token_streams"}, 1)
-        await running.value("streamer_refusals_total", {"reason": "token_connections"}, 1)
 
 
 async def test_a_revoked_token_closes_its_connections_and_no_other(

@@ -176,11 +176,13 @@ def test_words_and_phrases_are_found_newest_first(history: History, file: Histor
     assert file.search("good", 2, before=newest.number) == [oldest]
 
 
-def test_words_are_found_where_a_script_has_no_spaces(history: History, file: HistoryFile) -> None:
-    said(history, "s1", "今天天气很好。", "早上好 OpenVINO です")
-    assert found(file, "天气") == ["今天[天气]很好。"]
-    assert found(file, "气天") == []
-    assert found(file, "openvino 早上") == ["[早上]好 [OpenVINO] です"]
+def test_what_stands_between_spaces_and_punctuation_is_a_word_in_any_script(
+    history: History, file: HistoryFile
+) -> None:
+    said(history, "s1", "今天，天气很好。", "早上好 OpenVINO です")
+    assert found(file, "天气很好") == ["今天，[天气很好]。"]
+    assert found(file, "很好") == []
+    assert found(file, "openvino 早上好") == ["[早上好] [OpenVINO] です"]
 
 
 def test_nothing_that_is_searched_for_is_a_syntax_error(history: History, file: HistoryFile) -> None:

@@ -24,7 +24,7 @@ def added(path: Path, name: str, **known: object) -> str:
 
 def test_a_token_is_random_and_kept_as_a_hash_only(tmp_path: Path) -> None:
     path = tmp_path / "new" / "tokens.json"
-    one, two = added(path, "one"), added(path, "two", scopes=("read",), max_streams=2)
+    one, two = added(path, "one"), added(path, "two", scopes=("read",))
     assert one != two
     assert len(one) >= 43  # 256 bits
     text = path.read_text(encoding="utf-8")
@@ -33,7 +33,7 @@ def test_a_token_is_random_and_kept_as_a_hash_only(tmp_path: Path) -> None:
     tokens = Tokens("", path)
     found = tokens.find(two, NOW)
     assert found is not None
-    assert (found.name, found.scopes, found.max_streams, found.max_connections) == ("two", ("read",), 2, None)
+    assert (found.name, found.scopes) == ("two", ("read",))
     assert tokens.find(one, NOW) == TokenFile(path).read()[0]
     assert tokens.find("wrong", NOW) is None
     assert found.sha256 not in repr(found)
@@ -171,7 +171,6 @@ ONE = {"name": "one", "sha256": 64 * "0"}
         {"tokens": [{**ONE, "name": "default"}]},
         {"tokens": [{**ONE, "scope": ["read"]}]},  # a slip that would give more than was meant
         {"tokens": [{**ONE, "scopes": ["all"]}]},
-        {"tokens": [{**ONE, "max_streams": 0}]},
         {"tokens": [{**ONE, "expires": "2026-01-01T00:00:00"}]},
         {"tokens": [{**ONE, "expires": 5}]},
         {"tokens": [ONE, ONE]},

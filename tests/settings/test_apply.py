@@ -89,9 +89,6 @@ def test_the_defaults_are_fine() -> None:
             {"output_max_words_per_line": 3, "output_max_line_width": 20, "output_max_line_count": 2},
             "max_words_per_line is 3 beside",
         ),
-        ({"output_highlight_words": True, "output_karaoke": True}, "choose one"),
-        ({"output_subtitle_style": "bbc", "output_max_line_width": 0}, "subtitle_style is bbc, with line lengths"),
-        ({"output_subtitle_style": "netflix", "max_len": 9}, "subtitle_style is netflix, with line lengths"),
     ],
 )
 def test_contradictions_are_refused_in_one_sentence(options: dict[str, Any], words: str) -> None:
@@ -121,7 +118,6 @@ def test_contradictions_are_refused_in_one_sentence(options: dict[str, Any], wor
         {"hallucination_silence_threshold": 2.0, "word_timestamps": True},
         {"output_max_words_per_line": 3, "output_max_line_width": 20},
         {"output_subtitle_style": "whisper", "output_max_line_width": 20},
-        {"output_subtitle_style": "netflix"},
     ],
 )
 def test_what_goes_together_is_let_through(options: dict[str, Any]) -> None:

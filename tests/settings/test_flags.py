@@ -70,7 +70,8 @@ def test_names_are_those_of_openai_whisper() -> None:
 
 def test_what_is_given_becomes_the_setting() -> None:
     line = ["--beam-size", "5", "--word-timestamps", "--no-suppress-blank", "--suppress-tokens", "-1"]
-    line += ["--logprob-threshold", "none", "--hotwords", "NPU, OpenVINO", "--max-line-width", "20", "--karaoke"]
+    line += ["--logprob-threshold", "none", "--hotwords", "NPU, OpenVINO"]
+    line += ["--max-line-width", "20", "--highlight-words"]
     given = {name: value for name, value in vars(parser().parse_args(line)).items() if value is not None}
     settings = load_settings(None, {}, given)
     assert settings.decoding.beam_size == 5
@@ -80,7 +81,7 @@ def test_what_is_given_becomes_the_setting() -> None:
     assert settings.decoding.logprob_threshold is None
     assert settings.decoding.hotwords == ("NPU", "OpenVINO")
     assert settings.output.max_line_width == 20
-    assert settings.output.karaoke
+    assert settings.output.highlight_words
     assert len(given) == 8
 
 

@@ -56,8 +56,6 @@ def test_labels_that_are_one_person_are_followed() -> None:
         ("text", "S1: Hi there\nS2: you too\nS1: fine\nGo on\n?: Yes\n"),
         ("tsv", "start\tend\ttext\n0\t500\tS1: Hi there\n500\t1000\tS2: you too\n1000\t1250\tS1: fine\n"
          "10000\t10500\tGo on\n20000\t20250\t?: Yes\n"),
-        ("lrc", "[00:00.00]S1: Hi there\n[00:00.50]S2: you too\n[00:01.00]S1: fine\n"
-         "[00:10.00]Go on\n[00:20.00]?: Yes\n"),
     ],
 )  # fmt: skip
 def test_a_name_stands_where_another_begins_to_speak(format: str, expected: str) -> None:

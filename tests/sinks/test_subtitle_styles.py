@@ -1,23 +1,22 @@
-"""What guides ask of subtitles: how long a cue stands, how fast it reads, where it is divided."""
+"""What the readable style asks of subtitles: how long a cue stands, how fast it reads, where it is divided."""
 
 import re
 from itertools import pairwise
 from unicodedata import east_asian_width
 
 import msgspec
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from streamer.sinks.subtitles.cues import STYLES
+from streamer.sinks.subtitles.layout import CHARS_PER_S, LINE_CHARS, MAX_CUE_MS, MIN_CUE_MS, MIN_GAP_MS
 from tests.sinks.finals import final, spaced, written
 
 Cues = list[tuple[int, int, list[str]]]
 
 
-def cues(*finals: list[tuple[str, float, float]], style: str = "broadcast") -> Cues:
+def cues(*finals: list[tuple[str, float, float]]) -> Cues:
     """Return the cues of finals that tell these words: start and end in milliseconds, and lines."""
-    return read(written("srt", [final(*words, segment=i) for i, words in enumerate(finals)], subtitle_style=style))
+    return read(written("srt", [final(*words, segment=i) for i, words in enumerate(finals)]))
 
 
 def read(srt: str) -> Cues:
@@ -38,11 +37,7 @@ def columns(lines: list[str]) -> int:
 
 
 def test_the_numbers_are_those_of_the_guides() -> None:
-    plain = STYLES["broadcast"]
-    assert (plain.line_chars, plain.chars_per_s, plain.min_ms) == (42, 17, 700)
-    assert STYLES["bbc"].line_chars == 37
-    assert STYLES["netflix"].min_ms >= 5 / 6 * 1000
-    assert {style.chars_per_s for style in STYLES.values()} == {17}
+    assert (LINE_CHARS, CHARS_PER_S, MIN_CUE_MS, MAX_CUE_MS, MIN_GAP_MS) == (42, 17, 700, 7000, 1000)
 
 
 def test_cues_and_lines_end_where_clauses_do() -> None:
@@ -52,10 +47,6 @@ def test_cues_and_lines_end_where_clauses_do() -> None:
     assert cues(spaced(text)) == [
         (0, 3500, ["And so, my fellow Americans:", "ask not what your country can do for you,"]),
         (3500, 5677, ["ask what you can do for your country."]),
-    ]
-    assert [lines for _, _, lines in cues(spaced(text), style="bbc")] == [
-        ["And so, my fellow Americans: ask not", "what your country can do for you,"],
-        ["ask what you can do for your country."],
     ]
 
 
@@ -74,7 +65,6 @@ def test_chinese_is_divided_at_its_punctuation_and_counts_double() -> None:
 def test_a_short_cue_stands_for_its_least_time_and_until_it_is_read() -> None:
     assert cues([(" Yes.", 1.0, 1.06)]) == [(1000, 1700, ["Yes."])]
     assert cues([(" Incomprehensibilities.", 1.0, 1.4)]) == [(1000, 2295, ["Incomprehensibilities."])]
-    assert cues([(" Yes.", 1.0, 1.06)], style="netflix") == [(1000, 1834, ["Yes."])]
 
 
 def test_a_cue_that_is_too_short_becomes_one_with_the_next() -> None:
@@ -104,9 +94,6 @@ def test_a_last_word_that_lasts_into_silence_stays_with_the_others() -> None:
 def test_small_gaps_are_closed_and_others_are_not() -> None:
     words = [[(" One word", 0.0, 1.0)], [(" another one", 1.9, 3.0)], [(" and the last", 4.1, 5.0)]]
     assert [cue[:2] for cue in cues(*words)] == [(0, 1900), (1900, 3000), (4100, 5000)]
-    assert [cue[:2] for cue in cues(*words, style="bbc")] == [(0, 1900), (1900, 4100), (4100, 5000)]
-    words[1] = [(" another one", 1.4, 3.0)]
-    assert [cue[:2] for cue in cues(*words, style="netflix")] == [(0, 1316), (1400, 3000), (4100, 5000)]
 
 
 def test_words_without_times_take_those_of_their_segment() -> None:
@@ -167,26 +154,22 @@ def spoken(draw: st.DrawFn) -> list[list[tuple[str, float, float]]]:
 anything = st.lists(st.lists(st.tuples(texts, st.floats(0, 100), st.floats(0, 100)), max_size=30), max_size=4)
 
 
-@pytest.mark.parametrize("name", STYLES)
 @given(st.one_of(spoken(), anything))
 @settings(max_examples=50)
 @example([[(" a", 1.0, 1.0)], [(" b", 1.0, 1.0)], [(" c", 1.0, 1.0)]])
-def test_any_finals_become_cues_as_the_style_wants_them(
-    name: str, finals: list[list[tuple[str, float, float]]]
-) -> None:
-    style = STYLES[name]
-    found = cues(*finals, style=name)
+def test_any_finals_become_cues_as_the_style_wants_them(finals: list[list[tuple[str, float, float]]]) -> None:
+    found = cues(*finals)
     for start, end, lines in found:
-        assert style.min_ms <= end - start <= style.max_ms
+        assert MIN_CUE_MS <= end - start <= MAX_CUE_MS
         assert 1 <= len(lines) <= 2
-        assert all(0 < columns([line]) <= style.line_chars and line == line.strip() for line in lines)
+        assert all(0 < columns([line]) <= LINE_CHARS and line == line.strip() for line in lines)
     for (start, end, lines), (following, *_) in pairwise(found):
-        assert end + style.gap_ms <= following
+        assert end <= following
         # Nothing keeps a cue from standing until it is read but the next one, and its greatest length.
-        is_read = columns(lines) / (end - start) * 1000 <= style.chars_per_s
-        is_full = end == following - style.gap_ms or end == start + style.max_ms
+        is_read = columns(lines) / (end - start) * 1000 <= CHARS_PER_S
+        is_full = end in (following, start + MAX_CUE_MS)
         assert is_read or is_full
-        assert following - end >= style.close_ms or is_full
+        assert following - end >= MIN_GAP_MS or is_full
     shown = "".join("".join(lines) for _, _, lines in found)
     said = "".join(word for words in finals for word, _, _ in words)
     assert re.sub(r"\s", "", shown).replace("→", "-->") == re.sub(r"[\s\x1b]", "", said)

@@ -11,7 +11,6 @@ from streamer.events import Final
 from tests.sinks.finals import final, labelled, written
 
 VTT_TIME = r"(?:(\d{2,}):)?([0-5]\d):([0-5]\d)\.(\d{3})"
-LRC_TIME = r"(\d{2,}):([0-5]\d)\.(\d{2})"
 
 
 def milliseconds(groups: tuple[str | None, ...]) -> int:
@@ -32,27 +31,23 @@ def read_vtt(file: str) -> list[str]:
         start, end = milliseconds(found.groups()[:4]), milliseconds(found.groups()[4:])
         assert last_start <= start < end
         assert "-->" not in text
-        texts.append(cue_text(text, start, end))
+        texts.append(cue_text(text))
         last_start = start
     return texts
 
 
-def cue_text(text: str, start: int, end: int) -> str:
+def cue_text(text: str) -> str:
     assert all(line.strip() for line in text.split("\n"))
-    said, opened, last_tag = "", list[str](), start
+    said, opened = "", list[str]()
     for tag, plain in re.findall(r"<([^>]*)>|([^<]+)", text):
         assert ">" not in plain
         assert not re.search("&(?!(?:amp|lt|gt);)", plain)
         said += plain.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-        if tag in ("c", "u") or tag.startswith("v "):
+        if tag == "u" or tag.startswith("v "):
             opened.append(tag[0])
-        elif tag in ("/c", "/u", "/v"):
-            assert opened.pop() == tag[1]
         elif not plain:
-            found = re.fullmatch(VTT_TIME, tag)
-            assert found
-            assert last_tag < milliseconds(found.groups()) < end
-            last_tag = milliseconds(found.groups())
+            assert tag in ("/u", "/v")
+            assert opened.pop() == tag[1]
     assert not opened
     return said
 
@@ -76,29 +71,7 @@ def read_srt(file: str) -> list[str]:
     return texts
 
 
-def read_lrc(file: str) -> list[str]:
-    """Return the text of each line. Fails where a line has no time, or another time than ours."""
-    texts: list[str] = []
-    last = 0
-    assert file.splitlines() == file.split("\n")[:-1]
-    for line in file.splitlines():
-        found = re.match(rf"\[{LRC_TIME}\]", line)
-        assert found
-        times = [found, *re.finditer(f"<{LRC_TIME}>", line)]
-        for time in times:
-            now = milliseconds(("0", time[1], time[2], f"{time[3]}0"))
-            assert last <= now or time is not found
-            if time is found:
-                last = now
-        pieces = re.split(f"<{LRC_TIME}>", line[found.end() :])[:: 1 + 3]
-        assert not any(re.search(r"[\[<]\s*\w+:", piece) for piece in pieces)
-        text = "".join(pieces)
-        assert text.strip()
-        texts.append(text)
-    return texts
-
-
-READERS = {"vtt": read_vtt, "srt": read_srt, "lrc": read_lrc}
+READERS = {"vtt": read_vtt, "srt": read_srt}
 
 texts = st.one_of(
     st.text(" ab字-<>&[]:0129\n\r\x1b\x85\u2028\ufeff\u202e\u200b", max_size=50),
@@ -127,8 +100,6 @@ options = st.fixed_dictionaries(
     ("format", "mark"),
     [
         *((format, "") for format in READERS),
-        ("vtt", "karaoke"),
-        ("lrc", "karaoke"),
         ("vtt", "highlight_words"),
         ("srt", "highlight_words"),
     ],

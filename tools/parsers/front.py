@@ -22,7 +22,7 @@ from tools.parsers.table import Parser, makes_parsers, text, written
 
 REQUESTS = (
     b"GET /v1/sessions?q=%22good%20morning%22+w%C3%B6rld&limit=5&before=9 HTTP/1.1\nhost: 127.0.0.1\norigin: http://127.0.0.1",
-    b"GET /v1/sessions/day-1.vtt HTTP/1.1\nhost: localhost:80\naccept: text/vtt",
+    b"GET /v1/sessions/day-1.txt HTTP/1.1\nhost: localhost:80\naccept: text/plain",
     b"DELETE /v1/sessions/day-2 HTTP/1.1\nhost: [::1]\nauthorization: Bearer x",
     b"GET /v1/captions?after=5&session=day-1 HTTP/1.1\nhost: 127.0.0.1\nupgrade: websocket\ncontent-length: 5",
     b"POST /v1/input/pause HTTP/1.1\nhost: 127.0.0.1\nx-forwarded-for: 1.2.3.4, 5.6.7.8\ntransfer-encoding: chunked",

@@ -140,8 +140,6 @@ TOKEN_FILE = json.dumps(
                 "scopes": ["read", "stream"],
                 "created": "2026-11-01T10:00:00Z",
                 "expires": "2027-11-01T10:00:00+01:00",
-                "max_connections": 5,
-                "max_streams": 2,
             }
         ],
     }

@@ -1,4 +1,4 @@
-"""Transcripts and subtitles as files: text, JSON, JSON Lines, SubRip, WebVTT, tab-separated values and LRC lyrics."""
+"""Transcripts and subtitles as files: text, JSON, JSON Lines, SubRip, WebVTT and tab-separated values."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from streamer.errors import UsageError
 from streamer.sinks.base import Sink
 from streamer.sinks.subtitles.cues import SubtitleOptions, subtitle_options
 from streamer.sinks.subtitles.revised import Revised
-from streamer.sinks.subtitles.timed import LrcWriter, SrtWriter, VttWriter
+from streamer.sinks.subtitles.timed import SrtWriter, VttWriter
 from streamer.sinks.subtitles.transcripts import JsonLinesWriter, JsonWriter, TextWriter, TsvWriter
 
 __all__ = ["FORMATS", "SubtitleOptions", "open_writer", "subtitle_options"]
@@ -20,7 +20,6 @@ _WRITERS: dict[str, Callable[[TextIO, SubtitleOptions], Sink]] = {
     "srt": SrtWriter,
     "vtt": VttWriter,
     "tsv": TsvWriter,
-    "lrc": LrcWriter,
 }
 
 FORMATS = tuple(_WRITERS)

@@ -22,29 +22,6 @@ _SPOKEN_CHARS_PER_S = 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CueStyle:
-    """What a guide asks of cues of two lines. Characters of East Asian width count twice."""
-
-    line_chars: int = 42
-    chars_per_s: float = 17.0
-    min_ms: int = 700
-    max_ms: int = 7000
-
-    # A shorter gap between two cues is closed, down to what has to stay between them.
-    close_ms: int = 1000
-    gap_ms: int = 0
-
-
-STYLES = {
-    "broadcast": CueStyle(),
-    # BBC Subtitle Guidelines: lines as in teletext, 180 words a minute, and no gaps of less than a second and a half.
-    "bbc": CueStyle(line_chars=37, close_ms=1500),
-    # Netflix Timed Text Style Guide: 5/6 s at least, two frames between cues, gaps of up to half a second closed.
-    "netflix": CueStyle(min_ms=834, close_ms=500, gap_ms=84),
-}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubtitleOptions(OutputSettings):
     """How a transcript is divided and marked: `output` of the settings, and what `decoding` says of segments."""
 
@@ -53,12 +30,11 @@ class SubtitleOptions(OutputSettings):
     split_on_word: bool = False
 
     @property
-    def style(self) -> CueStyle | None:
-        """What cues are held to; None where they are openai-whisper's, as they are with any of its limits."""
+    def as_whisper(self) -> bool:
+        """Whether cues are openai-whisper's, as they are with any of its limits."""
         limits = (self.max_line_width, self.max_line_count, self.max_words_per_line)
-        if self.max_len > 0 or any(limit is not None for limit in limits):
-            return None
-        return STYLES.get(self.subtitle_style)
+        is_limited = self.max_len > 0 or any(limit is not None for limit in limits)
+        return is_limited or self.subtitle_style == "whisper"
 
 
 def subtitle_options(settings: Settings) -> SubtitleOptions:
@@ -107,14 +83,9 @@ class Cue:
     end_ms: int
 
     @property
-    def lines(self) -> list[list[CueWord]]:
-        """The words of each line, the first without its line break."""
-        lines: list[list[CueWord]] = [[]]
-        for word in self.words:
-            if word.text.startswith("\n"):
-                lines.append([])
-            lines[-1].append(dataclasses.replace(word, text=word.text.removeprefix("\n")))
-        return lines
+    def n_lines(self) -> int:
+        """How many lines its words make."""
+        return 1 + sum(word.text.startswith("\n") for word in self.words)
 
 
 def has_words(final: Final) -> bool:

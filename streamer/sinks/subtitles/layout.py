@@ -1,4 +1,4 @@
-"""Where lines and cues begin, and how long they stand: by the guides of BBC and Netflix, or as openai-whisper's."""
+"""Where lines and cues begin, and how long they stand: so that they can be read, or as openai-whisper's."""
 
 import dataclasses
 import itertools
@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from streamer.events import Final, Word
 from streamer.sinks.subtitles.cues import (
     Cue,
-    CueStyle,
     CueWord,
     SubtitleOptions,
     columns,
@@ -18,7 +17,13 @@ from streamer.sinks.subtitles.cues import (
     timed_words,
 )
 
+# What broadcasters' guides ask of cues. Characters of East Asian width count twice.
+LINE_CHARS = 42
 MAX_CUE_LINES = 2
+CHARS_PER_S = 17
+MIN_CUE_MS = 700
+MAX_CUE_MS = 7000
+MIN_GAP_MS = 1000  # a shorter gap between two cues is closed
 MAX_PAUSE_MS = 1000  # a longer pause between two words begins a new cue: a text must not stand while nobody speaks
 
 _SENTENCE_ENDS = ".!?…。！？"
@@ -42,12 +47,9 @@ class BroadcastLayout:
     Words that are written without a space between them stay on one line; one longer than a line is divided.
     """
 
-    def __init__(self, style: CueStyle) -> None:
-        self._style = style
-
     def add(self, final: Final) -> Iterator[Cue]:
         """Yield the cues of the next final."""
-        pieces = list(_pieces(final, self._style.line_chars))
+        pieces = list(_pieces(final))
         for begin, end in itertools.pairwise(self._cuts(pieces)):
             cue = pieces[begin:end]
             line_begins = {self._second_line(cue): "\n", 0: ""}
@@ -64,8 +66,7 @@ class BroadcastLayout:
 
     def _cuts(self, pieces: list[_Piece]) -> list[int]:
         """Return where cues begin and end, so that all their costs together are least."""
-        style = self._style
-        full = MAX_CUE_LINES * style.line_chars
+        full = MAX_CUE_LINES * LINE_CHARS
         # For each number of pieces: the least cost of their cues, and where the last of these begins.
         costs, begins = [0.0, *[math.inf] * len(pieces)], [0] * (len(pieces) + 1)
         for begin, first in enumerate(pieces):
@@ -74,13 +75,13 @@ class BroadcastLayout:
                 space, width = piece[0].text.startswith(" ") and end > begin + 1, _width([piece])
                 n_columns += space + width
                 line_columns += space + width
-                if line_columns > style.line_chars:
+                if line_columns > LINE_CHARS:
                     n_lines, line_columns = n_lines + 1, width
-                too_much = n_lines > MAX_CUE_LINES or piece[0].start_ms - first[0].start_ms > style.max_ms
+                too_much = n_lines > MAX_CUE_LINES or piece[0].start_ms - first[0].start_ms > MAX_CUE_MS
                 if end > begin + 1 and (too_much or _is_pause(pieces[end - 2][-1], piece[0])):
                     break
                 # Few cues, of like lengths, and none that is gone at once.
-                is_short = piece[-1].end_ms - first[0].start_ms < style.min_ms
+                is_short = piece[-1].end_ms - first[0].start_ms < MIN_CUE_MS
                 cost = costs[begin] + 1 + (1 - n_columns / full) ** 2 + is_short
                 cost += _break_cost(pieces, end) if end < len(pieces) else 0
                 if cost < costs[end]:
@@ -92,13 +93,13 @@ class BroadcastLayout:
 
     def _second_line(self, cue: list[_Piece]) -> int:
         """Return the piece that begins the second line of a cue, 0 where all of it fits on one."""
-        most = self._style.line_chars
 
         def cost(i: int) -> float:
             above, below = _width(cue[:i]), _width(cue[i:])
-            return _break_cost(cue, i) + abs(above - below) / most if max(above, below) <= most else math.inf
+            fits = max(above, below) <= LINE_CHARS
+            return _break_cost(cue, i) + abs(above - below) / LINE_CHARS if fits else math.inf
 
-        return min(range(1, len(cue)), key=cost) if _width(cue) > most else 0
+        return min(range(1, len(cue)), key=cost) if _width(cue) > LINE_CHARS else 0
 
 
 def _width(pieces: list[_Piece]) -> int:
@@ -116,18 +117,18 @@ def _break_cost(pieces: list[_Piece], i: int) -> float:
     return 2.5 if columns(text) <= _LINKING_CHARS else 1.5
 
 
-def _pieces(final: Final, line_chars: int) -> Iterator[_Piece]:
+def _pieces(final: Final) -> Iterator[_Piece]:
     """Yield the words of a final in pieces, none longer than a line."""
     piece: list[CueWord] = []
     n_columns = 0
     for word in timed_words(final):
-        for part in _divided(word, line_chars):
+        for part in _divided(word):
             width = columns(part.text.removeprefix(" "))
             joined = piece and not (
                 part.text.startswith(" ")
                 or piece[-1].text.endswith(tuple(_WIDE_CLAUSE_ENDS))
                 or _is_pause(piece[-1], part)
-                or n_columns + width > line_chars
+                or n_columns + width > LINE_CHARS
             )
             if piece and not joined:
                 yield piece
@@ -136,9 +137,9 @@ def _pieces(final: Final, line_chars: int) -> Iterator[_Piece]:
         yield piece
 
 
-def _divided(word: Word, line_chars: int) -> list[CueWord]:
+def _divided(word: Word) -> list[CueWord]:
     """Divide a word at its spaces, if it has any within, and where a line is full; the parts share its time."""
-    step = line_chars if columns(word.word) == len(word.word) else line_chars // 2
+    step = LINE_CHARS if columns(word.word) == len(word.word) else LINE_CHARS // 2
     texts = [
         (" " if first == 0 else "") + part[first : first + step]
         for part in word.word.removeprefix(" ").split(" ")
@@ -158,15 +159,13 @@ def _is_pause(last: CueWord, word: CueWord) -> bool:
 
 
 class CueTimes:
-    """Gives cues the times that a style asks for. Each is held back until it is known when the next one begins.
+    """Gives cues times in which they can be read. Each is held back until it is known when the next one begins.
 
     A cue begins when it is spoken, and stands until it can be read or the next one begins. It always stands for the
-    style's least time: where the next one comes earlier, the two become one of two lines, or the next one waits.
+    least time: where the next one comes earlier, the two become one of two lines, or the next one waits.
     """
 
-    def __init__(self, style: CueStyle) -> None:
-        self._style = style
-
+    def __init__(self) -> None:
         # Told last; its end is not known yet.
         self._held: Cue | None = None
 
@@ -177,15 +176,15 @@ class CueTimes:
         """Yield the cue before, where there is one."""
         cue = dataclasses.replace(cue, start_ms=max(cue.start_ms, self._free_ms))
         held = self._held
-        if held is not None and cue.start_ms - held.start_ms < self._style.min_ms + self._style.gap_ms:
-            if len(held.lines) == len(cue.lines) == 1:
+        if held is not None and cue.start_ms - held.start_ms < MIN_CUE_MS:
+            if held.n_lines == cue.n_lines == 1:
                 first, *others = cue.words
                 first = dataclasses.replace(first, text=f"\n{first.text}")
                 words = (*held.words, first, *others)
                 end_ms = max(held.end_ms, cue.end_ms)
                 self._held = Cue(words, held.timed and cue.timed, held.start_ms, end_ms)
                 return
-            cue = dataclasses.replace(cue, start_ms=held.start_ms + self._style.min_ms + self._style.gap_ms)
+            cue = dataclasses.replace(cue, start_ms=held.start_ms + MIN_CUE_MS)
         yield from self._release(cue.start_ms)
         self._held = cue
 
@@ -197,13 +196,12 @@ class CueTimes:
         cue, self._held = self._held, None
         if cue is None:
             return
-        style = self._style
         text = sum(columns(word.text.removeprefix("\n")) for word in cue.words)
-        end_ms = max(cue.end_ms, cue.start_ms + max(style.min_ms, math.ceil(text / style.chars_per_s * 1000)))
-        latest_ms = min(next_ms - style.gap_ms, cue.start_ms + style.max_ms)
-        if end_ms > latest_ms or next_ms - end_ms < style.close_ms:
+        end_ms = max(cue.end_ms, cue.start_ms + max(MIN_CUE_MS, math.ceil(text / CHARS_PER_S * 1000)))
+        latest_ms = min(next_ms, cue.start_ms + MAX_CUE_MS)
+        if end_ms > latest_ms or next_ms - end_ms < MIN_GAP_MS:
             end_ms = int(latest_ms)
-        self._free_ms = end_ms + style.gap_ms
+        self._free_ms = end_ms
         yield dataclasses.replace(cue, end_ms=end_ms)
 
 

@@ -106,8 +106,8 @@ class JsonWriter(Writer):
             "text": " ".join(text for text in self._texts if text),
             "language": self._segments[0].language if self._segments else "",
             "model": self._model,
-            "segments": [without_envelope(final) for final in self._segments],
-            "gaps": [without_envelope(gap) for gap in self._gaps],
+            "segments": [_without_envelope(final) for final in self._segments],
+            "gaps": [_without_envelope(gap) for gap in self._gaps],
         }
         self._write(msgspec.json.format(msgspec.json.encode(transcript), indent=2).decode("utf-8") + "\n")
 
@@ -158,6 +158,6 @@ def _divided(final: Final, options: SubtitleOptions) -> list[Final]:
     ]
 
 
-def without_envelope(event: Event) -> dict[str, Any]:
+def _without_envelope(event: Event) -> dict[str, Any]:
     """Return an event as a transcript's JSON has it."""
     return {key: value for key, value in msgspec.to_builtins(event).items() if key not in ("type", "seq", "session")}
