@@ -29,11 +29,13 @@ class ClusterSettings:
     # window is surely of the same voice.
     new_below: float = 0.4
     min_speech_s: float = 0.9
-    # Speakers who are more similar than this are one. Somebody whose windows fall into two parts that are less similar
-    # than this, of so many windows each, is two: those that made the speaker known had both voices in them.
+    # Speakers who are more similar than this are one: the second limit is for those with fewer than `few_windows`,
+    # whose voice is not known well. Somebody whose windows fall into two parts that are less similar than
+    # `split_below`, neither of few windows, is two: those that made the speaker known had both voices in them.
     merge_above: float = 0.7
+    merge_few_above: float = 0.55
+    few_windows: int = 16
     split_below: float = 0.62
-    min_split_windows: int = 10
     # A window is surely of a voice, and changes what is known of it, where it is more similar than this and nobody else
     # is nearly so.
     sure_above: float = 0.55
@@ -166,7 +168,7 @@ class Clusters:
     def _split(self, speaker: Speaker) -> None:
         """Make two speakers of one whose windows are of two voices, and assign the windows again."""
         windows = [window for window in self.windows if window.speaker is speaker][-_MAX_SPLIT_WINDOWS:]
-        least = self._settings.min_split_windows
+        least = self._settings.few_windows
         if len(windows) < 2 * least:
             return
         vectors = np.stack([window.vector for window in windows])
@@ -196,13 +198,15 @@ class Clusters:
         """Return the two speakers who are most surely one, the earlier first. Who is enrolled stays."""
         if len(self.speakers) < 2:
             return None
+        settings = self._settings
         voices = np.stack([speaker.voice for speaker in self.speakers])
-        n_enrolled = sum(speaker.enrolled for speaker in self.speakers)
-        alike = np.triu(voices @ voices.T, k=1)
-        alike[:, :n_enrolled] = 0.0
-        earlier, later = np.unravel_index(int(np.argmax(alike)), alike.shape)
-        same = alike[earlier, later] > self._settings.merge_above
-        return (self.speakers[earlier], self.speakers[later]) if same else None
+        n_windows = np.array([speaker.n_windows for speaker in self.speakers])
+        few = np.minimum.outer(n_windows, n_windows) < settings.few_windows
+        excess = voices @ voices.T - np.where(few, settings.merge_few_above, settings.merge_above)
+        excess[np.tril_indices(len(voices))] = -1.0
+        excess[:, : sum(speaker.enrolled for speaker in self.speakers)] = -1.0
+        earlier, later = np.unravel_index(int(np.argmax(excess)), excess.shape)
+        return (self.speakers[earlier], self.speakers[later]) if excess[earlier, later] > 0 else None
 
     def _merge(self, kept: Speaker, gone: Speaker) -> tuple[str, str]:
         kept.total = kept.total + gone.total

@@ -89,6 +89,15 @@ def test_a_voice_that_was_learnt_from_two_people_at_once_becomes_two() -> None:
     assert speakers_of_turns == speakers_of_turns[:2] * 4
 
 
+@pytest.mark.parametrize(("n_windows", "labels"), [(3, ["S1"]), (15, ["S1"]), (16, ["S1", "S2"])])
+def test_a_similar_voice_that_was_little_heard_is_the_same_one(n_windows: int, labels: list[str]) -> None:
+    clusters = Clusters({})
+    first, second = voice(1), heard({1: 0.6, 2: 0.8}, noise=0.0)
+    clusters.speakers = [Speaker("S1", 40 * first, 40), Speaker("S2", n_windows * second, n_windows)]
+    clusters.end_region()
+    assert [speaker.label for speaker in clusters.speakers] == labels
+
+
 def test_many_windows_of_one_noisy_voice_stay_one() -> None:
     clusters = Clusters({})
     for number in range(200):
