@@ -323,9 +323,10 @@ class HistoryFile:
                 yield n_deleted
 
     def scrub(self) -> None:
-        """Remove deleted words from the search index and the log of changes."""
+        """Remove deleted words from the search index, the log of changes, and pages that also hold what stays."""
         with self._connected() as connection:
             connection.execute("INSERT INTO texts (texts) VALUES ('optimize')")  # writes the index without them
+            connection.execute("VACUUM")  # SQLite moves rows between pages, and `secure_delete` misses where they were
         self.checkpoint()
         self.checkpoint("TRUNCATE")
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -31,15 +31,9 @@ GAP = Gap(start=3.0, end=4.0, reason="overload")
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "history.db"
-
-
-@pytest.fixture
-def history(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(history_module, "RETRY_S", 0.02)
-    with closing(History(path)) as opened:
-        yield opened
+    return tmp_path / "data" / "history.db"
 
 
 def opened_log(history: History, session: str = "s1", *, own: bool = True) -> EventLog:

@@ -1,7 +1,7 @@
 """What is read from a history, searched for, and deleted."""
 
+import random
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -35,12 +35,6 @@ HOSTILE = [
     "x' OR 1=1 --",
 ]
 HOSTILE += ["a\0b", "ä", "{a b}", "+", ":", "a" * 10_000, "\\", "%", "a;DROP TABLE texts"]
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with closing(History(tmp_path / "history.db")) as opened:
-        yield opened
 
 
 @pytest.fixture
@@ -214,6 +208,21 @@ def test_nothing_is_left_of_what_was_deleted(history: History, file: HistoryFile
     for path in (file.path, wal(file)):
         assert b"zanzi" not in path.read_bytes().lower()
     assert file.path.stat().st_size < n_bytes / 5
+
+
+@pytest.mark.parametrize("seed", [3, 4, 8])
+def test_nothing_is_left_between_what_stays(history: History, file: HistoryFile, seed: int) -> None:
+    rng = random.Random(seed)
+    texts = {
+        name: [f"{name} {'more ' * rng.randrange(300)}{name}" for _ in range(80)] for name in ("zanzibar", "other")
+    }
+    session = said(history, "s1", *texts["zanzibar"][:40])
+    said(history, "s2", *texts["other"])
+    later = said(history, "s3", *texts["zanzibar"][40:])
+    for each in (session, later):
+        list(file.delete(each))
+    for path in (file.path, wal(file)):
+        assert b"zanzi" not in path.read_bytes().lower()
 
 
 def test_writers_get_through_while_much_is_deleted(history: History, file: HistoryFile) -> None:

@@ -2,9 +2,8 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing, closing
-from pathlib import Path
 
 import pytest
 
@@ -23,12 +22,6 @@ from tests.server.support import (
     wait_published,
     within,
 )
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with closing(History(tmp_path / "history.db")) as opened:
-        yield opened
 
 
 def begun(history: History, session: str, limit: int = 1000, *, own: bool = True) -> EventLog:

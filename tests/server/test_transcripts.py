@@ -6,8 +6,7 @@ import io
 import sqlite3
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from pathlib import Path
+from collections.abc import AsyncIterator, Sequence
 
 import httpx
 import pytest
@@ -19,12 +18,6 @@ from streamer.server.history_file import HistoryFile
 from streamer.sinks.subtitles import open_writer
 from streamer.stream.eventlog import EventLog
 from tests.server.support import final, opened_log, ready, serving, wait_published
-
-
-@pytest.fixture
-def history(tmp_path: Path) -> Iterator[History]:
-    with contextlib.closing(History(tmp_path / "history.db")) as opened:
-        yield opened
 
 
 def said(history: History, session: str, *texts: str, own: bool = True, end: bool = True) -> Sequence[Event]:
