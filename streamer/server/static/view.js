@@ -24,6 +24,7 @@ export class View {
     this.#main.addEventListener("scroll", () => {
       this.#following = this.#main.scrollHeight - this.#main.scrollTop - this.#main.clientHeight < NEAR_BOTTOM_PX;
       $("jump").hidden = this.#following;
+      this.#hideCutLine();
     }, { passive: true });
     new ResizeObserver(() => this.follow()).observe(this.#main);
     $("jump").addEventListener("click", () => {
@@ -100,6 +101,18 @@ export class View {
   follow() {
     if (this.#following) this.#main.scrollTop = this.#main.scrollHeight;
     $("jump").hidden = this.#following;
+    this.#hideCutLine();
+  }
+
+  // Half a line at the top is read wrongly: it is hidden.
+  #hideCutLine() {
+    const { top } = this.#main.getBoundingClientRect();
+    const crosses = (box) => box.top < top && box.bottom > top;
+    const paragraph = [$("live"), ...[...this.#finals.children].reverse()].find((p) => crosses(p.getBoundingClientRect()));
+    const range = document.createRange();
+    if (paragraph) range.selectNodeContents(paragraph);
+    const cut = Math.min(...[...range.getClientRects()].filter(crosses).map(({ bottom }) => bottom - top));
+    this.#main.style.setProperty("--cut", Number.isFinite(cut) ? `${cut}px` : "");
   }
 
   // Bring an entry before the reader's eyes; `marked`: as what was looked for.
