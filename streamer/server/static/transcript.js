@@ -69,9 +69,11 @@ export class Transcript {
     if (until !== undefined) {
       this.#clock = Math.min(this.#clock, now - until);
       this.#began ??= [now, until];
-      // Speech that begins or ends says nothing of the text that is still to come of what was said before.
+      // Speech that begins or ends says nothing of the text that is still to come of what was said before. Behind a long silence
+      // it may have been no words.
+      const missing = this.partial || (this.#spoken - this.#told >= MISSING_S && until - this.#spoken < SILENCE_S);
       if (event.state === "end") this.#spoken = until;
-      else if (until >= this.#told && !(event.state && this.partial)) [this.#told, this.#toldAt] = [until, now];
+      else if (until >= this.#told && !(event.state && missing)) [this.#told, this.#toldAt] = [until, now];
     }
     switch (event.type) {
       case "ready":
