@@ -345,6 +345,62 @@ async def test_the_page_follows_the_bottom_unless_the_reader_scrolled_up() -> No
         await page.wait_for(f"{at_bottom} && document.querySelector('#jump').hidden")
 
 
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844), (844, 390)])
+async def test_no_half_line_is_seen_at_the_top(width: int, height: int) -> None:
+    hidden = "parseFloat(document.querySelector('#captions').style.getPropertyValue('--cut')) || 0"
+    boxes = (
+        "(() => { const { top } = document.querySelector('#captions').getBoundingClientRect();"
+        " return [...document.querySelectorAll('#text .text')].flatMap((text) => [...text.getClientRects()])"
+        ".map((box) => [box.top - top, box.bottom - top]); })()"
+    )
+    async with serving() as running, browse(running.url, width=width, height=height) as page:
+        await page.wait_for(LIVE)
+        n_cut = 0
+        for n in range(1, 31):
+            text = f"{n}: " + " ".join(["words"] * (5 + n % 7))
+            running.log.append(final(n, text, 7.0 * n) if n % 2 else partial(n + 1, text, 9, 7.0 * n))
+            await page.wait_for(f"document.querySelector('#text').textContent.includes('{n}:')")
+            await page.evaluate("new Promise((resolve) => requestAnimationFrame(() => resolve()))")
+            cut = [bottom for above, bottom in await page.evaluate(boxes) if above < -1 and bottom > 1]
+            n_cut += bool(cut)
+            assert await page.evaluate(hidden) >= max(cut, default=0) - 1
+            if not cut:
+                assert await page.evaluate(hidden) < 3
+        assert n_cut > 2
+
+
+@pytest.mark.parametrize(("width", "height"), [(390, 844), (844, 390)])
+async def test_a_thumb_finds_each_button_and_a_late_state_is_read_to_its_end(width: int, height: int) -> None:
+    small = (
+        "[...document.querySelectorAll('body > :not(dialog) button')].filter((one) => one.checkVisibility())"
+        ".filter((one) => Math.min(one.offsetWidth, one.offsetHeight) < 44).map(({ id }) => id)"
+    )
+    async with serving() as running, browse(running.url) as page:
+        await page.command("Emulation.setTouchEmulationEnabled", enabled=True)
+        await page.resize(width, height, phone=True)
+        await page.wait_for("!document.querySelector('#pause').hidden")
+        assert await page.evaluate(small) == []
+        state = "document.querySelector('#status-text')"
+        for text in ("12 s behind", "120 s behind", "Reconnecting…"):
+            await page.evaluate(f"{state}.textContent = '{text}'")
+            assert await page.evaluate(f"{state}.scrollWidth <= {state}.clientWidth"), text
+
+
+async def test_what_comes_within_a_frame_is_laid_out_once() -> None:
+    async with serving() as running, browse(running.url) as page:
+        await page.wait_for(LIVE)
+        await page.evaluate("window.held = []; void (window.requestAnimationFrame = (frame) => held.push(frame))")
+        for n in range(1, 101):
+            running.log.append(final(n, f"number {n}"))
+        await page.wait_for(f"{FINALS}.length === 100")
+        assert await page.evaluate("held.length") == 1
+        await page.evaluate("document.querySelector('#captions').dispatchEvent(new Event('scroll')); held[0]()")
+        assert await page.evaluate(
+            "((m) => m.scrollTop > 0 && m.scrollHeight - m.scrollTop - m.clientHeight < 5)"
+            "(document.querySelector('#captions'))"
+        )
+
+
 async def test_text_size_is_remembered() -> None:
     size = "parseFloat(getComputedStyle(document.querySelector('.column')).fontSize)"
     async with serving() as running, browse(running.url) as page:

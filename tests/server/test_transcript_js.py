@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 import msgspec
+import pytest
 
 from streamer.correct.pipeline import edits
 from streamer.events import Event, Final, Revision, Speakers, Speech, Translation, Word
@@ -157,6 +158,18 @@ async def test_the_page_knows_how_far_the_text_is_behind() -> None:
         (101.2, Speech(state="start", time=1.0)),
         (103.0, partial(1, "and", 0, 0.5)),
         (108.5, Speech(state="end", time=8.0)),
+        (108.8, Speech(state="start", time=8.4)),
+        (109.0, Speech(state="end", time=8.8)),
+        (109.2, final(1, "and so it goes on, they said to him, and to everybody else who was there and had time", 0.5)),
+        (109.3, Speech(state="start", time=9.0)),
+        (109.4, partial(2, "until", 0, 9.0)),
+        (109.9, Speech(state="end", time=9.6)),
+        (111.0, final(2, "until", 9.0)),
+        (120.2, Speech(state="start", time=20.0)),
+        (128.2, Speech(state="end", time=28.0)),
+        (129.0, Speech(state="start", time=28.8)),
+        (129.4, Speech(state="end", time=29.2)),
+        (160.0, Speech(state="start", time=59.8)),
     ]
     timed = [f"[{now}, {event.stamped(seq, 'a').to_json()}]" for seq, (now, event) in enumerate(told)]
     async with serving() as running, browse(running.url) as page:
@@ -168,4 +181,8 @@ async def test_the_page_knows_how_far_the_text_is_behind() -> None:
     assert behind[0] == 0
     assert behind[1] == 4  # nothing is known of four seconds of speech
     assert 4 < behind[2] < 6
-    assert behind[3] == 0
+    assert all(one > 10 for one in behind[3:6])  # a pause brings no text
+    assert behind[6] == 0
+    assert behind[8:11] == [pytest.approx(4.2, abs=0.3), 0, 0]  # the end of a word is no text that is missing
+    assert behind[13] > 10  # of nine seconds there is no text
+    assert behind[15] < 5  # those were no words

@@ -54,7 +54,7 @@ function clock() {
   return performance.now() / 1000;
 }
 
-setInterval(() => transcript.speaking && showState(), 1000);
+setInterval(() => (transcript.speaking || transcript.partial) && showState(), 1000);
 
 function showReady(event) {
   const devices = [...new Set(Object.values(event.device))].join(" + ");

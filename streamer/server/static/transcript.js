@@ -10,6 +10,7 @@ const DOUBTS = [0.8, 0.5];
 // A paragraph ends with a silence this long, in seconds, or with a sentence once it has this many characters.
 const SILENCE_S = 2;
 const PARAGRAPH = 500;
+const MISSING_S = 1; // so much text is missing at the end of speech, or it is only a word's end
 const SLOW_S = 5; // after so long it is known whether a recording is played slowly
 const SENTENCE = /[.?!…。！？]["'”’»)]?$/;
 
@@ -28,6 +29,7 @@ export class Transcript {
   #names = new Map(); // what speakers of the present session are called by now
   #clock = Infinity; // when the present session's audio began, by the events that came soonest after what they tell of
   #told = 0; // up to where there is text for what was said, in seconds of the session
+  #spoken = 0; // end of the newest speech that is over, in seconds of the session
   #began = null; // [time of the clock, seconds of the session] of its first event, and of the one that `#told` comes from
   #toldAt = null;
 
@@ -57,7 +59,7 @@ export class Transcript {
       this.session = event.session;
       this.#names.clear();
       this.#clock = Infinity;
-      this.#told = 0;
+      this.#told = this.#spoken = 0;
       this.#began = null;
       this.partial = null;
       this.speaking = false;
@@ -67,7 +69,11 @@ export class Transcript {
     if (until !== undefined) {
       this.#clock = Math.min(this.#clock, now - until);
       this.#began ??= [now, until];
-      if (until >= this.#told) [this.#told, this.#toldAt] = [until, now];
+      // Speech that begins or ends says nothing of the text that is still to come of what was said before. Behind a long silence
+      // it may have been no words.
+      const missing = this.partial || (this.#spoken - this.#told >= MISSING_S && until - this.#spoken < SILENCE_S);
+      if (event.state === "end") this.#spoken = until;
+      else if (until >= this.#told && !(event.state && missing)) [this.#told, this.#toldAt] = [until, now];
     }
     switch (event.type) {
       case "ready":
@@ -122,9 +128,10 @@ export class Transcript {
     return shown;
   }
 
-  // How far the text is behind somebody who speaks, in seconds, at a time of the clock; 0 for a recording that is played slowly.
+  // How far the text is behind what is said, or was said and is no final yet, in seconds, at a time of the clock; 0 for a
+  // recording that is played slowly.
   behind(now) {
-    if (!this.speaking) return 0;
+    if (!this.speaking && !(this.partial && this.#spoken - this.#told >= MISSING_S)) return 0;
     const [then, from] = this.#began;
     const passed = this.#toldAt - then;
     const slow = passed > SLOW_S && this.#told - from < passed / 2;

@@ -13,6 +13,7 @@ export class View {
   #main = $("captions");
   #finals = $("finals");
   #following = true; // whether the page keeps to the bottom
+  #frame = 0; // the one in which the page follows next
   #first = 0; // number of the oldest entry on the page
   #speakers = []; // in the order in which they spoke first, for their colours
   #transcript;
@@ -22,8 +23,10 @@ export class View {
   constructor(transcript) {
     this.open(transcript);
     this.#main.addEventListener("scroll", () => {
+      if (this.#frame) return; // there is text below that nobody could see yet
       this.#following = this.#main.scrollHeight - this.#main.scrollTop - this.#main.clientHeight < NEAR_BOTTOM_PX;
       $("jump").hidden = this.#following;
+      this.#hideCutLine();
     }, { passive: true });
     new ResizeObserver(() => this.follow()).observe(this.#main);
     $("jump").addEventListener("click", () => {
@@ -97,9 +100,25 @@ export class View {
     $("empty").hidden = true;
   }
 
+  // Once a frame: a replay of hours brings thousands of entries, and to lay each out takes milliseconds.
   follow() {
-    if (this.#following) this.#main.scrollTop = this.#main.scrollHeight;
-    $("jump").hidden = this.#following;
+    this.#frame ||= requestAnimationFrame(() => {
+      this.#frame = 0;
+      if (this.#following) this.#main.scrollTop = this.#main.scrollHeight;
+      $("jump").hidden = this.#following;
+      this.#hideCutLine();
+    });
+  }
+
+  // Half a line at the top is read wrongly: it is hidden.
+  #hideCutLine() {
+    const { top } = this.#main.getBoundingClientRect();
+    const crosses = (box) => box.top < top && box.bottom > top;
+    const paragraph = [$("live"), ...[...this.#finals.children].reverse()].find((p) => crosses(p.getBoundingClientRect()));
+    const range = document.createRange();
+    if (paragraph) range.selectNodeContents(paragraph);
+    const cut = Math.min(...[...range.getClientRects()].filter(crosses).map(({ bottom }) => bottom - top));
+    this.#main.style.setProperty("--cut", Number.isFinite(cut) ? `${cut}px` : "");
   }
 
   // Bring an entry before the reader's eyes; `marked`: as what was looked for.
