@@ -171,7 +171,7 @@ class Revision(Event, frozen=True, kw_only=True):
     # Number of the final.
     of: int
 
-    # What found it: `glossary`, `second_pass`, `language_model`, `figures`, `speakers`; several with commas between.
+    # What found it: `glossary`, `second_pass`, `language_model`, `speakers`; several with commas between.
     by: str
 
     # The whole text, with its words; where nothing but the speakers changed, the text is the final's.

@@ -196,6 +196,8 @@ def test_the_formats_are_the_writers() -> None:
         (["run", "--prot", "1"], "--prot; did you mean --port?"),
         (["run", "--por", "1"], "did you mean --port?"),
         (["run", "extra"], "unrecognized argument: extra"),
+        (["run", "--figures"], "--figures was removed: Whisper writes numbers as figures itself; leave it out"),
+        (["transcribe", "a.wav", "--no-figures"], "--no-figures was removed: Whisper writes"),
         (["transcribe"], "FILE"),
         (["transcribe", "a.wav", "--format", "srtt"], "did you mean srt?"),
         (["listen", "--format", "tsv"], "'tsv'"),

@@ -21,8 +21,6 @@ from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.transcribe import check_files, needs_words, tell, writing
-from streamer.correct.corrector import RecordingCorrector
-from streamer.correct.figures import Figures
 from streamer.errors import (
     ClusterError,
     ConfigError,
@@ -190,13 +188,11 @@ class _Batch:
         self, path: Path, ready: Ready, segments: list[RecordedSegment], truncated: TruncatedAudioError | None
     ) -> None:
         """Write the texts of a file. Raises TruncatedAudioError when those of a truncated file are written."""
-        figures = [Figures()] if self.settings.correction.figures else []
-        corrector = RecordingCorrector(figures, self.settings.decoding.task)
         log = EventLog(path.name, self.settings.server.history_events)
         with writing(self.plan[path], self.lines) as write:
             write(log.append(ready))
             for segment in segments:
-                write(log.append(corrector.corrected(segment.final)))
+                write(log.append(segment.final))
             write(log.append(End()))
             if truncated is not None:
                 raise truncated

@@ -21,8 +21,6 @@ from streamer.commands.auto import choose_model
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
-from streamer.correct.corrector import RecordingCorrector
-from streamer.correct.figures import Figures
 from streamer.correct.spelling import Spelling
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Event, Final, Gap
@@ -74,8 +72,6 @@ def transcribe_files(
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     if settings.speakers.enabled and streaming:
         raise UsageError("--speakers hears a whole file before it is transcribed: leave out --stream")
-    if settings.correction.figures and streaming:
-        raise UsageError("--figures writes finals anew, which --stream has told by then: leave out one of the two")
     console = Console(stderr=True)
     # Now: a model may take minutes to compile for nothing.
     lengths, exit_code = check_files(paths, track, console, diarize=settings.decoding.diarize)
@@ -104,9 +100,8 @@ def transcribe_files(
 
 def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOptions) -> bool:
     """Return whether somebody asks for the words of finals: plain text tells no times."""
-    corrected = bool(settings.correction.glossary or settings.correction.figures)
     timed = any(text.format != "text" for text in texts)
-    return timed or lines.max_len > 0 or settings.speakers.enabled or corrected
+    return timed or lines.max_len > 0 or settings.speakers.enabled or bool(settings.correction.glossary)
 
 
 def check_files(
@@ -195,9 +190,7 @@ class _Offline:
         self._model = model
         self._decoding = decoding
         self._track = track
-        glossary = open_glossary(settings, model)
-        figures = Figures() if settings.correction.figures else None
-        self._correctors = [corrector for corrector in (glossary, figures) if corrector is not None]
+        self._glossary = open_glossary(settings, model)
         self._speakers = RecordedSpeakers(settings) if settings.speakers.enabled else None
 
     def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
@@ -205,7 +198,6 @@ class _Offline:
         with contextlib.ExitStack() as stack:
             recording = Recording(path, stack, self._track)
             loudness = _hear_channels(path, self._track) if self._settings.decoding.diarize else None
-            corrector = RecordingCorrector(self._correctors, self._settings.decoding.task)
             hearing = self._speakers.hear(recording.read()) if self._speakers is not None else None
             log = EventLog(path.name, self._settings.server.history_events)
             write(log.append(ready_event(self._model, self._settings.decoding.language)))
@@ -220,7 +212,9 @@ class _Offline:
                     final = msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
                 if hearing is not None:
                     final = label_final(final, hearing)
-                write(log.append(corrector.corrected(final)))
+                if self._glossary is not None:
+                    final = self._glossary.spelled(final, self._settings.decoding.task)
+                write(log.append(final))
             write(log.append(End()))
         if recording.truncated is not None:
             raise recording.truncated

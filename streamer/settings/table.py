@@ -783,7 +783,6 @@ class CorrectionSettings:
     api_key: str = setting(
         "", "sent as a Bearer token; better set in STREAMER_CORRECTION_API_KEY than written here", secret=True
     )
-    figures: bool = setting(False, "write numbers, dates and sums of money as figures where they are unambiguous")
     deadline_s: float = setting(
         10.0, "time after a final beyond which its correction is given up", unit="s", low=0.5, high=600.0
     )

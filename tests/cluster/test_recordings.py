@@ -145,7 +145,7 @@ def worker(nats: str, model: WhisperModel) -> Iterator[None]:
     thread.join(WAIT_S)
 
 
-@pytest.mark.parametrize("flags", [(), ("--vad-filter", "--word-timestamps", "--beam-size", "1", "--figures")])
+@pytest.mark.parametrize("flags", [(), ("--vad-filter", "--word-timestamps", "--beam-size", "1")])
 def test_texts_are_those_of_one_machine_to_the_byte(
     nats: str, worker: None, run_here: Run, sentences: list[Path], tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
