@@ -454,7 +454,8 @@ class DecodingSettings:
         "tokens whose whole text matches are never written, such as `[ ]?[0-9]+`",
         metavar="RE",
         live=True,
-        more="A regular expression in Python's syntax; a leading space is part of the text",
+        more="A regular expression in the syntax of Rust's regex crate, without `\\b`; a leading space is part of the"
+        " text",
         use="numbers in words: ` ?[0-9]+`",
     )
     grammar: str = _whisper_cpp(
