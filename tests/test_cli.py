@@ -198,6 +198,7 @@ def test_the_formats_are_the_writers() -> None:
         (["run", "extra"], "unrecognized argument: extra"),
         (["run", "--figures"], "--figures was removed: Whisper writes numbers as figures itself; leave it out"),
         (["transcribe", "a.wav", "--no-figures"], "--no-figures was removed: Whisper writes"),
+        (["transcribe", "a.wav", "--diarize"], "--diarize was removed: --speakers"),
         (["transcribe"], "FILE"),
         (["transcribe", "a.wav", "--format", "srtt"], "did you mean srt?"),
         (["listen", "--format", "tsv"], "'tsv'"),

@@ -67,7 +67,7 @@ def transcribe_elsewhere(
     _refuse(settings, paths)
     check_options(settings, streaming=False)
     console = Console(stderr=True)
-    lengths, exit_code = check_files(paths, track, console, diarize=False)
+    lengths, exit_code = check_files(paths, track, console)
     if not lengths:
         return exit_code
     batch = _Batch(settings, plan, lines, lengths, track, console)
@@ -81,7 +81,6 @@ def _refuse(settings: Settings, paths: Sequence[Path]) -> None:
             "standard input comes once, and workers may read a recording again: expected files with --nats"
         )
     for wanted, flag in (
-        (settings.decoding.diarize, "--diarize"),
         (settings.speakers.enabled, "--speakers"),
         (settings.correction.glossary, "--glossary"),
         (settings.decoding.grammar, "--grammar"),

@@ -33,7 +33,10 @@ _SERVICE_VARIABLE = re.compile(
 )
 
 # Settings of earlier versions, and what to do without them.
-REMOVED = {"correction.figures": "Whisper writes numbers as figures itself; leave it out"}
+REMOVED = {
+    "correction.figures": "Whisper writes numbers as figures itself; leave it out",
+    "decoding.diarize": "--speakers (speakers.enabled) recognizes people by their voices; use that, or leave it out",
+}
 
 # Dotted name by environment variable.
 _VARIABLES = {setting.variable: name for name, setting in SETTINGS.items()}

@@ -549,12 +549,6 @@ class DecodingSettings:
     token_probabilities: bool = _whisper_cpp(
         False, "each token with its probability, in json and jsonl", use="to find what the model was unsure of"
     )
-    diarize: bool = _whisper_cpp(
-        False,
-        "say which channel of a stereo file speaks",
-        more="`speaker` of a segment is the louder channel, 0 or 1, `?` where neither is",
-        use="telephone calls, interviews with a microphone each",
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

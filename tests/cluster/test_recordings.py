@@ -178,7 +178,6 @@ def test_standard_output_is_in_the_order_of_the_files(
 def test_what_only_this_machine_could_do_is_refused(nats: str, run_here: Run, sentences: list[Path]) -> None:
     for flags, told in (
         (["--stream"], "--stream"),
-        (["--diarize"], "--diarize"),
         (["--speakers"], "--speakers"),
         (["--glossary", "terms.yaml"], "--glossary"),
         (["-"], "standard input"),

@@ -140,6 +140,7 @@ def test_values_of_the_environment(text: str, name: str, value: object) -> None:
         ("\nport: 1", 2, ["'port'", "below `server:`"]),
         ("stream:\n  port: 1", 2, ["'stream.port'", "nearest is 'server.port'"]),
         ("server:\n  exit_at_end: true", 2, ["nearest is 'input.exit_at_end'"]),
+        ("decoding:\n  diarize: true", 2, ["'decoding.diarize'", "speakers.enabled"]),
         ("correction:\n  figures: true", 2, ["'correction.figures'", "Whisper writes numbers as figures itself"]),
         ("server:\n  port: 1\n  port: 2", 3, ["'port'", "line 2", "delete one"]),
         ("log: {}\nlog: {}", 2, ["'log'", "line 1"]),
