@@ -22,11 +22,14 @@ from streamer.commands.terminal import end_on_sigterm, make_console, notice
 from streamer.errors import ConfigError, StreamerError, UsageError
 from streamer.outside import escaped
 from streamer.settings.flags import add_decoding_flags, add_flags
-from streamer.settings.load import load_settings
+from streamer.settings.load import REMOVED, load_settings
 from streamer.settings.table import SETTINGS, Settings
 
 TRANSCRIPT_FORMATS = ("text", "json", "jsonl", "srt", "vtt", "tsv")
 LISTEN_FORMATS = ("text", "jsonl", "srt", "vtt", "captions")
+
+# Why each flag of an earlier version is gone. All of these were switches.
+_REMOVED_FLAGS = {f"--{no}{name.partition('.')[2]}": reason for name, reason in REMOVED.items() for no in ("", "no-")}
 
 # Commands that run until they are stopped.
 _ENDLESS_COMMANDS = ("run", "gateway", "worker", "listen", "chat")
@@ -38,7 +41,6 @@ _CORRECTION_FLAGS = (
     "correction.glossary",
     "correction.to",
     "correction.to_model",
-    "correction.figures",
 )
 _RUN_FLAGS = (
     "input.source",
@@ -147,7 +149,10 @@ def _parse(argv: Sequence[str]) -> argparse.Namespace:
     args, unknown = parser.parse_known_args(dashed)
     if unknown:
         command: _Parser = args.parser
-        command.error(f"unrecognized argument: {unknown[0]}{_meant(unknown[0].partition('=')[0], command.flags())}")
+        flag = unknown[0].partition("=")[0]
+        if flag in _REMOVED_FLAGS:
+            command.error(f"{flag} was removed: {_REMOVED_FLAGS[flag]}")
+        command.error(f"unrecognized argument: {unknown[0]}{_meant(flag, command.flags())}")
     return args
 
 
@@ -384,9 +389,7 @@ def _add_transcribe(add: _Add) -> None:
     transcribe.add_argument(
         "--track", type=_count, default=1, metavar="N", help="which audio track of a file (default: %(default)s)"
     )
-    add_flags(
-        transcribe, *_MODEL_FLAGS, "correction.glossary", "correction.figures", "speakers.enabled", "cluster.nats"
-    )
+    add_flags(transcribe, *_MODEL_FLAGS, "correction.glossary", "speakers.enabled", "cluster.nats")
     add_decoding_flags(transcribe, streaming=False)
 
 

@@ -157,8 +157,7 @@ class Final(Event, frozen=True, kw_only=True, omit_defaults=True):
     # Mean log-probability of the tokens, 0 at best.
     avg_logprob: Number
 
-    # Who speaks: of `mic+system`, "mic" or "system"; of a recording, which channel, "0" or "1", "?" where it cannot be
-    # told. Not written where it was not asked.
+    # Whose sound of `mic+system` was louder, "mic" or "system"; not written for other audio.
     speaker: str = ""
 
     # `translate` where the text is a translation beside the transcript; not written otherwise.
@@ -171,7 +170,7 @@ class Revision(Event, frozen=True, kw_only=True):
     # Number of the final.
     of: int
 
-    # What found it: `glossary`, `second_pass`, `language_model`, `figures`, `speakers`; several with commas between.
+    # What found it: `glossary`, `second_pass`, `language_model`, `speakers`; several with commas between.
     by: str
 
     # The whole text, with its words; where nothing but the speakers changed, the text is the final's.

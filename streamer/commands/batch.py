@@ -21,8 +21,6 @@ from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.transcribe import check_files, needs_words, tell, writing
-from streamer.correct.corrector import RecordingCorrector
-from streamer.correct.figures import Figures
 from streamer.errors import (
     ClusterError,
     ConfigError,
@@ -69,7 +67,7 @@ def transcribe_elsewhere(
     _refuse(settings, paths)
     check_options(settings, streaming=False)
     console = Console(stderr=True)
-    lengths, exit_code = check_files(paths, track, console, diarize=False)
+    lengths, exit_code = check_files(paths, track, console)
     if not lengths:
         return exit_code
     batch = _Batch(settings, plan, lines, lengths, track, console)
@@ -83,7 +81,6 @@ def _refuse(settings: Settings, paths: Sequence[Path]) -> None:
             "standard input comes once, and workers may read a recording again: expected files with --nats"
         )
     for wanted, flag in (
-        (settings.decoding.diarize, "--diarize"),
         (settings.speakers.enabled, "--speakers"),
         (settings.correction.glossary, "--glossary"),
         (settings.decoding.grammar, "--grammar"),
@@ -190,13 +187,11 @@ class _Batch:
         self, path: Path, ready: Ready, segments: list[RecordedSegment], truncated: TruncatedAudioError | None
     ) -> None:
         """Write the texts of a file. Raises TruncatedAudioError when those of a truncated file are written."""
-        figures = [Figures()] if self.settings.correction.figures else []
-        corrector = RecordingCorrector(figures, self.settings.decoding.task)
         log = EventLog(path.name, self.settings.server.history_events)
         with writing(self.plan[path], self.lines) as write:
             write(log.append(ready))
             for segment in segments:
-                write(log.append(corrector.corrected(segment.final)))
+                write(log.append(segment.final))
             write(log.append(End()))
             if truncated is not None:
                 raise truncated

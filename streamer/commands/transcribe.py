@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-import msgspec
 import numpy as np
 from rich.console import Console
 
@@ -21,8 +20,6 @@ from streamer.commands.auto import choose_model
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
-from streamer.correct.corrector import RecordingCorrector
-from streamer.correct.figures import Figures
 from streamer.correct.spelling import Spelling
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Event, Final, Gap
@@ -39,7 +36,6 @@ from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind
 from streamer.transcribe import transcribe
-from streamer.transcribe.diarise import ChannelLoudness
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
@@ -66,19 +62,13 @@ def transcribe_files(
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
     plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
-    if settings.decoding.diarize and (streaming or STANDARD_INPUT in paths):
-        raise UsageError(
-            "diarize compares the channels of a whole file: expected files, without --stream; leave one out"
-        )
     if settings.decoding.task == "both" and streaming:
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     if settings.speakers.enabled and streaming:
         raise UsageError("--speakers hears a whole file before it is transcribed: leave out --stream")
-    if settings.correction.figures and streaming:
-        raise UsageError("--figures writes finals anew, which --stream has told by then: leave out one of the two")
     console = Console(stderr=True)
     # Now: a model may take minutes to compile for nothing.
-    lengths, exit_code = check_files(paths, track, console, diarize=settings.decoding.diarize)
+    lengths, exit_code = check_files(paths, track, console)
     if not lengths:
         return exit_code
     check_options(settings, streaming=streaming)
@@ -104,36 +94,28 @@ def transcribe_files(
 
 def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOptions) -> bool:
     """Return whether somebody asks for the words of finals: plain text tells no times."""
-    corrected = bool(settings.correction.glossary or settings.correction.figures)
     timed = any(text.format != "text" for text in texts)
-    return timed or lines.max_len > 0 or settings.speakers.enabled or corrected
+    return timed or lines.max_len > 0 or settings.speakers.enabled or bool(settings.correction.glossary)
 
 
-def check_files(
-    paths: Sequence[Path], track: int, console: Console, *, diarize: bool
-) -> tuple[dict[Path, float | None], int]:
-    """Return how many seconds the files have that hold audio, as far as that is known, and the exit code of the others.
-
-    Raises ConfigError where the speakers of one cannot be told apart.
-    """
+def check_files(paths: Sequence[Path], track: int, console: Console) -> tuple[dict[Path, float | None], int]:
+    """Return how many seconds the files that hold audio have, if that is known, and the exit code of the others."""
     lengths: dict[Path, float | None] = {}
     exit_code = 0
     for path in paths:
         try:
-            lengths[path] = _check(path, track, diarize=diarize)
+            lengths[path] = _check(path, track)
         except AudioFileError as error:
             exit_code = max(exit_code, tell(console, error))
     return lengths, exit_code
 
 
-def _check(path: Path, track: int, *, diarize: bool) -> float | None:
-    """Return how long a file is. Raises AudioFileError, or ConfigError where its speakers cannot be told apart."""
+def _check(path: Path, track: int) -> float | None:
+    """Return how long a file is. Raises AudioFileError."""
     if path == STANDARD_INPUT:
         standard_input()
         return None
     with contextlib.closing(AudioFile(path, track)) as file:
-        if diarize:
-            ChannelLoudness().add(np.zeros((0, file.channels), dtype=np.float32), file.sample_rate)
         return file.duration_s
 
 
@@ -195,17 +177,13 @@ class _Offline:
         self._model = model
         self._decoding = decoding
         self._track = track
-        glossary = open_glossary(settings, model)
-        figures = Figures() if settings.correction.figures else None
-        self._correctors = [corrector for corrector in (glossary, figures) if corrector is not None]
+        self._glossary = open_glossary(settings, model)
         self._speakers = RecordedSpeakers(settings) if settings.speakers.enabled else None
 
     def transcribe(self, path: Path, write: Callable[[Event], None], on_progress: OnProgress) -> None:
         """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
         with contextlib.ExitStack() as stack:
             recording = Recording(path, stack, self._track)
-            loudness = _hear_channels(path, self._track) if self._settings.decoding.diarize else None
-            corrector = RecordingCorrector(self._correctors, self._settings.decoding.task)
             hearing = self._speakers.hear(recording.read()) if self._speakers is not None else None
             log = EventLog(path.name, self._settings.server.history_events)
             write(log.append(ready_event(self._model, self._settings.decoding.language)))
@@ -216,11 +194,11 @@ class _Offline:
                 on_progress=lambda position: on_progress(position, recording.n_samples),
                 on_language=functools.partial(_log_language, one_line(path.name)),
             ):
-                if loudness is not None:
-                    final = msgspec.structs.replace(final, speaker=loudness.speaker(final.start, final.end))
                 if hearing is not None:
                     final = label_final(final, hearing)
-                write(log.append(corrector.corrected(final)))
+                if self._glossary is not None:
+                    final = self._glossary.spelled(final, self._settings.decoding.task)
+                write(log.append(final))
             write(log.append(End()))
         if recording.truncated is not None:
             raise recording.truncated
@@ -338,11 +316,3 @@ def _log_language(name: str, language: str, probabilities: Mapping[str, float]) 
     others = sorted(probabilities, key=probabilities.__getitem__, reverse=True)[1:3]
     beside = "".join(f", {code} {probabilities[code]:.0%}" for code in others)
     logger.info("%s: language %s %.0f%%%s", name, language, 100 * probabilities[language], beside)
-
-
-def _hear_channels(path: Path, track: int) -> ChannelLoudness:
-    loudness = ChannelLoudness()
-    with contextlib.closing(AudioFile(path, track)) as file:
-        for block in file.frames():
-            loudness.add(block, file.sample_rate)
-    return loudness

@@ -1,1 +1,1 @@
-"""Finals corrected after they were said: by a glossary, a second reading, a language model, and rules for figures."""
+"""Finals corrected after they were said: by a glossary, a second reading, and a language model."""

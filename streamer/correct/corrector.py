@@ -1,12 +1,8 @@
 """What a corrector is, and what it is given."""
 
-import dataclasses
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
-
-import msgspec
 
 from streamer.arrays import Float32Array
 from streamer.events import Final, Word
@@ -60,27 +56,6 @@ class Corrector(Protocol):
         Raises StreamerError where it cannot work, which is told once, until it works again; TimeoutError where its time
         is up.
         """
-
-
-class RecordingCorrector:
-    """Quick correctors at work on the finals of one recording, before anybody has seen these."""
-
-    def __init__(self, correctors: Sequence[Corrector], task: str) -> None:
-        self._correctors = correctors
-        self._task = task
-        # The texts before: of the transcript, and of its translation.
-        self._before: dict[str, tuple[str, ...]] = {}
-
-    def corrected(self, final: Final) -> Final:
-        """Return the next final as it is to be told."""
-        of_task = msgspec.structs.replace(final, task=final.task or self._task)
-        heard = Heard(of_task, final.words, self._before.get(final.task, ()), lambda: None)
-        for corrector in self._correctors:
-            heard = dataclasses.replace(heard, words=tuple(corrector.correct(heard, math.inf)))
-        self._before[final.task] = (heard.text,)
-        if heard.words == final.words:
-            return final
-        return msgspec.structs.replace(final, words=heard.words, text=heard.text)
 
 
 def text_of(words: Sequence[Word]) -> str:

@@ -47,6 +47,15 @@ class Glossary:
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
         return rewritten(heard.words, self.index(heard.language).replacements(heard.words))
 
+    def spelled(self, final: Final, task: str) -> Final:
+        """Return a final of a recording with its terms, before it is published.
+
+        task : of the recording, which is the final's unless it names another
+        """
+        language = "en" if (final.task or task) == "translate" else final.language
+        words = tuple(rewritten(final.words, self.index(language).replacements(final.words)))
+        return final if words == final.words else msgspec.structs.replace(final, words=words, text=text_of(words))
+
     def _read(self) -> tuple[dict[str, TermIndex], list[str]]:
         terms = read_terms(self._path)
         try:

@@ -151,8 +151,4 @@ def _correctors(settings: Settings, model: WhisperModel) -> list[Corrector]:
         )
     if glossary is not None:
         correctors.append(glossary)
-    if wanted.figures:
-        from streamer.correct.figures import Figures
-
-        correctors.append(Figures())
     return correctors

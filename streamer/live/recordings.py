@@ -18,7 +18,6 @@ from typing import Any, Self
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
-from streamer.correct.corrector import RecordingCorrector
 from streamer.correct.spelling import Glossary
 from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
 from streamer.live.models import Known, Models
@@ -66,11 +65,10 @@ def recorded_segments(
     on_language: OnLanguage,
 ) -> Iterator[RecordedSegment]:
     """Transcribe a recording, see `transcribe_segments`; spell its terms as a glossary says."""
-    corrector = RecordingCorrector([glossary] if glossary is not None else [], decoding.settings.task)
     segments = transcribe_segments(model, read, decoding, on_progress=on_progress, on_language=on_language)
     for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
         yield RecordedSegment(
-            final=corrector.corrected(final),
+            final=glossary.spelled(final, decoding.settings.task) if glossary is not None else final,
             seek=segment.seek,
             tokens=segment.tokens,
             temperature=segment.temperature,

@@ -139,7 +139,7 @@ def _generation(decoding: DecodingSettings, model: WhisperModel) -> GenerationCo
     tokenizer, config = model.tokenizer, model.generation
     listed = parse_suppress_tokens(decoding.suppress_tokens)
     if decoding.suppress_regex:
-        listed += matching_tokens(decoding.suppress_regex, tokenizer)
+        listed += matching_tokens(decoding.suppress_regex, tokenizer.spelled)
     suppressed = suppressed_tokens(listed, config.suppress_tokens, tokenizer.n_vocab)
     if listed:
         # As in openai-whisper, control tokens are forbidden with a list, and come with an empty one.

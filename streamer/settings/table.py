@@ -454,7 +454,8 @@ class DecodingSettings:
         "tokens whose whole text matches are never written, such as `[ ]?[0-9]+`",
         metavar="RE",
         live=True,
-        more="A regular expression in Python's syntax; a leading space is part of the text",
+        more="A regular expression in the syntax of Rust's regex crate, without `\\b`; a leading space is part of the"
+        " text",
         use="numbers in words: ` ?[0-9]+`",
     )
     grammar: str = _whisper_cpp(
@@ -547,12 +548,6 @@ class DecodingSettings:
     )
     token_probabilities: bool = _whisper_cpp(
         False, "each token with its probability, in json and jsonl", use="to find what the model was unsure of"
-    )
-    diarize: bool = _whisper_cpp(
-        False,
-        "say which channel of a stereo file speaks",
-        more="`speaker` of a segment is the louder channel, 0 or 1, `?` where neither is",
-        use="telephone calls, interviews with a microphone each",
     )
 
 
@@ -783,7 +778,6 @@ class CorrectionSettings:
     api_key: str = setting(
         "", "sent as a Bearer token; better set in STREAMER_CORRECTION_API_KEY than written here", secret=True
     )
-    figures: bool = setting(False, "write numbers, dates and sums of money as figures where they are unambiguous")
     deadline_s: float = setting(
         10.0, "time after a final beyond which its correction is given up", unit="s", low=0.5, high=600.0
     )

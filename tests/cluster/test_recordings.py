@@ -145,7 +145,7 @@ def worker(nats: str, model: WhisperModel) -> Iterator[None]:
     thread.join(WAIT_S)
 
 
-@pytest.mark.parametrize("flags", [(), ("--vad-filter", "--word-timestamps", "--beam-size", "1", "--figures")])
+@pytest.mark.parametrize("flags", [(), ("--vad-filter", "--word-timestamps", "--beam-size", "1")])
 def test_texts_are_those_of_one_machine_to_the_byte(
     nats: str, worker: None, run_here: Run, sentences: list[Path], tmp_path: Path, flags: tuple[str, ...]
 ) -> None:
@@ -178,7 +178,6 @@ def test_standard_output_is_in_the_order_of_the_files(
 def test_what_only_this_machine_could_do_is_refused(nats: str, run_here: Run, sentences: list[Path]) -> None:
     for flags, told in (
         (["--stream"], "--stream"),
-        (["--diarize"], "--diarize"),
         (["--speakers"], "--speakers"),
         (["--glossary", "terms.yaml"], "--glossary"),
         (["-"], "standard input"),

@@ -360,13 +360,13 @@ async def test_a_daemon_tells_what_it_corrects_and_that_its_endpoint_fails() -> 
 
     with contextlib.ExitStack() as stack:
         async with chat_endpoint(correct, *[fails] * 9) as endpoint:
-            wanted = ("--input", "none", "--correct-with", endpoint.url, "--correct-with-model", "m", "--figures")
+            wanted = ("--input", "none", "--correct-with", endpoint.url, "--correct-with-model", "m")
             daemon = await asyncio.to_thread(stack.enter_context, running(*wanted))
             received = await transcribe(daemon, recording(end_s=pause_after(3)))
             health = await asyncio.to_thread(daemon.health)
     finals, revisions = received.of(Final), received.of(Revision)
     assert len(finals) >= 2
-    assert [(each.of, each.by) for each in revisions if each.by != "figures"] == [(finals[0].seq, "language_model")]
+    assert [(each.of, each.by) for each in revisions] == [(finals[0].seq, "language_model")]
     assert revisions[0].text != finals[0].text
     assert revisions[0].text.lower() == finals[0].text.lower()
     assert health["enrichment"].startswith(f"language_model: {endpoint.url}/chat/completions answered 500")

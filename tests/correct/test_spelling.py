@@ -163,3 +163,14 @@ def test_a_file_that_has_errors_when_it_is_read_again_changes_nothing(tmp_path: 
     path.write_text("- {find: x, replace: z}", encoding="utf-8")
     glossary.reread()()
     assert Spelling(glossary).spelled(final(spaced("x"))).text == "z"
+
+
+def test_terms_of_a_recording_are_those_of_the_language_of_its_text(tmp_path: Path) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text("- {term: Dravenholt, aliases: [draven hold], language: de}", encoding="utf-8")
+    german = Glossary(path, lambda word: False)
+    said = msgspec.structs.replace(final(spaced("in draven hold")), language="de")
+    assert german.spelled(said, "transcribe").text == "in Dravenholt"
+    translated = msgspec.structs.replace(said, task="translate")
+    assert german.spelled(translated, "transcribe") is translated
+    assert german.spelled(said, "translate") is said

@@ -27,7 +27,7 @@ def test_files_are_written_as_the_glossary_says_whichever_way_they_are_transcrib
     assert transcript(events).rstrip(".,").endswith("******"), transcript(events)
     assert any(isinstance(event, Final) for event in events)
 
-    written = run_here("transcribe", "--glossary", glossary, "--figures", sentence)
+    written = run_here("transcribe", "--glossary", glossary, sentence)
     assert written.stdout.startswith("The Kommission regards"), written.stdout
 
     glossary.write_text("- {find: the commission}", encoding="utf-8")

@@ -93,8 +93,8 @@ async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
         running.log.append(Speech(state="start", time=0.1))
         running.log.append(partial(11, "and so", 3))
         running.log.append(Gap(start=65.0, end=66.2, reason="overrun"))
-        running.log.append(msgspec.structs.replace(final(12, "شكرا لكم."), language="ar", speaker="0"))
-        await page.wait_for(f"JSON.stringify({spoken}) === JSON.stringify(['ar Speaker 1: شكرا لكم.'])")
+        running.log.append(msgspec.structs.replace(final(12, "شكرا لكم."), language="ar", speaker="mic"))
+        await page.wait_for(f"JSON.stringify({spoken}) === JSON.stringify(['ar mic: شكرا لكم.'])")
         last = "[...document.querySelectorAll('#finals .text')].at(-1)"
         assert await page.evaluate(f"[{last}.lang, {last}.dir, getComputedStyle({last}).direction]") == [
             "ar",
@@ -102,7 +102,7 @@ async def test_a_screen_reader_speaks_finals_and_nothing_else() -> None:
             "rtl",
         ]
         assert await page.evaluate("getComputedStyle(document.querySelector('#finals .text')).direction") == "ltr"
-        assert await page.text("#finals .who") == "Speaker 1"
+        assert await page.text("#finals .who") == "mic"
 
 
 async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_first() -> None:

@@ -79,10 +79,10 @@ async def test_a_transcript_is_kept_and_written() -> None:
         ]
 
         # What a file's syntax means is written so that it does not, and speakers are named.
-        evil = msgspec.structs.replace(spoken("<b>1 --> 2 & so\non", 0.0, probability=0.4), speaker="0")
+        evil = msgspec.structs.replace(spoken("<b>1 --> 2 & so\non", 0.0, probability=0.4), speaker="mic")
         found = await take(ready(), evil)
-        assert found["txt"] == "Speaker 1: <b>1 --> 2 & so on\n"
-        assert "\n<v Speaker 1>&lt;b&gt;1 --&gt; 2 &amp; so on\n\n" in found["vtt"]
+        assert found["txt"] == "mic: <b>1 --> 2 & so on\n"
+        assert "\n<v mic>&lt;b&gt;1 --&gt; 2 &amp; so on\n\n" in found["vtt"]
 
         # Who speaks is a run of words; labels that are one person become one run, and names come where they change.
         talk = labelled(spoken("hi there you too fine", 0.0), "S1", "S1", "S3", None, "S2")

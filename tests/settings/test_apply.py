@@ -73,7 +73,7 @@ def test_the_defaults_are_fine() -> None:
         ({"prefix": "a " * 1000}, "prefix has 1000 words"),
         ({"suppress_tokens": "1,two"}, "suppress_tokens is '1,two'"),
         ({"suppress_tokens": "-2"}, "suppress_tokens is '-2'"),
-        ({"suppress_regex": "("}, "suppress_regex '(' is no regular expression"),
+        ({"suppress_regex": "("}, "suppress_regex '(' cannot be used (unclosed group)"),
         ({"grammar": "no such file"}, "'no such file' cannot be read"),
         ({"grammar": str(GRAMMARS / "digits.gbnf"), "grammar_rule": "letters"}, "there is no rule 'letters'"),
         ({"hotwords": "a" * 1000}, "the hot word"),

@@ -190,7 +190,7 @@ def _adapters(folder: Path) -> list[Parser]:
 
 
 @makes_parsers
-def _k_quants(folder: Path) -> list[Parser]:
+def _ggml_blocks(folder: Path) -> list[Parser]:
     def parse(data: bytes) -> None:
         for layout in BLOCKS.values():
             n_blocks = len(data) // layout.itemsize

@@ -3,14 +3,12 @@
 import asyncio
 import contextlib
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import httpx
 
 from streamer.audio.pcm import PcmDecoder
 from streamer.client.connection import parse_address
-from streamer.correct.figures import figured
 from streamer.correct.guard import RefusedError, changes
 from streamer.correct.language_model import proposed
 from streamer.errors import ConfigError, PeerError, ProtocolError, UsageError
@@ -97,7 +95,6 @@ def make_parsers(folder: Path) -> list[Parser]:
         ),
         Parser("a chatbot's address", ADDRESSES, lambda data: Conversation(text(data)), (ConfigError,)),
         Parser("a language model's answer", EDITS, _check_edits, (RefusedError,)),
-        Parser("numbers in words", NUMBERS, _write_figures, ()),
         Parser("PCM", (bytes(range(256)) * 8, b"\x00\x00\xc0\x7f\x00\x00\x80\x3f" * 100), _pcm, ()),
         Parser("text from outside", ADDRESSES, _shown, ()),
     ]
@@ -190,10 +187,6 @@ EDITS = (
     b'{"edits": [{"old": "shivon", "new": "Siobhan"}, {"old": "the the", "new": "the"}]}',
     b'```json\n{"edits": [{"old": "new york", "new": "New York"}]}\n```',
 )
-NUMBERS = (
-    b"five dollars and fifty cents, three point five million people, a hundred percent",
-    b"On March the third, nineteen eighty-four; from twenty ten to twenty twenty. Half past ten!",
-)
 
 
 def _check_edits(data: bytes) -> None:
@@ -201,14 +194,6 @@ def _check_edits(data: bytes) -> None:
     new = proposed(said, data.decode("utf-8", "replace"))
     changes(said.split(), new, "en")
     assert {"not", "9"} <= {word.strip(".,;:?!…\"'”’»)“‘«¿¡(").casefold() for word in new}
-
-
-def _write_figures(data: bytes) -> None:
-    words = data.decode("utf-8", "replace").split()
-    for language in ("en", "de", "fr"):
-        places = [place for place, _ in figured(words, language)]
-        assert all(0 <= place.start < place.stop <= len(words) for place in places)
-        assert all(a.stop <= b.start for a, b in pairwise(places))
 
 
 async def _reply(data: bytes, content_type: str, status: int) -> None:

@@ -38,7 +38,7 @@ export function linesOf({ kind, text, start, runs }) {
   if (kind !== "final") return [{ start, line: `[${text}]` }];
   return runs.map((run) => ({
     start: run.start,
-    line: (run.turn && run.speaker ? `${speakerName(run.speaker)}: ` : "") + text.slice(run.from, run.to),
+    line: (run.turn && run.speaker ? `${run.speaker}: ` : "") + text.slice(run.from, run.to),
   }));
 }
 
@@ -57,9 +57,7 @@ export function asVtt(entries) {
 }
 
 function cuesIn(entries) {
-  const cues = entries.flatMap((entry) =>
-    (entry.cues ?? []).map((cue) => ({ ...cue, lines: inLines(cue.text), speaker: cue.speaker && speakerName(cue.speaker) })),
-  );
+  const cues = entries.flatMap((entry) => (entry.cues ?? []).map((cue) => ({ ...cue, lines: inLines(cue.text) })));
   return cues.map((cue, i) => ({ ...cue, end: Math.max(cue.end, Math.min(cue.start + LEAST_S, cues[i + 1]?.start ?? Infinity)) }));
 }
 
@@ -81,11 +79,6 @@ function stamp(seconds, point) {
   const ms = Math.round(seconds * 1000);
   const part = (unit, of, digits = 2) => String(Math.floor(ms / unit) % of).padStart(digits, "0");
   return `${part(3600000, Infinity)}:${part(60000, 60)}:${part(1000, 60)}${point}${part(1, 1000, 3)}`;
-}
-
-// What a speaker is called: recordings number their channels from 0.
-export function speakerName(speaker) {
-  return /^\d+$/.test(speaker) ? `Speaker ${Number(speaker) + 1}` : speaker === "?" ? "Unknown speaker" : speaker;
 }
 
 export function time(seconds) {

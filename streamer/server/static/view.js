@@ -1,6 +1,6 @@
 // A transcript on the page: its newest entries, the line that is being said, and the search in it.
 
-import { speakerName, time } from "./formats.js";
+import { time } from "./formats.js";
 
 const SHOWN = 500; // entries on the page; earlier ones on request
 const NEAR_BOTTOM_PX = 60; // this close to the bottom, the page follows
@@ -174,7 +174,7 @@ export class View {
     if (speaker) {
       if (!this.#speakers.includes(speaker)) this.#speakers.push(speaker);
       run.dataset.speaker = this.#speakers.indexOf(speaker) % N_COLOURS;
-      if (turn) run.append(element("span", "who", speakerName(speaker)));
+      if (turn) run.append(element("span", "who", speaker));
     }
     const text = foreign("text", { text: "", language });
     const cuts = marks.flatMap(([first, last]) => [first, last]).filter((cut) => cut > from && cut < to);

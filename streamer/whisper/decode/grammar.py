@@ -17,8 +17,9 @@ GRAMMAR_PENALTY = 100.0
 
 MAX_BYTES = 1 << 16
 
-# So that no grammar takes more than about a second and 100 MB, to build or for a step: what needs more is refused.
-_LIMITS = llguidance.LLParserLimits(
+# So that no grammar or regular expression takes more than about a second and 100 MB, to build or for a step: what needs
+# more is refused.
+LIMITS = llguidance.LLParserLimits(
     max_items_in_row=2000,
     initial_lexer_fuel=300_000,
     step_lexer_fuel=200_000,
@@ -66,7 +67,7 @@ class Grammar:
 
     def matcher(self, tokenizer: llguidance.LLTokenizer) -> llguidance.LLMatcher:
         """Return what follows texts of a tokenizer."""
-        return llguidance.LLMatcher(tokenizer, self._lark, log_level=0, limits=_LIMITS)
+        return llguidance.LLMatcher(tokenizer, self._lark, log_level=0, limits=LIMITS)
 
 
 class GrammarFilter:

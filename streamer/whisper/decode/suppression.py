@@ -1,27 +1,15 @@
 """Which tokens never come: by number (openai-whisper's `suppress_tokens`), by text (whisper.cpp's `suppress_regex`)."""
 
-import json
 import re
-import subprocess
-import sys
-import warnings
 from collections.abc import Sequence
 
+import llguidance
+
 from streamer.errors import ConfigError
-from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.decode.grammar import LIMITS
 
 MODEL_TOKENS = -1  # in a list: what the model's settings suppress
 MAX_PATTERN_LENGTH = 1000
-MATCH_TIMEOUT_S = 10.0  # for the whole vocabulary; usual patterns need a tenth of a second, some for ever
-
-# Gets a pattern and texts, tells which match.
-_MATCHER = """
-import json, re, sys, warnings
-warnings.simplefilter("ignore")
-pattern, texts = json.load(sys.stdin)
-match = re.compile(pattern).fullmatch
-json.dump([i for i, text in enumerate(texts) if match(text)], sys.stdout)
-"""
 
 
 def parse_suppress_tokens(setting: str) -> tuple[int, ...]:
@@ -58,44 +46,49 @@ def suppressed_tokens(wanted: Sequence[int], of_model: Sequence[int], n_vocab: i
 
 
 def check_suppress_regex(pattern: str) -> None:
-    """Raise ConfigError where a pattern is no regular expression, or an outsized one."""
+    """Raise ConfigError for a pattern that is not a regular expression, or one that is too long."""
+    _regex_matcher(pattern)
+
+
+def matching_tokens(pattern: str, spelled: Sequence[bytes]) -> tuple[int, ...]:
+    """Return the numbers of the tokens of text whose whole text, with its leading space, matches a regular expression.
+
+    spelled : `Tokenizer.spelled`; a byte of an unfinished character counts as U+FFFD, and special tokens are empty
+
+    llguidance matches in linear time and within limits; Python's matcher can take forever, and cannot be stopped.
+
+    Raises ConfigError for a pattern that is not a regular expression or needs more than these limits.
+    """
+    matcher = _regex_matcher(pattern)
+    matching = []
+    for index, token in enumerate(spelled):
+        text = [*token.decode("utf-8", errors="replace").encode()]
+        if text and matcher.try_consume_tokens(text) == len(text) and matcher.is_accepting():
+            matching.append(index)
+        if matcher.is_error():
+            raise ConfigError(
+                f"suppress_regex {pattern!r:.60} is too complex to match: write it with fewer or smaller repeats"
+            )
+        matcher.reset()
+    return tuple(matching)
+
+
+def _regex_matcher(pattern: str) -> llguidance.LLMatcher:
+    """Return what matches text byte by byte. Raises ConfigError."""
     if len(pattern) > MAX_PATTERN_LENGTH:
         raise ConfigError(
             f"suppress_regex has {len(pattern)} characters: expected up to {MAX_PATTERN_LENGTH}; list tokens with"
             " suppress_tokens instead"
         )
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # on what later Pythons will read otherwise
-            re.compile(pattern)
-    except (re.error, OverflowError, RecursionError) as error:
+        grammar = llguidance.LLMatcher.grammar_from_regex(pattern)
+    except UnicodeEncodeError:  # bytes of the command line that are not UTF-8
+        raise ConfigError(f"suppress_regex {pattern!r:.60} is not UTF-8: expected a regular expression") from None
+    matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar, log_level=0, limits=LIMITS)
+    if matcher.is_error():
+        reason = re.search(r"^error: (.*)", matcher.get_error(), re.MULTILINE)
         raise ConfigError(
-            f"suppress_regex {pattern!r:.60} is no regular expression ({error!s:.80}): expected Python's syntax"
-        ) from None
-
-
-def matching_tokens(pattern: str, tokenizer: Tokenizer) -> tuple[int, ...]:
-    """Return the numbers of the tokens of text whose whole text, with its leading space, matches a regular expression.
-
-    A byte of an unfinished character counts as U+FFFD. Special tokens are not looked at.
-
-    Raises ConfigError where the pattern is none, or takes for ever: it is tried in a process of its own, since
-    Python's matcher cannot be stopped.
-    """
-    check_suppress_regex(pattern)
-    texts = [spelled.decode("utf-8", errors="replace") for spelled in tokenizer.spelled]
-    try:
-        done = subprocess.run(  # noqa: S603
-            [sys.executable, "-I", "-c", _MATCHER],
-            input=json.dumps([pattern, texts]).encode("ascii"),
-            capture_output=True,
-            timeout=MATCH_TIMEOUT_S,
-            check=True,
+            f"suppress_regex {pattern!r:.60} cannot be used{f' ({reason[1]:.80})' if reason else ''}: expected a"
+            r" regular expression in the syntax of Rust's regex crate, without \b, lookaround and backreferences"
         )
-    except (subprocess.TimeoutExpired, subprocess.CalledProcessError):
-        raise ConfigError(
-            f"suppress_regex {pattern!r:.60} takes more than {MATCH_TIMEOUT_S:g} s or all of the memory to match: write"
-            " it without repeats of repeats"
-        ) from None
-    # A number without text cannot be sampled for what it spells.
-    return tuple(index for index in json.loads(done.stdout) if texts[index])
+    return matcher

@@ -18,7 +18,7 @@ from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.weights.binary import BinaryFile
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
-from streamer.whisper.weights.ggml_blocks import BLOCKS, block_size, dequantize
+from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from streamer.whisper.weights.openai import openai_name
 from streamer.whisper.weights.tensors import read_elements
 
@@ -161,7 +161,7 @@ def _read_tensor_header(file: BinaryFile, version: int) -> _Tensor:
     shape = file.read_numbers(f"{n_dims}i", "the header of a tensor")[::-1]
     name = file.read(n_name_bytes, "the header of a tensor").decode("utf-8", "replace")
     layout = _find_layout(file.path, name, type_number, version)
-    size = block_size(layout) if layout.names else 1
+    size = BLOCK_SIZE if layout.names else 1
     if min(shape) < 1 or shape[-1] % size:
         raise ModelError(
             f"{file.path} has {name!r:.60} of shape {list(shape)}: expected rows of a multiple of {size};"
@@ -179,8 +179,8 @@ def _find_layout(path: Path, name: str, type_number: int, version: int) -> np.dt
     layout = _LAYOUTS.get(type_name)
     if layout is None:
         raise ModelError(
-            f"{path} has {name!r:.60} of type {type_name}: expected {', '.join(_LAYOUTS)}; quantize the model to one"
-            " of these, or use its file in f16"
+            f"{path} has {name!r:.60} of type {type_name}: expected {', '.join(_LAYOUTS)}; fetch the model in one"
+            " of these, such as q5_0, q5_1 or q8_0, or quantize it to one"
         )
     if layout.names and version != _QUANTIZATION_VERSION:
         raise ModelError(

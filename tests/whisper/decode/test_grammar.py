@@ -439,7 +439,7 @@ def test_what_others_forbid_stays_forbidden_and_leaves_a_way() -> None:
 def test_what_is_remembered_is_bounded_and_right(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compiled("root ::= .* [aeiou] .{20}")
     unlimited = GrammarFilter(found, TOKENIZER)
-    monkeypatch.setattr(grammar, "_LIMITS", llguidance.LLParserLimits(max_lexer_states=100, verbose_errors=False))
+    monkeypatch.setattr(grammar, "LIMITS", llguidance.LLParserLimits(max_lexer_states=100, verbose_errors=False))
     rule = GrammarFilter(found, TOKENIZER)
     random = np.random.default_rng(0)
     matchers = set()
@@ -455,7 +455,7 @@ def test_what_is_remembered_is_bounded_and_right(monkeypatch: pytest.MonkeyPatch
 
 def test_a_grammar_that_leaves_too_much_open_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     found = compiled("root ::= .* [aeiou] .{40}")
-    monkeypatch.setattr(grammar, "_LIMITS", llguidance.LLParserLimits(max_lexer_states=5, verbose_errors=False))
+    monkeypatch.setattr(grammar, "LIMITS", llguidance.LLParserLimits(max_lexer_states=5, verbose_errors=False))
     rule = GrammarFilter(found, TOKENIZER)
     with pytest.raises(ConfigError, match=r"g\.gbnf leaves too many ways open"):
         rule.apply(logits_of(0), TOKENIZER.encode(" " + "aba" * 9))

@@ -1,11 +1,9 @@
 """Quantized blocks: what ggml's own reference makes of them, and what an independent quantizer wrote."""
 
-import hashlib
-
 import numpy as np
 import pytest
 
-from streamer.whisper.weights.ggml_blocks import BLOCKS, block_size, dequantize
+from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from tests.whisper.weights.ggml_writer import QUANTIZED, pack_values, rounded
 
 # A block of random bytes with scale 0.5 (and minimum -3.25), and the numbers that `gguf` 0.19.0 reads in it.
@@ -36,15 +34,6 @@ BY_REFERENCE = {
     ),
 }
 
-# Digest of the 2048 numbers that `gguf` 0.19.0 reads in `blocks_of` a type.
-BY_REFERENCE_K = {
-    "q2_k": "e44f6dd1c0dcf99d37ab6e2a5e552f0e",
-    "q3_k": "161b36180b8060c2a01c1adb1d6710e8",
-    "q4_k": "69ccfe12880d954c62259598ea05857a",
-    "q5_k": "43f268620d7949eb8c4cec90f983d0de",
-    "q6_k": "152fc8ef519a7db267fdd9f8a16c2562",
-}
-
 # Widest step between two numbers of a block, in parts of its range.
 STEPS = {"q4_0": 1 / 8, "q4_1": 1 / 15, "q5_0": 1 / 16, "q5_1": 1 / 31, "q8_0": 1 / 127}
 
@@ -55,19 +44,6 @@ def test_a_block_is_read_as_the_reference_reads_it(type_name: str) -> None:
     values = dequantize(np.frombuffer(bytes.fromhex(data), BLOCKS[type_name]))
     assert values.dtype == np.float32
     assert values.tolist() == [[float(number) for number in numbers.split()]]
-
-
-@pytest.mark.parametrize("type_name", list(BY_REFERENCE_K))
-def test_k_quants_are_read_as_the_reference_reads_them(type_name: str) -> None:
-    """Every product is exact at these scales, so that the digest holds whatever the order of the sums."""
-    layout = BLOCKS[type_name]
-    blocks = np.frombuffer(bytearray(hashlib.shake_128(type_name.encode()).digest(8 * layout.itemsize)), layout)
-    blocks["scale"] = 0.5
-    if "min" in (layout.names or ()):
-        blocks["min"] = 3.25
-    values = dequantize(blocks)
-    assert values.shape == (8, 256)
-    assert hashlib.sha256(values.astype("<f4").tobytes()).hexdigest()[:32] == BY_REFERENCE_K[type_name]
 
 
 @pytest.mark.parametrize("type_name", QUANTIZED)
@@ -90,4 +66,4 @@ def test_what_is_quantized_comes_back(type_name: str) -> None:
 @pytest.mark.parametrize("type_name", list(BLOCKS))
 def test_any_bytes_at_all_are_numbers(type_name: str) -> None:
     data = np.random.default_rng(1).integers(0, 256, (3000, BLOCKS[type_name].itemsize), dtype=np.uint8)
-    assert dequantize(np.frombuffer(data.tobytes(), BLOCKS[type_name])).shape == (3000, block_size(BLOCKS[type_name]))
+    assert dequantize(np.frombuffer(data.tobytes(), BLOCKS[type_name])).shape == (3000, BLOCK_SIZE)
