@@ -181,7 +181,7 @@ class Crowd:
     """Sessions that share one slow corrector, which waits at the first final until it is let go."""
 
     def __init__(self) -> None:
-        self.let_go = threading.Event()
+        self.begun, self.let_go = threading.Event(), threading.Event()
         # Texts in the order in which they went through it.
         self.done: list[str] = []
         self._quick = threading.Semaphore(0)
@@ -192,6 +192,7 @@ class Crowd:
     name, slow = "language_model", True
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+        self.begun.set()
         assert self.let_go.wait(WAIT_S)
         self.done.append(heard.final.text)
         return heard.words
@@ -249,6 +250,7 @@ def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: p
     monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
     with crowd() as sessions:
         sessions.say("a0", "a1")
+        assert sessions.begun.wait(WAIT_S)
         clock.advance(WAIT_S + 1.0)
         sessions.finish(1)
         assert sessions.done == ["a0"]

@@ -66,7 +66,7 @@ def test_the_daemon_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     assert timeline.decoder_calls
     assert timeline.decoder_tokens is not None
     assert timeline.settled_tokens is not None
-    assert 0 < timeline.settled_tokens < timeline.decoder_tokens
+    assert 0 <= timeline.settled_tokens < timeline.decoder_tokens  # 0 if the machine had time for one window
     assert timeline.finals
     assert timeline.speech[0][1] == "start"
 
