@@ -11,10 +11,11 @@ import pytest
 
 from streamer.cli import main
 from streamer.events import Gap, Revision, Translation
+from streamer.server import history as history_module
 from streamer.server.history import History
 from streamer.server.history_file import HistoryFile
 from streamer.stream.eventlog import EventLog
-from tests.server.support import final, ready, wait_published
+from tests.server.support import WAIT_S, final, ready, wait_published
 from tests.sinks.finals import labelled
 
 
@@ -35,8 +36,9 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def daemon(path: Path) -> Iterator[History]:
+def daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     """A daemon that writes the same file, and has said something."""
+    monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)  # it is in the file when it is published
     with contextlib.closing(History(path)) as history:
         log = EventLog("now4", 100, keep=history.keeper(source="mic"))
         log.append(ready())

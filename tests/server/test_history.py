@@ -123,6 +123,7 @@ def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
     monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 0.05)
     with closing(History(path)) as history:
         log = opened_log(history)
+        wait_until(lambda: history.file.session("s1") is not None)
         told: list[Event] = []
         log.subscribe(told.append)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
@@ -134,8 +135,7 @@ def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
             other.execute("ROLLBACK")
         wait_until(lambda: len(texts(history.file)) == 20)
         log.append(final(21, "again"))
-        wait_published(log)
-        assert texts(history.file)[-2:] == ["text 19", "again"]
+        wait_until(lambda: texts(history.file)[-2:] == ["text 19", "again"])
     lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert [line.split(" (")[0] for line in lines] == [
         f"the history {path} cannot be written",
@@ -150,6 +150,7 @@ async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_publi
     monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
     with closing(History(path)) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
         log = opened_log(history)
+        wait_until(lambda: history.file.session("s1") is not None)
         told: list[Event] = []
         log.subscribe(told.append)
         other.execute("BEGIN EXCLUSIVE")
@@ -177,6 +178,7 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
     with closing(History(path)) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
         register_history(registry, history)
         log = opened_log(history)
+        wait_until(lambda: history.file.session("s1") is not None)
         told: list[Event] = []
         log.subscribe(told.append)
         other.execute("BEGIN EXCLUSIVE")
@@ -198,6 +200,7 @@ def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
     monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 0.05)
     with closing(History(path)) as history:
         log = opened_log(history)
+        wait_until(lambda: history.file.session("s1") is not None)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             for i in range(3):

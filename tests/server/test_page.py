@@ -204,47 +204,44 @@ async def test_axe_core_finds_nothing_serious_on_other_pages(path: str) -> None:
         assert [found for found in await page.violations() if found.startswith(("serious", "critical"))] == []
 
 
-async def test_captions_are_searched_and_earlier_sessions_opened(tmp_path: Path) -> None:
-    with contextlib.closing(History(tmp_path / "history.db")) as history:
-        earlier = EventLog("earlier", 1000, keep=history.keeper(source="microphone"))
-        earlier.append(ready())
-        for n in range(1, 601):
-            earlier.append(final(n, f"number {n}", start=3.0 * n))
-        earlier.close()
-        wait_published(earlier)
-        log = opened_log()
-        log.append(final(1, "Good morning"))
-        async with serving(log, history_file=history.file) as running, browse(running.url) as page:
-            await page.wait_for(finals_are("Good morning"))
-            await page.click("[data-opens=sessions]")
-            await page.wait_for("document.querySelectorAll('#sessions-list li').length === 1")
-            assert "microphone · 30:00 · English · nano.en" in await page.text("#sessions-list .about")
-            search = "((field) => {{ field.value = '{}'; field.dispatchEvent(new Event('input')); }})({})"
-            await page.evaluate(search.format("NUMBER 7", "document.querySelector('#sessions-query')"))
-            await page.wait_for("document.querySelectorAll('#sessions-list mark').length === 2")
-            await page.click("#sessions-list button")
-            await page.wait_for("document.querySelector('#finals .current')?.textContent.includes('number 7')")
-            assert not await page.evaluate("document.querySelector('#sessions').open")
-            await page.click("#find")
-            await page.evaluate(search.format("Number 60", "document.querySelector('#query')"))
-            assert await page.text("#hits") == "2 found"
-            for shown in ("2 of 2", "1 of 2", "2 of 2"):
-                await page.click("#previous")
-                assert await page.text("#hits") == shown
-            await page.command("Input.dispatchKeyEvent", type="keyDown", key="Escape")
-            assert await page.evaluate(
-                "document.querySelector('#search').hidden && document.activeElement.id === 'find'"
-            )
-            assert (await saved(page, "srt")).startswith("1\n00:00:03,000 --> 00:00:03,700\nnumber 1\n\n2\n")
-            await page.click("[data-opens=sessions]")
-            await page.evaluate(search.format("", "document.querySelector('#sessions-query')"))
-            await page.wait_for("document.querySelector('#sessions-list .about')?.textContent.includes('30:00')")
-            await page.click("#sessions-list button")
-            await page.wait_for("document.querySelector('#finals .text')?.textContent === 'number 1'")
-            assert await page.evaluate("document.querySelector('#captions').scrollTop") == 0
-            await page.click("#back")
-            await page.wait_for(finals_are("Good morning"))
-            assert page.problems == []
+async def test_captions_are_searched_and_earlier_sessions_opened(history: History) -> None:
+    earlier = EventLog("earlier", 1000, keep=history.keeper(source="microphone"))
+    earlier.append(ready())
+    for n in range(1, 601):
+        earlier.append(final(n, f"number {n}", start=3.0 * n))
+    earlier.close()
+    wait_published(earlier)
+    log = opened_log()
+    log.append(final(1, "Good morning"))
+    async with serving(log, history_file=history.file) as running, browse(running.url) as page:
+        await page.wait_for(finals_are("Good morning"))
+        await page.click("[data-opens=sessions]")
+        await page.wait_for("document.querySelectorAll('#sessions-list li').length === 1")
+        assert "microphone · 30:00 · English · nano.en" in await page.text("#sessions-list .about")
+        search = "((field) => {{ field.value = '{}'; field.dispatchEvent(new Event('input')); }})({})"
+        await page.evaluate(search.format("NUMBER 7", "document.querySelector('#sessions-query')"))
+        await page.wait_for("document.querySelectorAll('#sessions-list mark').length === 2")
+        await page.click("#sessions-list button")
+        await page.wait_for("document.querySelector('#finals .current')?.textContent.includes('number 7')")
+        assert not await page.evaluate("document.querySelector('#sessions').open")
+        await page.click("#find")
+        await page.evaluate(search.format("Number 60", "document.querySelector('#query')"))
+        assert await page.text("#hits") == "2 found"
+        for shown in ("2 of 2", "1 of 2", "2 of 2"):
+            await page.click("#previous")
+            assert await page.text("#hits") == shown
+        await page.command("Input.dispatchKeyEvent", type="keyDown", key="Escape")
+        assert await page.evaluate("document.querySelector('#search').hidden && document.activeElement.id === 'find'")
+        assert (await saved(page, "srt")).startswith("1\n00:00:03,000 --> 00:00:03,700\nnumber 1\n\n2\n")
+        await page.click("[data-opens=sessions]")
+        await page.evaluate(search.format("", "document.querySelector('#sessions-query')"))
+        await page.wait_for("document.querySelector('#sessions-list .about')?.textContent.includes('30:00')")
+        await page.click("#sessions-list button")
+        await page.wait_for("document.querySelector('#finals .text')?.textContent === 'number 1'")
+        assert await page.evaluate("document.querySelector('#captions').scrollTop") == 0
+        await page.click("#back")
+        await page.wait_for(finals_are("Good morning"))
+        assert page.problems == []
 
 
 async def test_a_file_is_transcribed(tmp_path: Path) -> None:
