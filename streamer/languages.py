@@ -28,3 +28,8 @@ def code_of(language: str) -> str:
     """Return the code of a language by its name or code, such as de for German; anything else in lower case."""
     found = language.strip().lower()
     return _CODES.get(found, found)
+
+
+def name_of(code: str) -> str:
+    """Return the name of a language by its code, such as German for de; the code itself if it is unknown."""
+    return LANGUAGE_NAMES.get(code, code).title()

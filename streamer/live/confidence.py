@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from streamer.events import Event, Final
-from streamer.languages import LANGUAGE_NAMES
+from streamer.languages import name_of
 from streamer.whisper.model import WhisperModel
 
-# What is judged at a time: words that span so many seconds, and so many words. Fewer are often noise.
+# What is judged at a time: words that span this many seconds, and this many words. Fewer are often noise.
 SPAN_S = 20.0
 N_WORDS = 20
 
@@ -59,8 +59,8 @@ class Confidence:
                 f"half of the words or more are probably wrong: {self._model.name} knows English only. If another"
                 " language is spoken, choose a multilingual model (--model base)"
             )
-        name = LANGUAGE_NAMES.get(language, language).title()
         return (
-            f"half of the words or more in {name} are probably wrong: {self._model.name} is not sure of them. A larger"
-            " model may recognize it better (--model small); if another language is spoken, name it (--language)"
+            f"half of the words or more in {name_of(language)} are probably wrong: {self._model.name} is not sure of"
+            " them. A larger model may recognize it better (--model small); if another language is spoken, name it"
+            " (--language)"
         )

@@ -77,7 +77,6 @@ class EnrichedSession:
         # It refers to what is added: a session that is over goes at once.
         self._runner = weakref.ref(runner)
         self._ring = runner.ring
-        self._deadline_s = enrichment.deadline_s
         glossary, corrections = enrichment.glossary, enrichment.corrections
         self._spelling = Spelling(glossary, runner.settings.language) if glossary is not None else None
         self._finals = corrections.follow(log, self._read, self._settings) if corrections is not None else None

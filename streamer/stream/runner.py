@@ -25,7 +25,7 @@ from streamer.audio.ring import Overrun, RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.errors import StreamerError
 from streamer.events import Error, Event, Final, Gap, GapReason, Partial
-from streamer.languages import LANGUAGE_NAMES
+from streamer.languages import name_of
 from streamer.stream.arrivals import Arrivals
 from streamer.stream.detection import Detection
 from streamer.stream.inbox import Command, Inbox
@@ -552,7 +552,7 @@ class SessionRunner:
             if isinstance(event, Final) and event.text and event.language != self._language:
                 self._language = event.language
                 if self.settings.language == "auto":
-                    self.logger.info("language: %s", LANGUAGE_NAMES.get(event.language, event.language).title())
+                    self.logger.info("language: %s", name_of(event.language))
             try:
                 event = self._label(event)
                 if isinstance(event, Partial | Final) and not self.settings.words:
@@ -565,11 +565,10 @@ class SessionRunner:
         """Say once in the log that a language is spoken which the session does not allow: its text will be wrong."""
         if language and language not in self._outside:
             self._outside.add(language)
-            name, allowed = LANGUAGE_NAMES.get(language, language).title(), ", ".join(self.settings.languages)
             self.logger.warning(
                 "%s is spoken, which the session does not allow (only %s): its text is wrong; add %s to `languages`",
-                name,
-                allowed,
+                name_of(language),
+                ", ".join(self.settings.languages),
                 language,
             )
 

@@ -43,6 +43,15 @@ def opened_log(history: History, session: str = "s1", *, own: bool = True) -> Ev
     return log
 
 
+def followed_log(history: History) -> tuple[EventLog, list[Event]]:
+    """Return a log whose session is in the history's file, and a list that its further events are added to."""
+    log = opened_log(history)
+    wait_until(lambda: history.file.session(log.session) is not None)
+    published: list[Event] = []
+    log.subscribe(published.append)
+    return log, published
+
+
 def kept(file: HistoryFile, session: str = "s1") -> list[Event]:
     found = file.session(session)
     assert found is not None
@@ -119,13 +128,9 @@ def test_sessions_of_a_daemon_that_was_killed_ended_with_their_last_text(path: P
 def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(history_module, "RETRY_S", 0.02)
     monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 0.05)
     with closing(History(path)) as history:
-        log = opened_log(history)
-        wait_until(lambda: history.file.session("s1") is not None)
-        told: list[Event] = []
-        log.subscribe(told.append)
+        log, told = followed_log(history)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN IMMEDIATE")
             for i in range(20):
@@ -149,10 +154,7 @@ async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_publi
 ) -> None:
     monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
     with closing(History(path)) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
-        log = opened_log(history)
-        wait_until(lambda: history.file.session("s1") is not None)
-        told: list[Event] = []
-        log.subscribe(told.append)
+        log, told = followed_log(history)
         other.execute("BEGIN EXCLUSIVE")
         for i in range(20):
             log.append(partial(i, "text"))
@@ -177,10 +179,7 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
     registry = CollectorRegistry()
     with closing(History(path)) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
         register_history(registry, history)
-        log = opened_log(history)
-        wait_until(lambda: history.file.session("s1") is not None)
-        told: list[Event] = []
-        log.subscribe(told.append)
+        log, told = followed_log(history)
         other.execute("BEGIN EXCLUSIVE")
         for i in range(20):
             log.append(final(i, f"text {i}"))
@@ -199,8 +198,7 @@ def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
 ) -> None:
     monkeypatch.setattr(history_module, "WRITE_TIMEOUT_S", 0.05)
     with closing(History(path)) as history:
-        log = opened_log(history)
-        wait_until(lambda: history.file.session("s1") is not None)
+        log, _ = followed_log(history)
         with closing(sqlite3.connect(path, isolation_level=None)) as other:
             other.execute("BEGIN EXCLUSIVE")
             for i in range(3):

@@ -217,13 +217,11 @@ def _search(
     return follow(decoder, logits, search, greedy, guesses)
 
 
-def detect_language(
-    decoder: TokenDecoder, tokenizer: Tokenizer, among: Sequence[str] = ()
-) -> tuple[str, Mapping[str, float]]:
-    """Return the language (`among` some) of the window that the decoder holds, and the probability of each."""
+def detect_language(decoder: TokenDecoder, tokenizer: Tokenizer) -> tuple[str, Mapping[str, float]]:
+    """Return the language of the window that the decoder holds, and the probability of each."""
     decoder.begin()
     logits, _ = decoder.feed([tokenizer.special.start_of_transcript])
-    codes = list(among or tokenizer.languages)
+    codes = list(tokenizer.languages)
     log_probs = log_softmax(logits[-1][[tokenizer.languages[code] for code in codes]])
     probabilities = dict(zip(codes, np.exp(log_probs).tolist(), strict=True))
     return max(probabilities, key=probabilities.__getitem__), probabilities
