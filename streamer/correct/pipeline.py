@@ -285,7 +285,7 @@ class Lane:
     """
 
     def __init__(self, name: str, most: int, on_dropped: Callable[[], object]) -> None:
-        """Let so many pieces of work wait; `on_dropped` is called when one more comes, and one is given up."""
+        """Let `most` pieces of work wait; call `on_dropped` when another arrives and one is dropped."""
         # By owner: the one that has waited longest for its turn is first.
         self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}
         self._most = most

@@ -102,7 +102,7 @@ class ClientStreams:
         return stream
 
     async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
-        """Return the stream of that session, which is kept no more.
+        """Return the stream of that session, whose client is connected again.
 
         Raises UnknownSessionError if there is none, or it was opened with the token of another name.
         """

@@ -115,7 +115,7 @@ class Places:
         self._watch(name)
 
     def come_back(self, name: str, tenant: str) -> "ClientStream | None":
-        """Return a stream whose client has come back: it is kept no more. None if that tenant has none of that name."""
+        """Return a stream whose client is connected again. None if that tenant has none of that name."""
         stream = self.streams.get(name)
         if stream is None or stream.tenant != tenant:
             return None

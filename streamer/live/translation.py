@@ -35,7 +35,7 @@ MAX_WAITING = 50
 # Of the translation before, what the model sees.
 PROMPT_CHARACTERS = 200
 
-# How long after its final a live translation may come: captions leave little time while somebody speaks, and more in
+# How long after its final a live translation may come: captions leave little time during speech, and more in
 # the next pause.
 PATIENCE_S = 300.0
 

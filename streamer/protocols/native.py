@@ -101,7 +101,7 @@ class StreamStart(SessionOptions):
 class StreamResume:
     """Which stream a client comes back to: its first text frame, instead of `start`."""
 
-    # Name of the session; known to nobody but the client that began it.
+    # Name of the session; only the client that opened it knows it.
     session: Annotated[str, _text("the session of the events, up to 200 characters", 200, 1)]
 
     # Number of the last event that the client has received; 0: none.

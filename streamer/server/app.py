@@ -136,7 +136,7 @@ def make_app(
         ),
     ]
     uploads = [Route(endpoint.path, endpoint.answer, methods=["POST"]) for endpoint in endpoints if endpoint.uploads]
-    # Who posts a recording to a WebSocket's address is told, even if it sends all of it before it reads the answer.
+    # A client that posts a recording to a WebSocket's address gets an explanation, even if it reads only at the end.
     posts = [Route(path, explain, methods=["POST"], middleware=needing(needs)) for path, (needs, _) in sockets.items()]
     routes += posts
     uploads += posts

@@ -12,7 +12,7 @@ from streamer.arrays import Float32Array
 # A voice that was enrolled counts as so many windows: what is heard moves it, and moves it little.
 _ENROLLED_WINDOWS = 10
 
-# Of so many windows at most, the newest ones, it is asked whether they are of one voice: five minutes of speech.
+# At most this many windows of a speaker, the newest, are checked for a second voice: five minutes of speech.
 _MAX_SPLIT_WINDOWS = 600
 
 # How similar windows of one person are to their voice where it is heard clearly, and how many windows tell it.
@@ -30,7 +30,7 @@ class ClusterSettings:
     new_below: float = 0.4
     min_speech_s: float = 0.9
     # Speakers who are more similar than this are one: the second limit is for those with fewer than `few_windows`,
-    # whose voice is not known well. Somebody whose windows fall into two parts that are less similar than
+    # whose voice is not known well. A speaker whose windows fall into two parts that are less similar than
     # `split_below`, neither of few windows, is two: those that made the speaker known had both voices in them.
     merge_above: float = 0.7
     merge_few_above: float = 0.55
