@@ -193,7 +193,9 @@ class Bus:
         await self._client.subscribe(subject, cb=handle_one)
         with contextlib.suppress(errors.Error):  # where NATS goes away now, it is subscribed to when it is back
             if self.connected:
-                await self._client.flush(API_TIMEOUT_S)  # type: ignore[arg-type]
+                # nats-py may send a ping before what waits to be sent: only a second one is behind the subscription.
+                for _ in range(2):
+                    await self._client.flush(API_TIMEOUT_S)  # type: ignore[arg-type]
 
     async def patiently(self, ask: Callable[[], Awaitable[_T]], what: str) -> _T:
         """Ask JetStream until it answers, at most PATIENCE_S: nobody does while its servers choose a leader.
