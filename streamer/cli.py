@@ -72,6 +72,7 @@ _MODEL_FLAGS = (
     "model.name",
     "model.tokenizer",
     "model.lora",
+    "model.adapter",
     "model.weights",
     "model.windows_s",
     *_DEVICE_FLAGS,

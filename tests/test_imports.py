@@ -34,6 +34,7 @@ ROOMS = [
     "model",
     "locate",
     "source",
+    "adapters",
     "decode",
     "device",
     "graphs",

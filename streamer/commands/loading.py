@@ -4,6 +4,7 @@ import logging
 
 from streamer.commands.progress import show_progress
 from streamer.settings.table import ModelSettings
+from streamer.whisper.adapters import NONE
 from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.device.compile import WHOLE_WINDOW
 from streamer.whisper.device.devices import DeviceSettings
@@ -35,6 +36,7 @@ def load(
             most_beams=most_beams,
             weights=settings.weights,
             windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
+            adapter=settings.adapter if live else NONE,
             on_download=progress.fetched,
             on_compiled=progress.compiled,
         )

@@ -29,6 +29,7 @@ def verify(all_settings: Settings, console: Console) -> int:
                 cache_dir=settings.cache_dir,
                 weights=settings.weights,
                 windows_s=settings.windows_s or None,
+                adapter=settings.adapter,
                 on_download=progress.fetched,
                 on_compiled=progress.compiled,
             ):

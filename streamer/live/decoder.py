@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from streamer.arrays import Float32Array
-from streamer.audio.constants import N_SAMPLES
+from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.settings.apply import decode_options, initial_prompt, resolve_decoding, temperatures, text_tokens
 from streamer.settings.check import check_decode_options
 from streamer.settings.table import DecodingSettings
@@ -179,7 +179,7 @@ class WhisperEncoder:
 
         Raises InferenceError where the device fails, and no other is left.
         """
-        n_frames = self._model.runtime.frames_for(n_samples)
+        n_frames = self._model.runtime.frames_for(n_samples + round(self._model.silence_s * SAMPLE_RATE))
         return self._model.run(lambda runtime: runtime.encode(mel[:, :n_frames], buffer))
 
 

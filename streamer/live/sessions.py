@@ -22,7 +22,7 @@ from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import SessionState
-from streamer.whisper.model import WhisperModel
+from streamer.whisper.model import SILENCE_S, WhisperModel
 
 logger = logging.getLogger(__name__)
 
@@ -120,12 +120,14 @@ def session_settings(settings: Settings, model: WhisperModel, options: SessionOp
 
 
 def _longest_window_s(model: WhisperModel, *, whole: bool) -> float:
-    """Return the longest window of captions: 2 s of silence follow, behind which Whisper ends its text.
+    """Return the longest window of captions, behind which there is room for silence.
 
     whole : whether windows may be as long as the model's longest, and not only as its longest short one
     """
     *short, longest = model.runtime.windows_s
-    return max(SHORTEST_WINDOW_S, (short[-1] if short and not whole else longest) - 2.0)
+    if whole or not short:
+        return longest - SILENCE_S
+    return max(SHORTEST_WINDOW_S, short[-1] - (model.silence_s or SILENCE_S))
 
 
 def _with_options(

@@ -202,6 +202,11 @@ class ModelSettings:
     lora: str = setting(
         "", "LoRA adapter that goes into a checkpoint's weights, a directory or a name on the Hub", metavar="DIR|NAME"
     )
+    adapter: str = setting(
+        "auto",
+        "adapter for windows of less than 30 s; auto: one that comes with streamer, if any; none",
+        metavar="DIR|auto|none",
+    )
     weights: str = setting(
         "auto",
         "f32, f16, int8, int4; auto: int8 for tiny and base on CPU and GPU, else as in the file",

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from streamer.errors import ConfigError, InferenceError
+from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
@@ -38,6 +39,9 @@ T = TypeVar("T")
 # A device that fails again within this time is given up.
 FAILS_AGAIN_WITHIN_S = 600.0
 
+# Seconds of silence behind the sound of windows of less than 30 s, without an adapter and with one (docs/tuning.md).
+SILENCE_S, ADAPTED_SILENCE_S = 2.0, 1.0
+
 # Width and numbers of layers of the published sizes that `auto` computes in int8: tiny and base, of which int8 was
 # measured on people (docs/models.md).
 INT8_SIZES = {(384, 4, 4), (512, 6, 6)}
@@ -61,6 +65,8 @@ class WhisperModel:
     before: Callable[[], None] = at_once
     # Whether it is being started again after a device failed, which may take minutes.
     reviving: bool = False
+    # The adapter of windows of less than 30 s.
+    adapter: Path | None = None
     # What its weights are, and why; and whether all graphs were found compiled.
     weights: str = ""
     from_cache: bool = False
@@ -69,6 +75,13 @@ class WhisperModel:
     @property
     def dims(self) -> ModelDimensions:
         return self.runtime.dims
+
+    @property
+    def silence_s(self) -> float:
+        """Seconds of silence behind the sound of a short window, without which the model does not end its text."""
+        if self.generation.windows_s:
+            return 0.0  # it was trained without
+        return SILENCE_S if self.adapter is None else ADAPTED_SILENCE_S
 
     @property
     def n_beams(self) -> int:
@@ -221,6 +234,7 @@ def load_model(
     live: bool = True,
     weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
+    adapter: str = adapters.NONE,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> WhisperModel:
@@ -235,7 +249,8 @@ def load_model(
     weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 for INT8_SIZES on CPUs and GPUs;
         empty, and auto otherwise: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
-        the model names, or else 15
+        the model names, or its adapter, or else 15
+    adapter : that of windows of less than 30 s; see `adapters.find`
 
     Raises ModelError where there is no such model, or a part is missing or does not fit; PeerError where it cannot be
     fetched; ConfigError where a device is not there; InferenceError where it cannot compile or run the graphs.
@@ -246,7 +261,7 @@ def load_model(
     cache = open_cache(cache_dir)
     source = _read(path, name, tokenizer, cache, _find_adapter(lora, on_download))
     require(source.checks)
-    source, why = _weighed(source, weights, plans)
+    source, why = _weighed(source.with_adapter(adapter), weights, plans)
     compilation = _compilation(
         source,
         plans,
@@ -261,13 +276,13 @@ def load_model(
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
     starter = _Starter(source, compilation)
     model = starter.model(starter.start())
-    model.weights = why
+    model.weights, model.adapter = why, source.adapter.path if source.adapter else None
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
     told = _told(model.runtime, compilation.plans)
     lengths = ", ".join(map(str, model.runtime.windows_s))
     logger.info(
-        "model %s on %s, weights %s, windows of %s s, ready in %.1f s",
-        *(model.name, told, why, lengths, time.monotonic() - begin),
+        "model %s on %s, weights %s, windows of %s s%s, ready in %.1f s",
+        *(model.name, told, why, lengths, " with an adapter" if model.adapter else "", time.monotonic() - begin),
     )
     return model
 
@@ -281,6 +296,7 @@ def verify_model(
     cache_dir: str = "",
     weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
+    adapter: str = adapters.NONE,
     on_download: OnProgress = lambda progress: None,
     on_compiled: OnCompiled = lambda done, total: None,
 ) -> Iterator[Check]:
@@ -292,7 +308,7 @@ def verify_model(
     cache = open_cache(cache_dir)
     path = find_or_pull(name, on_download)
     source = _read(path, name, tokenizer, cache, _find_adapter(lora, on_download))
-    source, _ = _weighed(source, weights, plans)
+    source, _ = _weighed(source.with_adapter(adapter), weights, plans)
     yield from source.checks
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
@@ -336,6 +352,7 @@ def _compilation(
     on_compiled: OnCompiled = lambda done, total: None,
     most_beams: int = 1,
 ) -> Compilation:
+    adapter = str(source.adapter.path) if source.adapter else ""
     return Compilation(
         source.graphs,
         plans,
@@ -343,7 +360,9 @@ def _compilation(
         most_beams=most_beams if source.foreign_decoder is None else 1,
         windows_s=windows_s,
         cache_dir=cache,
-        model=" ".join(str(part) for part in (source.path.resolve(), source.lora or "", source.weights) if part),
+        model=" ".join(
+            str(part) for part in (source.path.resolve(), source.lora or "", adapter, source.weights) if part
+        ),
         on_progress=on_compiled,
     )
 
@@ -357,7 +376,8 @@ def _n_beams(source: ModelSource, *, live: bool) -> int:
 def _windows(source: ModelSource, wanted: Sequence[int] | None) -> Sequence[int]:
     """Return the lengths of audio to make graphs for. Raises ConfigError if the model's are for 30 s alone."""
     if source.foreign_decoder is None:
-        return source.generation.windows_s or DEFAULT_WINDOWS_S if wanted is None else wanted
+        trained = source.generation.windows_s or (source.adapter.windows_s if source.adapter else ())
+        return trained or DEFAULT_WINDOWS_S if wanted is None else wanted
     if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
         raise ConfigError(
             f"model.windows_s is {list(wanted)}, and {source.name} consists of graphs that were exported for 30 s:"

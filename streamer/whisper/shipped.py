@@ -12,11 +12,19 @@ EMBEDDED_ORIGIN = "streamer/nano.en"
 
 def shipped() -> dict[str, Path]:
     """Return name and directory of each model that came with the program, by name."""
+    return {path.name: path for path in _folders_in("models") if path.name != "adapters"}
+
+
+def shipped_adapters() -> list[Path]:
+    """Return the directory of each adapter that came with the program; see `adapters`."""
+    return _folders_in("models/adapters")
+
+
+def _folders_in(where: str) -> list[Path]:
+    """Return the folders in a folder of an installed program, or of a checkout of the repository, by name."""
     package = Path(str(resources.files("streamer")))
-    # In an installed program, and in a checkout of the repository.
-    folders = (package.parent / "models", package / "models")
-    found = {child.name: child for folder in folders if folder.is_dir() for child in folder.iterdir() if child.is_dir()}
-    return dict(sorted(found.items()))
+    places = (package.parent / where, package / where)
+    return sorted(child for place in places if place.is_dir() for child in place.iterdir() if child.is_dir())
 
 
 def limits(origin: str) -> str:

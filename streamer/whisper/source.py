@@ -7,6 +7,8 @@ from pathlib import Path
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.errors import ConfigError, ModelError, PeerError
+from streamer.whisper import adapters
+from streamer.whisper.adapters import Adapter
 from streamer.whisper.check import Check
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json, readable
@@ -47,8 +49,9 @@ class ModelSource:
     # None where the format holds graphs.
     checkpoint: Checkpoint | None = None
 
-    # The adapter that is in the checkpoint.
+    # The adapter that is in the checkpoint, and that of its short windows.
     lora: Path | None = None
+    adapter: Adapter | None = None
 
     # More of them, which read all of the files.
     slow_checks: Callable[[], list[Check]] = list
@@ -66,8 +69,27 @@ class ModelSource:
                 f"model.weights is {weights}, and {self.name} consists of graphs, whose weights stay as they are: leave"
                 " it out, or use the checkpoint that they were made from"
             )
-        graphs = ModelGraphs.of(self.checkpoint, self.generation.alignment_heads, dict.fromkeys(STAGES, weights))
-        return replace(self, graphs=graphs, weights=weights)
+        return replace(self, weights=weights)._with_graphs(self.checkpoint)
+
+    def with_adapter(self, wanted: str) -> "ModelSource":
+        """Return the model with the adapter of its short windows (see `adapters.find`), if there is one.
+
+        Raises ModelError for one that is not for these weights, ConfigError if the model holds graphs.
+        """
+        if self.checkpoint is None:
+            if wanted in (adapters.AUTO, adapters.NONE):
+                return self
+            raise ConfigError(
+                f"model.adapter is {wanted}, and {self.name} consists of graphs, which take no adapter: leave it out,"
+                " or use the checkpoint that they were made from"
+            )
+        return replace(self, adapter=adapters.find(self.checkpoint, wanted))._with_graphs(self.checkpoint)
+
+    def _with_graphs(self, checkpoint: Checkpoint) -> "ModelSource":
+        short = None if self.adapter is None else self.adapter.checkpoint
+        precisions = dict.fromkeys(STAGES, self.weights or "f32")
+        graphs = ModelGraphs.of(checkpoint, self.generation.alignment_heads, precisions, short)
+        return replace(self, graphs=graphs)
 
 
 def read_model(

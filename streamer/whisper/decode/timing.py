@@ -121,14 +121,17 @@ def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequenc
 
     For each token that is the end of the encoder position with most of the heads' average attention, in the row that
     predicted the token; for a word, the furthest of its tokens'. Unlike a word's end it follows from no other word, and
-    may go back. Attention to the window's padding counts as attention to the end of the audio.
+    may go back. The window's padding is left out: near the end of a short window are positions that get attention at any
+    word, and mean nothing.
 
     Takes what `word_spans` takes; returns samples from the start of the window, none behind `n_samples`.
     """
     if not word_lengths:
         return []
     *firsts, n_text = itertools.accumulate(word_lengths, initial=0)
-    positions = attention[:, n_prompt - 1 : n_prompt - 1 + n_text].mean(axis=0).argmax(axis=-1)
+    n_positions = max(1, min(attention.shape[-1], -(-n_samples // N_SAMPLES_PER_TOKEN)))
+    rows = attention[:, n_prompt - 1 : n_prompt - 1 + n_text, :n_positions]
+    positions = rows.mean(axis=0).argmax(axis=-1)
     furthest = np.maximum.reduceat(positions, firsts)
     attended: list[int] = np.minimum((furthest + 1) * N_SAMPLES_PER_TOKEN, n_samples).tolist()
     return attended

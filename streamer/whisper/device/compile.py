@@ -182,7 +182,10 @@ class Compilation:
     def _models(self, stage: str) -> dict[GraphId, ov.Model]:
         """Build a stage's graph, and fix its sizes to those that it is used with."""
         whole = self.graphs.build[stage]()
-        bounded = self._bounded(stage, whole)
+        short = whole
+        if stage == "encoder" and self.graphs.build_short_encoder and len(self.windows_s) > 1:
+            short = self.graphs.build_short_encoder()
+        bounded = self._bounded(stage, whole, short)
         if bounded is not None:
             return bounded
         sizes = [(1, False)]
@@ -199,16 +202,17 @@ class Compilation:
             for n_tokens, beams in sizes:
                 graph = GraphId(stage, window_s, n_tokens, beams)
                 as_it_is = window_s == CHUNK_LENGTH_S and not whole.is_dynamic()
-                models[graph] = whole if as_it_is else fix_sizes(whole, self._ports(graph).inputs)
+                graph_of = whole if window_s == CHUNK_LENGTH_S else short
+                models[graph] = whole if as_it_is else fix_sizes(graph_of, self._ports(graph).inputs)
         return models
 
-    def _bounded(self, stage: str, whole: ov.Model) -> dict[GraphId, ov.Model] | None:
-        """Return the one graph for calls of all sizes; None where each size is to have its own."""
+    def _bounded(self, stage: str, whole: ov.Model, short: ov.Model) -> dict[GraphId, ov.Model] | None:
+        """Return the one graph for calls of all sizes, and one for 30 s if that is another; None: each has its own."""
         decodes = stage == "decoder"
         width = self.graphs.dims.n_text_state if decodes else self.graphs.dims.n_audio_state
         if self.devices[stage] != "CPU" or width < WIDE or whole.is_dynamic() != decodes:
             return None
-        graph, model = self._for_all_sizes(stage, whole)
+        graph, model = self._for_all_sizes(stage, short)
         smallest = self._ports(GraphId(stage, MIN_WINDOW_S))
         found = {name: port.partial_shape for port in model.outputs for name in port.names}
         # What others exported may be for 30 s alone.
@@ -216,8 +220,9 @@ class Compilation:
         if not fits:
             return None
         # OpenVINO 2026.4 copies outputs of bounded shapes, which are large here, and the weights small: 30 s apart.
-        apart = {GraphId(stage): fix_sizes(whole, self._ports(GraphId(stage)).inputs)} if stage == "cross_kv" else {}
-        return apart | {graph: model}
+        if stage == "cross_kv" or short is not whole:
+            return {GraphId(stage): fix_sizes(whole, self._ports(GraphId(stage)).inputs), graph: model}
+        return {graph: model}
 
     def _for_all_sizes(self, stage: str, whole: ov.Model) -> tuple[GraphId, ov.Model]:
         """Return a graph that takes all sizes of calls; a decoder also several windows, where it can be made so."""

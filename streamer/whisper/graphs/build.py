@@ -42,11 +42,21 @@ class ModelGraphs:
     # By stage; they may raise ModelError. The decoder is for any number of tokens and slots, or for one token.
     build: Mapping[str, Callable[[], ov.Model]]
 
+    # The encoder for windows of less than 30 s, if it is another.
+    build_short_encoder: Callable[[], ov.Model] | None = None
+
     @classmethod
     def of(
-        cls, checkpoint: Checkpoint, alignment_heads: Heads, precisions: Mapping[str, str] | None = None
+        cls,
+        checkpoint: Checkpoint,
+        alignment_heads: Heads,
+        precisions: Mapping[str, str] | None = None,
+        short: Checkpoint | None = None,
     ) -> "ModelGraphs":
-        """Return the graphs of a checkpoint, with weights in the precision of each stage (see `compress`)."""
+        """Return the graphs of a checkpoint, with weights in the precision of each stage (see `compress`).
+
+        short : the checkpoint whose encoder is for windows of less than 30 s, if it is another
+        """
         dims, tensors = checkpoint.dims, checkpoint.tensors
         to = dict.fromkeys(STAGES, "f32") | dict(precisions or {})
         return cls(
@@ -57,6 +67,7 @@ class ModelGraphs:
                 "cross_kv": lambda: build_cross_kv(dims, tensors, to["cross_kv"]),
                 "decoder": lambda: build_decoder(dims, tensors, alignment_heads, to["decoder"]),
             },
+            None if short is None else lambda: build_encoder(dims, short.tensors, to["encoder"]),
         )
 
 

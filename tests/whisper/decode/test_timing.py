@@ -152,8 +152,12 @@ def test_a_word_is_as_far_away_as_the_furthest_look_of_a_row_that_predicted_it()
     assert ends == [21 * N_SAMPLES_PER_TOKEN, 141 * N_SAMPLES_PER_TOKEN, 101 * N_SAMPLES_PER_TOKEN]
 
 
-def test_a_look_at_the_padding_is_one_at_the_end_of_the_audio() -> None:
-    assert attended_samples(diagonal([0, 20, 900]), 2, [1, 1], n_samples=16_001) == [21 * N_SAMPLES_PER_TOKEN, 16_001]
+def test_positions_behind_the_sound_that_get_attention_at_any_word_are_left_out() -> None:
+    attention = diagonal([0, 20, 30])
+    attention[..., 55] = 2 * attention.max()
+    n_samples = 50 * N_SAMPLES_PER_TOKEN
+    expected = [21 * N_SAMPLES_PER_TOKEN, 31 * N_SAMPLES_PER_TOKEN]
+    assert attended_samples(attention, 2, [1, 1], n_samples=n_samples) == expected
 
 
 def test_the_average_of_the_heads_decides_how_far_a_word_is() -> None:
