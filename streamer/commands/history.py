@@ -16,7 +16,7 @@ from streamer.commands.files import format_of, opened
 from streamer.errors import UsageError
 from streamer.events import Final, Gap, Translation
 from streamer.outside import printable
-from streamer.server.history_file import AUTO, HistoryFile, KeptSession, history_path, shown_time
+from streamer.server.history import AUTO, History, KeptSession, history_path, shown_time
 from streamer.settings.table import Settings
 from streamer.sinks.subtitles import open_writer, subtitle_options
 from streamer.sinks.subtitles.cues import file_line
@@ -39,7 +39,7 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
         ended = "is open" if session.ended is None and in_use else _local(session.ended or session.started)
         table.add_row(
             *(_short(session.id), _local(session.started), ended, str(session.n_events)),
-            *(Text(printable(text)) for text in (session.source, session.model)),
+            *(Text(printable(text)) for text in (session.source, session.ready.model)),
         )
     console.print(table)
     return 0
@@ -53,18 +53,17 @@ def show(settings: Settings, name: str, *, original: bool) -> int:
     file = _file(settings)
     session = _named(file, name)
     sys.stdout.write(f"# {_local(session.started)}, {printable(session.source)}\n")
-    for events in (file.transcript if original else file.newest)(session):
-        for event in events:
-            if isinstance(event, Final):
-                for turn in turns(event):
-                    if text := file_line(turn.text):
-                        name = f"{speaker}: " if (speaker := file_line(speaker_of(turn))) else ""
-                        sys.stdout.write(f"{_clock(turn.start)}  {name}{text}\n")
-            elif isinstance(event, Translation):
-                sys.stdout.write(f"{'':8}  [{file_line(event.language)}] {file_line(event.text)}\n")
-            elif isinstance(event, Gap):
-                missing = f"[{event.end - event.start:.1f} s missing: {file_line(event.reason)}]"
-                sys.stdout.write(f"{_clock(event.start)}  {missing}\n")
+    for event in file.transcript(session, newest=not original):
+        if isinstance(event, Final):
+            for turn in turns(event):
+                if text := file_line(turn.text):
+                    name = f"{speaker}: " if (speaker := file_line(speaker_of(turn))) else ""
+                    sys.stdout.write(f"{_clock(turn.start)}  {name}{text}\n")
+        elif isinstance(event, Translation):
+            sys.stdout.write(f"{'':8}  [{file_line(event.language)}] {file_line(event.text)}\n")
+        elif isinstance(event, Gap):
+            missing = f"[{event.end - event.start:.1f} s missing: {file_line(event.reason)}]"
+            sys.stdout.write(f"{_clock(event.start)}  {missing}\n")
     return 0
 
 
@@ -78,10 +77,9 @@ def export(settings: Settings, name: str, *, format: str | None, output: Path | 
     with opened(output) as stream:
         format = format or format_of(output)
         writer = open_writer(format, stream, subtitle_options(settings))
-        # JSON Lines have each event as it came, what changed finals included.
-        for events in (file.transcript if original or format == "jsonl" else file.newest)(session):
-            for event in events:
-                writer.handle(event)
+        # JSON Lines have each event as it came, those that correct finals included.
+        for event in file.transcript(session, newest=not original and format != "jsonl"):
+            writer.handle(event)
         writer.close()
     return 0
 
@@ -106,9 +104,7 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
     if before is not None:
         until = _time(before)
         _confirm(f"all that was said before {_local(until)}", yes=yes)
-        steps = file.prune(before=until, max_bytes=float("inf"), keep_newest=0)
-        n_deleted = sum(steps)
-        file.scrub()
+        n_deleted = file.delete_before(until)
     else:
         assert name is not None
         session = _named(file, name)
@@ -117,19 +113,19 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
                 f"session {_short(session.id)} is open: stop the daemon first, or delete what is older with --before"
             )
         _confirm(f"session {_short(session.id)} of {_local(session.started)}, {session.n_events} texts", yes=yes)
-        n_deleted = sum(file.delete(session))
+        n_deleted = file.delete(session)
     sys.stdout.write(f"deleted {n_deleted} texts\n")
     return 0
 
 
-def _file(settings: Settings) -> HistoryFile:
+def _file(settings: Settings) -> History:
     """Return the history that the settings name, or the one where `auto` puts it. Raises ConfigError."""
-    file = HistoryFile(history_path(settings.server.history or AUTO))
+    file = History(history_path(settings.server.history or AUTO))
     file.check()
     return file
 
 
-def _named(file: HistoryFile, name: str) -> KeptSession:
+def _named(file: History, name: str) -> KeptSession:
     """Return the session whose name begins so, or the newest. Raises UsageError."""
     found = file.sessions(1) if name == LAST else file.named(name)
     if len(found) == 1:
