@@ -33,7 +33,7 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
     file = _file(settings)
     in_use = file.in_use
     table = Table(box=None, pad_edge=False)
-    for title in ("Session", "Began", "Ended", "Events", "Heard", "Model"):
+    for title in ("Session", "Began", "Ended", "Events", "Source", "Model"):
         table.add_column(title, justify="right" if title == "Events" else "left", no_wrap=True)
     for session in reversed(file.sessions(limit)):
         ended = "is open" if session.ended is None and in_use else _local(session.ended or session.started)
@@ -48,7 +48,7 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
 def show(settings: Settings, name: str, *, original: bool) -> int:
     """Print a session's texts, each with its time in the audio, and its gaps. Returns the exit code.
 
-    original : whether texts are shown as they were said first
+    original : whether finals are shown as they were before corrections
     """
     file = _file(settings)
     session = _named(file, name)
@@ -70,7 +70,7 @@ def show(settings: Settings, name: str, *, original: bool) -> int:
 def export(settings: Settings, name: str, *, format: str | None, output: Path | None, original: bool) -> int:
     """Write a session's transcript in a format, to standard output or a file. Returns the exit code.
 
-    original : whether texts are written as they were said first
+    original : whether finals are written as they were before corrections
     """
     file = _file(settings)
     session = _named(file, name)
@@ -87,7 +87,7 @@ def export(settings: Settings, name: str, *, format: str | None, output: Path | 
 def search(settings: Settings, text: str, console: Console, *, limit: int) -> int:
     """Print the newest finals that have all words and "phrases" of a text, the newest last.
 
-    Returns the exit code: 1 where there is none, as grep does.
+    Returns the exit code: 1 if there are none, as grep does.
     """
     hits = _file(settings).search(text, limit, marks=_MARKS)
     for hit in reversed(hits):
@@ -97,13 +97,13 @@ def search(settings: Settings, text: str, console: Console, *, limit: int) -> in
 
 
 def delete(settings: Settings, name: str | None, *, before: str | None, yes: bool) -> int:
-    """Delete a session, or all that was said before a time, when that was confirmed. Returns the exit code."""
+    """Delete a session, or all text from before a time, after confirmation. Returns the exit code."""
     if (name is None) == (before is None):
         raise UsageError("expected what to delete: a session, or --before DATE")
     file = _file(settings)
     if before is not None:
         until = _time(before)
-        _confirm(f"all that was said before {_local(until)}", yes=yes)
+        _confirm(f"all text from before {_local(until)}", yes=yes)
         n_deleted = file.delete_before(until)
     else:
         assert name is not None
@@ -112,7 +112,7 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
             raise UsageError(
                 f"session {_short(session.id)} is open: stop the daemon first, or delete what is older with --before"
             )
-        _confirm(f"session {_short(session.id)} of {_local(session.started)}, {session.n_events} texts", yes=yes)
+        _confirm(f"session {_short(session.id)} of {_local(session.started)}, {session.n_events} events", yes=yes)
         n_deleted = file.delete(session)
     sys.stdout.write(f"deleted {n_deleted} texts\n")
     return 0
@@ -136,12 +136,12 @@ def _named(file: History, name: str) -> KeptSession:
 
 
 def _confirm(what: str, *, yes: bool) -> None:
-    """Ask whether to delete. Raises UsageError where nobody can be asked, or the answer is no."""
+    """Ask whether to delete. Raises UsageError if standard input is not a terminal, or the answer is not yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"nobody can be asked whether to delete {what}: add --yes")
-    sys.stderr.write(f"Delete {what}? It cannot be had back. [y/N] ")
+        raise UsageError(f"refusing to delete {what} without confirmation: add --yes")
+    sys.stderr.write(f"Delete {what}? This cannot be undone. [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("nothing was deleted")
@@ -164,7 +164,7 @@ def _local(at: float) -> str:
 
 
 def _time(text: str) -> float:
-    """Return a date, or date and time, as a wall-clock time; this machine's own where it names no zone."""
+    """Return a date, or date and time, as a wall-clock time; in this machine's time zone if it names none."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

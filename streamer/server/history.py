@@ -280,7 +280,7 @@ class History:
 
     @contextlib.contextmanager
     def _publishing_in_time(self) -> Iterator[None]:
-        """Change the file meanwhile; if that takes too long, publish what waits and what comes before it is written."""
+        """Exclude other changes in a block; if it takes longer than PUBLISH_TIMEOUT_S, publish what waits."""
         timer = threading.Timer(PUBLISH_TIMEOUT_S, self._publish_early)
         timer.start()
         try:
@@ -455,7 +455,7 @@ class History:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """Open the file meanwhile. What SQLite raises, or a row that no daemon can have written, is a HistoryError."""
+        """Open the file for a block, in which errors of SQLite, and rows of the wrong form, become a HistoryError."""
         try:
             with contextlib.closing(_connect(self.path)) as connection:
                 yield connection
@@ -467,7 +467,7 @@ class History:
 
 @contextlib.contextmanager
 def open_history(settings: ServerSettings) -> Iterator[History | None]:
-    """Write the history that the settings name meanwhile; None if they name none. Raises ConfigError."""
+    """Write the history that the settings name, for a block; yield None if they name none. Raises ConfigError."""
     if not settings.history:
         yield None
         return
@@ -512,7 +512,7 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 @contextlib.contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """Be the one daemon that writes a history meanwhile. Raises ConfigError if another one is.
+    """Hold the lock of the daemon that writes a history, for a block. Raises ConfigError if another one holds it.
 
     The lock is on an empty database beside the file: SQLite locks files on all systems, until the process ends.
     """
