@@ -661,6 +661,7 @@ def test_what_comes_while_much_is_deleted_is_kept_without_a_warning(
             for i in range(20):
                 log.append(final(i, f"meanwhile {i}"))
             wait_until(lambda: len(published) == 20)
+            assert texts(history, "s2") == []
         history.delete(session)
         wait_until(lambda: len(texts(history, "s2")) == 20)
     assert history.n_failures == 0
