@@ -170,7 +170,7 @@ class _Daemon:
             health=self._health,
             is_live=lambda: not self._stuck(),
             registry=registry,
-            history_file=self._history.file if self._history is not None else None,
+            history_file=self._history,
         )
         self._server, self._streams = server, streams
         url = await server.start()

@@ -35,8 +35,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake
 from streamer.events import End, Event, Final, Gap, Partial, Ready, Speech, from_json
 from streamer.live.clients import ClientStreams
 from streamer.server.front import Server
-from streamer.server.history import open_history
-from streamer.server.history_file import HistoryFile
+from streamer.server.history import History, open_history
 from streamer.settings.table import ServerSettings, Settings
 from streamer.stream.eventlog import EventLog
 
@@ -134,7 +133,7 @@ async def serve(port: int, path: Path) -> None:
             streams=ClientStreams(Settings(server=settings)),
             health=dict,
             registry=CollectorRegistry(),
-            history_file=history.file,
+            history_file=history,
         )
         await server.start()
         log.append(Ready(model="none", device={}, sample_rate=16_000, language="en"))
@@ -206,7 +205,7 @@ async def survive(n_kills: int, minutes: float, speed: float | None, seed: int, 
         for task in watching:
             task.cancel()
         await asyncio.gather(*watching, return_exceptions=True)
-    return report(observer, follower, HistoryFile(history), n_kills=n_killed, n_behind=n_behind)
+    return report(observer, follower, History(history), n_kills=n_killed, n_behind=n_behind)
 
 
 async def heard(client: Client, n_told: int) -> None:
@@ -215,14 +214,13 @@ async def heard(client: Client, n_told: int) -> None:
         await client.changed.wait_for(lambda: len(client.told) >= n_told)
 
 
-def report(observer: Client, follower: Client, file: HistoryFile, *, n_kills: int, n_behind: int) -> bool:
+def report(observer: Client, follower: Client, file: History, *, n_kills: int, n_behind: int) -> bool:
     told, followed = set(observer.told), set(follower.told)
     sessions = list(reversed(file.sessions(n_kills + 1)))
     kept = [
         (event.session, event.seq, getattr(event, "text", event.type))
         for session in sessions
-        for events in file.transcript(session)
-        for event in events
+        for event in file.transcript(session)
         if isinstance(event, Final | Gap)
     ]
     last = follower.told[-1]

@@ -16,7 +16,7 @@ from streamer.commands.files import format_of, opened
 from streamer.errors import UsageError
 from streamer.events import Final, Gap, Translation
 from streamer.outside import printable
-from streamer.server.history_file import AUTO, HistoryFile, KeptSession, history_path, shown_time
+from streamer.server.history import AUTO, History, KeptSession, history_path, shown_time
 from streamer.settings.table import Settings
 from streamer.sinks.subtitles import open_writer, subtitle_options
 from streamer.sinks.subtitles.cues import file_line
@@ -33,13 +33,13 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
     file = _file(settings)
     in_use = file.in_use
     table = Table(box=None, pad_edge=False)
-    for title in ("Session", "Began", "Ended", "Events", "Heard", "Model"):
+    for title in ("Session", "Began", "Ended", "Events", "Source", "Model"):
         table.add_column(title, justify="right" if title == "Events" else "left", no_wrap=True)
     for session in reversed(file.sessions(limit)):
         ended = "is open" if session.ended is None and in_use else _local(session.ended or session.started)
         table.add_row(
             *(_short(session.id), _local(session.started), ended, str(session.n_events)),
-            *(Text(printable(text)) for text in (session.source, session.model)),
+            *(Text(printable(text)) for text in (session.source, session.ready.model)),
         )
     console.print(table)
     return 0
@@ -48,40 +48,38 @@ def list_sessions(settings: Settings, console: Console, *, limit: int) -> int:
 def show(settings: Settings, name: str, *, original: bool) -> int:
     """Print a session's texts, each with its time in the audio, and its gaps. Returns the exit code.
 
-    original : whether texts are shown as they were said first
+    original : whether finals are shown as they were before corrections
     """
     file = _file(settings)
     session = _named(file, name)
     sys.stdout.write(f"# {_local(session.started)}, {printable(session.source)}\n")
-    for events in (file.transcript if original else file.newest)(session):
-        for event in events:
-            if isinstance(event, Final):
-                for turn in turns(event):
-                    if text := file_line(turn.text):
-                        name = f"{speaker}: " if (speaker := file_line(speaker_of(turn))) else ""
-                        sys.stdout.write(f"{_clock(turn.start)}  {name}{text}\n")
-            elif isinstance(event, Translation):
-                sys.stdout.write(f"{'':8}  [{file_line(event.language)}] {file_line(event.text)}\n")
-            elif isinstance(event, Gap):
-                missing = f"[{event.end - event.start:.1f} s missing: {file_line(event.reason)}]"
-                sys.stdout.write(f"{_clock(event.start)}  {missing}\n")
+    for event in file.transcript(session, newest=not original):
+        if isinstance(event, Final):
+            for turn in turns(event):
+                if text := file_line(turn.text):
+                    name = f"{speaker}: " if (speaker := file_line(speaker_of(turn))) else ""
+                    sys.stdout.write(f"{_clock(turn.start)}  {name}{text}\n")
+        elif isinstance(event, Translation):
+            sys.stdout.write(f"{'':8}  [{file_line(event.language)}] {file_line(event.text)}\n")
+        elif isinstance(event, Gap):
+            missing = f"[{event.end - event.start:.1f} s missing: {file_line(event.reason)}]"
+            sys.stdout.write(f"{_clock(event.start)}  {missing}\n")
     return 0
 
 
 def export(settings: Settings, name: str, *, format: str | None, output: Path | None, original: bool) -> int:
     """Write a session's transcript in a format, to standard output or a file. Returns the exit code.
 
-    original : whether texts are written as they were said first
+    original : whether finals are written as they were before corrections
     """
     file = _file(settings)
     session = _named(file, name)
     with opened(output) as stream:
         format = format or format_of(output)
         writer = open_writer(format, stream, subtitle_options(settings))
-        # JSON Lines have each event as it came, what changed finals included.
-        for events in (file.transcript if original or format == "jsonl" else file.newest)(session):
-            for event in events:
-                writer.handle(event)
+        # JSON Lines have each event as it came, those that correct finals included.
+        for event in file.transcript(session, newest=not original and format != "jsonl"):
+            writer.handle(event)
         writer.close()
     return 0
 
@@ -89,7 +87,7 @@ def export(settings: Settings, name: str, *, format: str | None, output: Path | 
 def search(settings: Settings, text: str, console: Console, *, limit: int) -> int:
     """Print the newest finals that have all words and "phrases" of a text, the newest last.
 
-    Returns the exit code: 1 where there is none, as grep does.
+    Returns the exit code: 1 if there are none, as grep does.
     """
     hits = _file(settings).search(text, limit, marks=_MARKS)
     for hit in reversed(hits):
@@ -99,16 +97,14 @@ def search(settings: Settings, text: str, console: Console, *, limit: int) -> in
 
 
 def delete(settings: Settings, name: str | None, *, before: str | None, yes: bool) -> int:
-    """Delete a session, or all that was said before a time, when that was confirmed. Returns the exit code."""
+    """Delete a session, or all text from before a time, after confirmation. Returns the exit code."""
     if (name is None) == (before is None):
         raise UsageError("expected what to delete: a session, or --before DATE")
     file = _file(settings)
     if before is not None:
         until = _time(before)
-        _confirm(f"all that was said before {_local(until)}", yes=yes)
-        steps = file.prune(before=until, max_bytes=float("inf"), keep_newest=0)
-        n_deleted = sum(steps)
-        file.scrub()
+        _confirm(f"all text from before {_local(until)}", yes=yes)
+        n_deleted = file.delete_before(until)
     else:
         assert name is not None
         session = _named(file, name)
@@ -116,20 +112,20 @@ def delete(settings: Settings, name: str | None, *, before: str | None, yes: boo
             raise UsageError(
                 f"session {_short(session.id)} is open: stop the daemon first, or delete what is older with --before"
             )
-        _confirm(f"session {_short(session.id)} of {_local(session.started)}, {session.n_events} texts", yes=yes)
-        n_deleted = sum(file.delete(session))
+        _confirm(f"session {_short(session.id)} of {_local(session.started)}, {session.n_events} events", yes=yes)
+        n_deleted = file.delete(session)
     sys.stdout.write(f"deleted {n_deleted} texts\n")
     return 0
 
 
-def _file(settings: Settings) -> HistoryFile:
+def _file(settings: Settings) -> History:
     """Return the history that the settings name, or the one where `auto` puts it. Raises ConfigError."""
-    file = HistoryFile(history_path(settings.server.history or AUTO))
+    file = History(history_path(settings.server.history or AUTO))
     file.check()
     return file
 
 
-def _named(file: HistoryFile, name: str) -> KeptSession:
+def _named(file: History, name: str) -> KeptSession:
     """Return the session whose name begins so, or the newest. Raises UsageError."""
     found = file.sessions(1) if name == LAST else file.named(name)
     if len(found) == 1:
@@ -140,12 +136,12 @@ def _named(file: HistoryFile, name: str) -> KeptSession:
 
 
 def _confirm(what: str, *, yes: bool) -> None:
-    """Ask whether to delete. Raises UsageError where nobody can be asked, or the answer is no."""
+    """Ask whether to delete. Raises UsageError if standard input is not a terminal, or the answer is not yes."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise UsageError(f"nobody can be asked whether to delete {what}: add --yes")
-    sys.stderr.write(f"Delete {what}? It cannot be had back. [y/N] ")
+        raise UsageError(f"refusing to delete {what} without confirmation: add --yes")
+    sys.stderr.write(f"Delete {what}? This cannot be undone. [y/N] ")
     sys.stderr.flush()
     if sys.stdin.readline().strip().lower() not in ("y", "yes"):
         raise UsageError("nothing was deleted")
@@ -168,7 +164,7 @@ def _local(at: float) -> str:
 
 
 def _time(text: str) -> float:
-    """Return a date, or date and time, as a wall-clock time; this machine's own where it names no zone."""
+    """Return a date, or date and time, as a wall-clock time; in this machine's time zone if it names none."""
     try:
         return datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError, OSError):

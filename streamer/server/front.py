@@ -24,7 +24,7 @@ from streamer.server.access import Access, Refusal, chosen_subprotocol
 from streamer.server.app import Prepare, Serve, make_app
 from streamer.server.connection import HttpProtocol, State, WebSocketProtocol
 from streamer.server.exchange import hold_dialogue
-from streamer.server.history_file import HistoryFile
+from streamer.server.history import History
 from streamer.server.http import Pages
 from streamer.server.interfaces import Input, Recordings, Streams
 from streamer.server.limits import Limits
@@ -87,7 +87,7 @@ class Server:
         health: Callable[[], Mapping[str, object]],
         registry: CollectorRegistry,
         is_live: Callable[[], bool] = lambda: True,
-        history_file: HistoryFile | None = None,
+        history_file: History | None = None,
         default_token_file: Path | None = None,
     ) -> None:
         """Prepare a server.

@@ -1,326 +1,594 @@
-"""A transcript that survives: what is final goes into a file before it is published."""
+"""The history: a SQLite file of what is final. One daemon writes it, in a thread; any program may read it meanwhile.
+
+Positions are seconds of a session's audio, wall-clock times are seconds since 1970, UTC.
+"""
 
 import contextlib
 import logging
+import math
+import re
 import sqlite3
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
-from streamer.errors import ConfigError, HistoryError
-from streamer.events import End, Error, Event, Flushed, Partial, Ready, Resumed, Speech
+import msgspec
+import platformdirs
+
+from streamer import events as types
+from streamer.errors import ConfigError, HistoryError, ProtocolError, UnknownEventError
+from streamer.events import End, Error, Event, Final, Ready, Revision, Speakers, from_json
 from streamer.outside import one_line, printable
-from streamer.server.history_file import (
-    DAY_S,
-    READ_TIMEOUT_S,
-    HistoryFile,
-    check_schema,
-    connect,
-    create_private,
-    end_all,
-    end_session,
-    history_path,
-    insert_event,
-    insert_session,
-    lock,
-    transaction,
-    unusable,
-)
 from streamer.settings.table import ServerSettings
+from streamer.sinks.subtitles.revised import SpeakerNames, revised
 from streamer.stream.eventlog import Keep
 
 logger = logging.getLogger(__name__)
 
-WRITE_TIMEOUT_S = 0.5  # for a lock that another program holds; then an attempt to write has failed
+AUTO = "auto"  # the setting that puts the file into the user's data directory
+
+APPLICATION_ID = 0x53545248  # "STRH", which distinguishes a history from other programs' databases
+VERSION = 2
+
+LOCK_TIMEOUT_S = 5.0  # for a lock that another program holds
 PUBLISH_TIMEOUT_S = 0.1  # for an event to be stored before it is published; then it is published all the same
-RETRY_S = 2.0  # from one attempt to write to the next, while writing fails
-TIDY_S = 60.0  # from one look for what is too old, or too much, to the next
-STEP_PAUSE_S = 0.02  # between two steps of deleting, for those who write
-MAX_PENDING = 2000  # events that wait in memory while the file cannot be written
-MAX_BATCH = 500  # events stored in one transaction
+RETRY_S = 2.0  # from one attempt to write to the next while writing fails
+TIDY_S = 60.0  # from one deletion of what is too old, or too much, to the next
+MAX_PENDING = 2000  # events that wait in memory until they are written
+PAGE_EVENTS = 200  # read at a time: half a megabyte
+PRUNE_EVENTS = 100  # deleted at a time while the file is too large
 
-MEGABYTE = 1_000_000.0
+# Not kept: outdated by what follows, or about one moment. Everything else is kept, later types of events included.
+_PASSING = (types.Resumed, types.Speech, types.Flushed, types.Partial, types.Error)
 
-# What is not kept: it is outdated by what follows, or tells of a moment. Everything else is, also events to come.
-_PASSING = (Ready, Resumed, Speech, Flushed, Partial, Error, End)
+# A row is an event: the first of a session is its `ready`, the last its `end`; an `error`, code `history_lost`, stands
+# for those that retention deleted. `texts` has each final as corrected since, by the id of its row.
+_SCHEMA = """
+PRAGMA auto_vacuum = FULL;
+BEGIN;
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY,
+    own INTEGER NOT NULL,
+    source TEXT NOT NULL,
+    at REAL NOT NULL,
+    event TEXT NOT NULL,
+    type TEXT NOT NULL AS (json_extract(event, '$.type')) STORED,
+    session TEXT NOT NULL AS (json_extract(event, '$.session')) STORED,
+    seq INTEGER NOT NULL AS (json_extract(event, '$.seq')) STORED,
+    about INTEGER AS (json_extract(event, '$.of')) STORED,
+    start_s REAL AS (json_extract(event, '$.start')) STORED,
+    end_s REAL AS (json_extract(event, '$.end')) STORED,
+    UNIQUE (session, seq)
+);
+CREATE INDEX kinds ON events (type, session, about);
+CREATE INDEX ages ON events (at);
+CREATE VIEW sessions AS
+    SELECT id AS number, session AS id, own, source, event AS ready, at AS started,
+        (SELECT at FROM events WHERE type = 'end' AND session = first.session) AS ended,
+        (SELECT count(*) FROM events WHERE session = first.session) - 1
+            - EXISTS (SELECT 1 FROM events WHERE type = 'end' AND session = first.session) AS n_events,
+        coalesce((SELECT end_s FROM events WHERE session = first.session AND end_s IS NOT NULL
+            ORDER BY seq DESC LIMIT 1), 0.0) AS end_s
+    FROM events AS first WHERE type = 'ready';
+CREATE VIRTUAL TABLE texts USING fts5 (text, tokenize = 'unicode61 remove_diacritics 2');
+CREATE TRIGGER forget AFTER DELETE ON events BEGIN DELETE FROM texts WHERE rowid = old.id; END;
+"""
+_INSERT = "INSERT OR IGNORE INTO events (own, source, at, event) VALUES (?, ?, ?, ?)"
+
+# Ends all sessions, each when its last event came.
+_END_ALL = """
+INSERT INTO events (own, source, at, event)
+SELECT own, source, at, json_object('type', 'end', 'seq', max(seq) + 1, 'session', session) FROM events
+WHERE session IN (SELECT id FROM sessions WHERE ended IS NULL) GROUP BY session
+"""
+_EVENTS = """
+SELECT seq, event, CASE WHEN :newest THEN
+    (SELECT event FROM events AS later WHERE type = 'revision' AND session = events.session AND about = events.seq
+        ORDER BY id DESC LIMIT 1) END AS revision
+FROM events WHERE session = :session AND seq > :after AND type <> 'end' ORDER BY seq LIMIT :limit
+"""
+_SPEAKERS = "SELECT event FROM events INDEXED BY kinds WHERE type = 'speakers' AND session = ? ORDER BY id"
+
+# The name of a client's stream is a secret while the stream is open: with it, the stream can be taken over.
+_SESSIONS = "SELECT * FROM sessions WHERE (NOT :public OR own OR ended IS NOT NULL) AND "
+_HITS = """
+SELECT events.id AS number, session, seq, start_s, events.end_s, at, snippet(texts, 0, :begin, :end, '…', 24) AS snippet
+FROM texts JOIN events ON events.id = texts.rowid JOIN sessions ON sessions.id = session
+WHERE texts MATCH :expression AND texts.rowid < :before AND (NOT :public OR events.own OR ended IS NOT NULL)
+ORDER BY texts.rowid DESC LIMIT :limit
+"""
+# What `_prune` deletes: sessions that were over by then; of others, events up to the last that came by then.
+_DELETE_OVER = "DELETE FROM events WHERE session IN (SELECT session FROM events WHERE type = 'end' AND at <= ?)"
+_PARTLY_OLD = """
+SELECT own, source, session, max(seq) AS seq, at FROM events INDEXED BY ages
+WHERE at <= ? AND type NOT IN ('ready', 'error') GROUP BY session
+"""
+_DELETE_UP_TO = "DELETE FROM events WHERE session = ? AND seq <= ? AND type <> 'ready'"
+_OLDEST = "SELECT at FROM events WHERE type NOT IN ('ready', 'error') ORDER BY at LIMIT 1 OFFSET ?"
+_LOST = "earlier events are no longer in the history: raise server.history_days or server.history_mb to keep more"
+
+_DAY_S = 86_400.0
+_LAST_TIME = 32_535_215_999.0 - _DAY_S  # of the year 3000, the last that Windows knows, in any time zone
+_MOST = 2**63 - 1  # more than any number that SQLite assigns
+
+# What is searched for: phrases in quotation marks, and words.
+_TERM = re.compile(r'"([^"]*)"|([^\s"]+)')
+
+
+@dataclass(frozen=True, slots=True)
+class KeptSession:
+    """A session that is in the history."""
+
+    number: int  # sessions that began later have higher ones
+    id: str
+    own: bool  # whether it is of the daemon's own input, not a client's stream
+    source: str  # what was transcribed, in words
+    ready: Ready
+    started: float
+    ended: float | None  # None while it runs
+    n_events: int  # after `ready`
+    end_s: float  # of the audio that its events are about
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """A final in which something was found."""
+
+    number: int  # finals that came later have higher ones
+    session: str
+    seq: int
+    start_s: float
+    end_s: float
+    at: float  # when it became final
+    snippet: str  # the words around what was found, which is marked
 
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """An event on its way to the file."""
+    """An event to be written."""
 
     event: Event
-
-    # Of its session.
-    own: bool
+    own: bool  # as the session, see KeptSession
     source: str
-
-    # Wall-clock time at which it was given.
     at: float
-
-    # Has the event published, if it is not yet. Harmless the second time.
-    publish: Callable[[], None]
+    publish: Callable[[], None]  # publishes the event if it is not published yet
 
 
 class History:
-    """Writes a history; one for each file at a time. Any thread may call any method, and none waits for the disk.
+    """A file of sessions, with their finals and gaps. Any thread may call any method.
 
-    An event is published when it is in the file, so that it survives the end of the program, however that ends. If that
-    takes longer than PUBLISH_TIMEOUT_S, captions go on: events are published, wait in memory, and are written
-    when that works again. What is too much to wait is given up, counted, and reported in the log.
+    After `start` a thread writes the file. An event is published when it is in the file, so that it survives the end of
+    the program, however that ends. If that takes longer than PUBLISH_TIMEOUT_S, captions go on: events are published,
+    wait in memory, and are written when that works again. If too many wait, later ones are lost: that is counted and
+    logged. What keeps events never waits for the disk; methods that read or delete do.
     """
 
-    def __init__(self, path: Path, *, days: float = 0.0, megabytes: float = 500.0) -> None:
-        """Open a history, or begin one.
-
-        days : what was told longer ago is deleted; 0: nothing for its age
-        megabytes : size beyond which the oldest is deleted
-
-        Raises ConfigError where the file cannot be opened, is no history, or another daemon writes it.
-        """
-        self.file = HistoryFile(path)
-        self._days = days
-        self._megabytes = megabytes
-        # Attempts to write that failed; events that are not in the file and never will be.
-        self.n_failures = self.n_lost = 0
-        self._lock_held, self._connection = _opened(path)
-        # Guards the fields below, up to `_failing`, and notifies of changes. Held for a look at them.
+    def __init__(self, path: Path) -> None:
+        """Name a file; nothing is opened yet."""
+        self.path = path
+        # Attempts to write that failed; events that are not in the file and never will be, and those logged so far.
+        self.n_failures = self.n_lost = self._n_reported = 0
+        # Guards the fields below, and notifies of changes.
         self._changed = threading.Condition()
-        # Events that are not being written yet, oldest first.
+        # Events that are not in the file yet, oldest first.
         self._pending: deque[_Entry] = deque()
-        # Events that were given up and may have to be published still.
-        self._given_up: list[_Entry] = []
-        # Whether events are published before they are written: writing fails, or takes too long.
+        # Whether events are published before they are written: the last attempt failed, or this one takes too long.
         self._late = False
-        # Whether the last attempt to write failed; and what was lost before the last that worked.
-        self._failing = False
-        self._n_lost_before = 0
-        # Whether deleting what is too old has failed, and that was told.
-        self._tidy_failing = False
-        # Set when nothing is taken any more.
-        self._closed = threading.Event()
-        # What writes; what waits for it, and publishes; and what deletes what is too old.
-        self._writer = ThreadPoolExecutor(1, "write history")
-        self._threads = [
-            threading.Thread(target=self._keep_all, name="history", daemon=True),
-            threading.Thread(target=self._look_after, name="tidy history", daemon=True),
-        ]
-        for thread in self._threads:
-            thread.start()
+        # Whether no events are accepted: before `start`, and after `close`.
+        self._closed = True
+        self._thread: threading.Thread | None = None
+        # Held while this process changes the file.
+        self._changing = threading.Lock()
+
+    def start(self, *, days: float = 0.0, megabytes: float = 500.0) -> Self:
+        """Begin to write the file, which is created if it is missing.
+
+        days : events that are older are deleted; 0: none for their age
+        megabytes : size beyond which the oldest are deleted
+
+        Raises ConfigError if the file cannot be opened, is not a history, or another daemon writes it.
+        """
+        with contextlib.ExitStack() as stack:
+            try:
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self.path.touch(mode=0o600)
+                stack.enter_context(_locked(self.path))
+                connection = stack.enter_context(contextlib.closing(_connect(self.path)))
+                _check_schema(connection, self.path, create=True)
+                (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+                if mode != "wal":
+                    raise sqlite3.OperationalError("its file system keeps no write-ahead log")
+                with connection:
+                    connection.execute(_END_ALL)  # of a daemon that was killed
+            except (OSError, sqlite3.Error) as error:
+                reason = error.strerror if isinstance(error, OSError) and error.strerror else one_line(error)
+                raise ConfigError(
+                    f"the history {self.path} cannot be opened ({reason}): expected a history, or a new file, that you"
+                    " may write on a local disk; name another in server.history, or leave it empty to keep nothing"
+                ) from None
+            arguments = (connection, days, megabytes * 1e6, stack.pop_all())
+        self._closed = False
+        self._thread = threading.Thread(target=self._write_all, args=arguments, name="write history", daemon=True)
+        self._thread.start()
+        return self
 
     def keeper(self, *, source: str, own: bool = True) -> Keep:
-        """Return what keeps the events of a session, for `EventLog`.
-
-        source : what is heard, in words
-        own : whether it is the daemon's own input, not a client's stream
-        """
+        """Return what keeps the events of a session, for `EventLog`; see KeptSession."""
 
         def keep(event: Event, publish: Callable[[], None]) -> bool:
-            if isinstance(event, _PASSING) and not isinstance(event, Ready | End):
+            if isinstance(event, _PASSING):
                 return False
-            return self._append(_Entry(event, own, source, time.time(), publish))
+            with self._changed:
+                if self._closed:
+                    return False
+                if len(self._pending) >= MAX_PENDING and not isinstance(event, Ready | End):
+                    self.n_lost += 1
+                    if self.n_lost == self._n_reported + 1:
+                        logger.warning(
+                            "%d texts wait until the history %s can be written: more are lost", MAX_PENDING, self.path
+                        )
+                    return False
+                self._pending.append(_Entry(event, own, source, time.time(), publish))
+                self._changed.notify()
+                return not self._late
 
         return keep
 
     def close(self) -> None:
-        """Write what waits, note that all sessions are over, and leave the file to others. Harmless the second time."""
-        if self._closed.is_set():
-            return
+        """Write what waits, end all sessions, and leave the file to others. Harmless the second time."""
         with self._changed:
-            self._closed.set()
-            self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
-        self._writer.shutdown()
-        with contextlib.suppress(sqlite3.Error), transaction(self._connection):
-            end_all(self._connection)
-        self._connection.close()
-        self._lock_held.close()
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
 
-    def _append(self, entry: _Entry) -> bool:
-        """Have an event written; return whether it is published when that is done, and not at once."""
-        with self._changed:
-            if self._closed.is_set():
-                return False
-            self._pending.append(entry)
-            self._give_up_oldest()
-            self._changed.notify_all()
-            return not self._late
-
-    def _give_up_oldest(self) -> None:
-        """Keep what waits short; sessions' beginnings stay, as their texts are nowhere without them."""
-        while len(self._pending) > MAX_PENDING:
-            i = next((i for i, entry in enumerate(self._pending) if not isinstance(entry.event, Ready)), 0)
-            self._given_up.append(self._pending[i])
-            del self._pending[i]
-            self.n_lost += 1
-            if self.n_lost == self._n_lost_before + 1:
-                logger.warning(
-                    "more than %d texts wait until the history %s can be written: the oldest are given up",
-                    MAX_PENDING,
-                    self.file.path,
-                )
-
-    def _keep_all(self) -> None:
-        """Thread: have what waits written, and published when it is."""
-        while True:
-            with self._changed:
-                if self._failing:
-                    self._changed.wait_for(self._closed.is_set, RETRY_S)
-                self._changed.wait_for(lambda: self._pending or self._closed.is_set())
-                batch = [self._pending.popleft() for _ in range(min(len(self._pending), MAX_BATCH))]
-                last = self._closed.is_set() and self._failing
-            if not batch:
-                return
-            writing = self._writer.submit(self._write, batch)
-            if not wait((writing,), PUBLISH_TIMEOUT_S).done:
-                self._publish_early(batch)
-            error = writing.exception()
-            if isinstance(error, sqlite3.Error):
-                self._note_failure(error, batch)
-            else:
-                self._note_success()
-            self._publish(batch)
-            if error is not None and last:
-                self._give_up_all()
-                return
-
-    def _write(self, batch: Sequence[_Entry]) -> None:
-        """Write events; what cannot be written as JSON must not stand in the way of the others."""
-        with transaction(self._connection):
-            for entry in batch:
+    def _write_all(
+        self, connection: sqlite3.Connection, days: float, max_bytes: float, opened: contextlib.ExitStack
+    ) -> None:
+        """Thread: write events until the history is closed, and delete what is too old or too much."""
+        tidy_at = time.monotonic()
+        closed = False
+        with opened:
+            while not closed:
+                with self._changed:
+                    failing = self._late
+                    self._changed.wait_for(
+                        lambda: self._closed or (self._pending and not self._late),
+                        RETRY_S if failing else max(tidy_at - time.monotonic(), 0.0),
+                    )
+                    batch, closed = list(self._pending), self._closed
                 try:
-                    _write(self._connection, entry)
-                except sqlite3.Error:
-                    raise
-                except Exception:
-                    logger.exception("a %s event could not be kept", entry.event.type)
+                    with self._publishing_in_time():
+                        with connection:
+                            for entry in batch:
+                                _insert(connection, entry)
+                            if closed:
+                                connection.execute(_END_ALL)
+                        if time.monotonic() >= tidy_at:
+                            _prune(connection, time.time() - days * _DAY_S if days else 0.0, max_bytes)
+                            connection.execute("PRAGMA wal_checkpoint(PASSIVE)")  # survives a power cut
+                            tidy_at = time.monotonic() + TIDY_S
+                except Exception as error:  # noqa: BLE001 - captions wait for this thread, which must not end
+                    self._note_failure(error, failing=failing, closed=closed)
+                else:
+                    self._note_success(len(batch), failing=failing)
+                    _publish(batch)
 
-    def _note_failure(self, error: sqlite3.Error, batch: Sequence[_Entry]) -> None:
-        """Put what could not be written back, and say so if that is news."""
-        with self._changed:
-            self.n_failures += 1
-            begins, self._failing = not self._failing, True
-            if begins:
-                logger.warning(
-                    "the history %s cannot be written (%s): captions go on; what is said is kept in memory, the newest"
-                    " %d texts of it, until the file can be written",
-                    self.file.path,
-                    one_line(error),
-                    MAX_PENDING,
-                )
-            self._pending.extendleft(reversed(batch))
-            self._give_up_oldest()
-        self._publish_early()
+    @contextlib.contextmanager
+    def _publishing_in_time(self) -> Iterator[None]:
+        """Exclude other changes in a block; if it takes longer than PUBLISH_TIMEOUT_S, publish what waits."""
+        timer = threading.Timer(PUBLISH_TIMEOUT_S, self._publish_early)
+        timer.start()
+        try:
+            with self._changing:
+                yield
+        finally:
+            timer.cancel()
+            timer.join()
 
-    def _note_success(self) -> None:
-        with self._changed:
-            ends, self._failing, self._late = self._failing, False, False
-            n_lost, self._n_lost_before = self.n_lost - self._n_lost_before, self.n_lost
-        if ends or n_lost:
-            lost = f"; {n_lost} texts were too many to wait, and are missing" if n_lost else ""
-            logger.warning("the history %s is written again%s", self.file.path, lost)
-
-    def _publish_early(self, batch: Sequence[_Entry] = ()) -> None:
-        """Publish everything that waits, and from now on what comes, before it is written."""
+    def _publish_early(self) -> None:
         with self._changed:
             self._late = True
-            waiting = [*batch, *self._pending]
-        self._publish(waiting)
+            waiting = list(self._pending)
+        _publish(waiting)
 
-    def _publish(self, entries: Sequence[_Entry]) -> None:
-        with self._changed:
-            given_up, self._given_up = self._given_up, []
-        for entry in (*given_up, *entries):
-            try:
-                entry.publish()
-            except Exception:
-                logger.exception("a %s event could not be published", entry.event.type)
-
-    def _give_up_all(self) -> None:
-        """The program ends, and the file still cannot be written."""
-        with self._changed:
-            n_lost = len(self._pending) + self.n_lost - self._n_lost_before
+    def _note_failure(self, error: Exception, *, failing: bool, closed: bool) -> None:
+        self.n_failures += 1
+        if not failing:
+            logger.warning(
+                "the history %s cannot be written (%s): captions go on; %d texts can wait in memory until it can",
+                self.path,
+                one_line(error),
+                MAX_PENDING,
+            )
+        self._publish_early()
+        if closed:
             self.n_lost += len(self._pending)
-        logger.warning("the history %s could not be written: %d texts are missing", self.file.path, n_lost)
+            n_missing = self.n_lost - self._n_reported
+            logger.warning("the history %s could not be written: %d texts are missing", self.path, n_missing)
 
-    def _look_after(self) -> None:
-        """Thread: delete what is too old or too much."""
-        while True:
-            if not self._failing:
-                self._tidy()
-            if self._closed.wait(TIDY_S):
-                return
+    def _note_success(self, n_written: int, *, failing: bool) -> None:
+        with self._changed:
+            self._late = False
+            for _ in range(n_written):
+                self._pending.popleft()
+            n_missing, self._n_reported = self.n_lost - self._n_reported, self.n_lost
+        if failing or n_missing:
+            missing = f"; {n_missing} texts were too many to wait, and are missing" if n_missing else ""
+            logger.warning("the history %s is written again%s", self.path, missing)
 
-    def _tidy(self) -> None:
-        before = time.time() - self._days * DAY_S if self._days else 0.0
+    def check(self) -> None:
+        """Raise ConfigError if the file is missing or not a history of this version, HistoryError if it is damaged."""
+        if not self.path.is_file():
+            raise ConfigError(
+                f"there is no history at {self.path}: expected a file that `streamer run --history FILE` has written;"
+                " name it with --history, or in server.history"
+            )
+        with self._opened() as connection:
+            _check_schema(connection, self.path)
+
+    @property
+    def in_use(self) -> bool:
+        """Whether a daemon writes the file now. Nothing is created beside it: the caller may only want to read."""
+        if not _lock_path(self.path).exists():
+            return False
         try:
-            for _ in self.file.prune(before=before, max_bytes=self._megabytes * MEGABYTE):
-                if self._closed.wait(STEP_PAUSE_S):
-                    return
-            self.file.checkpoint()
-            self._tidy_failing = False
-        except HistoryError as error:
-            if not (self._tidy_failing or self._failing):
-                logger.warning("%s", error)
-            self._tidy_failing = True
+            with _locked(self.path):
+                return False
+        except (ConfigError, OSError, sqlite3.Error):
+            return True  # or unknown: this user may not ask
+
+    def sessions(self, limit: int, *, before: int | None = None, public: bool = False) -> list[KeptSession]:
+        """Return sessions, the newest first, of those with a number below `before`.
+
+        public : whether clients' streams that are still open are left out
+        """
+        where = "number < :before ORDER BY number DESC LIMIT :limit"
+        return self._sessions(where, before=before or _MOST, limit=limit, public=public)
+
+    def session(self, id: str, *, public: bool = False) -> KeptSession | None:
+        """Return a session; None if it is missing, or is a client's open stream and `public` is set."""
+        return next(iter(self._sessions("id = :id", id=id, public=public)), None)
+
+    def named(self, prefix: str) -> list[KeptSession]:
+        """Return the newest sessions, two at most, whose names begin so apart from dashes, which look like a flag."""
+        where = "substr(ltrim(id, '-'), 1, length(:prefix)) = :prefix ORDER BY number DESC LIMIT 2"
+        return self._sessions(where, prefix=prefix.lstrip("-"))
+
+    def next_own(self, number: int) -> KeptSession | None:
+        """Return the daemon's first own session after a number, None if there is none."""
+        return next(iter(self._sessions("number > :number AND own ORDER BY number LIMIT 1", number=number)), None)
+
+    def _sessions(self, where: str, *, public: bool = False, **values: object) -> list[KeptSession]:
+        with self._opened() as connection:
+            rows = connection.execute(_SESSIONS + where, {**values, "public": public}).fetchall()
+            return [
+                msgspec.convert({**row, "ready": from_json(row["ready"])}, KeptSession, strict=False) for row in rows
+            ]
+
+    def transcript(self, session: KeptSession, *, newest: bool = False) -> Iterator[Event]:
+        """Yield the events of a session, `ready` first; they are read some at a time.
+
+        newest : whether finals are as corrected since, without the events that corrected them
+        """
+        names = SpeakerNames()
+        if newest:
+            with self._opened() as connection:
+                for row in connection.execute(_SPEAKERS, (session.id,)):
+                    names.learn(msgspec.json.decode(row["event"], type=Speakers))
+        after = 0
+        while events := self.events(session.id, after, newest=newest):
+            after = events[-1].seq
+            for event in events:
+                if not (newest and isinstance(event, Revision | Speakers)):
+                    yield names.named(event) if isinstance(event, Final) else event
+
+    def events(self, session: str, after: int, *, newest: bool = False) -> list[Event]:
+        """Return the events of a session after number `after`, oldest first, PAGE_EVENTS at most, without `end`.
+
+        newest : whether finals are as corrected since
+        """
+        found: list[Event] = []
+        while not found:
+            values = {"session": session, "after": after, "newest": newest, "limit": PAGE_EVENTS}
+            with self._opened() as connection:
+                rows = connection.execute(_EVENTS, values).fetchall()
+                if not rows:
+                    break
+                after = rows[-1]["seq"]
+                for row in rows:
+                    with contextlib.suppress(UnknownEventError):  # of a later version
+                        event = from_json(row["event"]).stamped(row["seq"], session)
+                        if isinstance(event, Final) and row["revision"] is not None:
+                            event = revised(event, msgspec.json.decode(row["revision"], type=Revision))
+                        found.append(event)
+        return found
+
+    def search(
+        self,
+        text: str,
+        limit: int,
+        *,
+        before: int | None = None,
+        public: bool = False,
+        marks: tuple[str, str] = ("[", "]"),
+    ) -> list[Hit]:
+        """Return finals with all these words and "phrases", the newest first, of those with a number below `before`.
+
+        public : as in `sessions`
+        marks : what encloses the words that were found, in the snippets
+
+        Upper case and accents do not count. Raises ConfigError if the text has no word.
+        """
+        terms = (phrase or word for phrase, word in _TERM.findall(printable(text)))
+        expression = " ".join(f'"{term}"' for term in terms if any(char.isalnum() for char in term))
+        if not expression:
+            raise ConfigError(f"{text!r:.60} has no word to search for: expected words, or a phrase in quotation marks")
+        values = {"expression": expression, "before": before or _MOST, "limit": limit, "public": public}
+        with self._opened() as connection:
+            rows = connection.execute(_HITS, {**values, "begin": marks[0], "end": marks[1]}).fetchall()
+            return [msgspec.convert(dict(row), Hit, strict=False) for row in rows]
+
+    def delete(self, session: KeptSession) -> int:
+        """Delete a session and all traces of its text; return how many finals it had."""
+        return self._delete(lambda file: file.execute("DELETE FROM events WHERE session = ?", (session.id,)))
+
+    def delete_before(self, at: float) -> int:
+        """Delete what came before a wall-clock time, and all traces of its text; return how many finals."""
+        return self._delete(lambda file: _prune(file, at))
+
+    def _delete(self, change: Callable[[sqlite3.Connection], object]) -> int:
+        count = "SELECT count(*) FROM texts"
+        with self._changing, self._opened() as connection:
+            n_before = connection.execute(count).fetchone()[0]
+            with connection:
+                change(connection)
+                connection.execute("INSERT INTO texts (texts) VALUES ('optimize')")  # writes the index without them
+            n_deleted = n_before - connection.execute(count).fetchone()[0]
+            connection.execute("VACUUM")  # SQLite moves rows between pages, and `secure_delete` misses where they were
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        return int(n_deleted)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the file for a block, in which errors of SQLite, and rows of the wrong form, become a HistoryError."""
+        try:
+            with contextlib.closing(_connect(self.path)) as connection:
+                yield connection
+        except (sqlite3.Error, ProtocolError, msgspec.DecodeError, TypeError) as error:
+            raise HistoryError(
+                f"the history {self.path} cannot be used ({one_line(error)}): is it damaged, or the disk full?"
+            ) from None
 
 
 @contextlib.contextmanager
 def open_history(settings: ServerSettings) -> Iterator[History | None]:
-    """Open the history that the settings name for a while; None where they name none. Raises ConfigError."""
+    """Write the history that the settings name, for a block; yield None if they name none. Raises ConfigError."""
     if not settings.history:
         yield None
         return
-    path = history_path(settings.history)
-    history = History(path, days=settings.history_days, megabytes=settings.history_mb)
-    logger.info("finals are kept in %s", printable(str(path)))
-    try:
+    history = History(history_path(settings.history)).start(days=settings.history_days, megabytes=settings.history_mb)
+    logger.info("finals are kept in %s", printable(str(history.path)))
+    with contextlib.closing(history):
         yield history
-    finally:
-        history.close()
 
 
-def _opened(path: Path) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Return the lock of a history, and a connection to write it with. Raises ConfigError."""
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if path.exists() and not path.is_file():
-            raise ConfigError(f"the history {path} is no file: expected a new one, or one that streamer has written")
-        create_private(path)
-        with contextlib.ExitStack() as stack:
-            try:
-                lock_held = stack.enter_context(contextlib.closing(lock(path)))
-            except sqlite3.OperationalError as error:
-                if "locked" in str(error):
-                    raise ConfigError(
-                        f"the history {path} is in use by another daemon: name another file in server.history, or stop"
-                        " it"
-                    ) from None
+def history_path(setting: str) -> Path:
+    """Return the path that the setting `server.history` names, which must not be empty."""
+    if setting == AUTO:
+        return platformdirs.user_data_path("streamer", appauthor=False) / "history.db"
+    return Path(setting).expanduser()
+
+
+def utc(at: float) -> str:
+    """Return a wall-clock time as ISO 8601, to the second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(shown_time(at)))
+
+
+def shown_time(at: float) -> float:
+    """Return a wall-clock time, or the nearest that can be shown."""
+    return min(max(at, 0.0), _LAST_TIME)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    """Open a file that exists. `with connection` makes what is changed in it one transaction."""
+    connection = sqlite3.connect(
+        f"{path.absolute().as_uri()}?mode=rw",
+        timeout=LOCK_TIMEOUT_S,
+        isolation_level="IMMEDIATE",
+        check_same_thread=False,
+        uri=True,
+    )
+    connection.row_factory = sqlite3.Row
+    # NORMAL: what was written survives the end of the program, however it ends; a power cut may cost a minute.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    connection.execute("PRAGMA secure_delete = ON")  # deleted text is overwritten
+    return connection
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Hold the lock of the daemon that writes a history, for a block. Raises ConfigError if another one holds it.
+
+    The lock is on an empty database beside the file: SQLite locks files on all systems, until the process ends.
+    """
+    beside = _lock_path(path)
+    beside.touch(mode=0o600)
+    with contextlib.closing(sqlite3.connect(beside, timeout=0, check_same_thread=False)) as connection:
+        try:
+            connection.execute("BEGIN EXCLUSIVE")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error):
                 raise
-            connection = stack.enter_context(contextlib.closing(connect(path, READ_TIMEOUT_S)))
-            check_schema(connection, path, create=True)
-            (mode,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
-            if mode != "wal":
-                raise sqlite3.OperationalError("its file system keeps no write-ahead log")
-            with transaction(connection):
-                end_all(connection)  # of a daemon that was killed
-            connection.execute(f"PRAGMA busy_timeout = {round(WRITE_TIMEOUT_S * 1000)}")
-            stack.pop_all()
-    except (OSError, sqlite3.Error) as error:
-        raise unusable(path, error) from None
-    return lock_held, connection
+            raise ConfigError(
+                f"the history {path} is in use by another daemon: name another file in server.history, or stop it"
+            ) from None
+        yield
 
 
-def _write(connection: sqlite3.Connection, entry: _Entry) -> None:
-    match entry.event:
-        case Ready() as ready:
-            insert_session(connection, ready, own=entry.own, source=entry.source, started=entry.at)
-        case End() as end:
-            end_session(connection, end.session, entry.at)
-        case event:
-            insert_event(connection, event, entry.at)
+def _lock_path(path: Path) -> Path:
+    return path.with_name(path.name + "-lock")
+
+
+def _check_schema(connection: sqlite3.Connection, path: Path, *, create: bool = False) -> None:
+    """Raise ConfigError if a file is not a history of this version; make an empty file one if `create` is set."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (n_tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if create and not (version or application or n_tables):
+        marks = f"PRAGMA application_id = {APPLICATION_ID}; PRAGMA user_version = {VERSION}; COMMIT;"
+        connection.executescript(_SCHEMA + marks)
+    elif application != APPLICATION_ID:
+        raise ConfigError(f"{path} is another program's database, not a history: name another file in server.history")
+    elif version != VERSION:
+        raise ConfigError(
+            f"the history {path} has version {version}: this streamer reads and writes version {VERSION};"
+            " use the one that wrote it, or name another file in server.history"
+        )
+
+
+def _insert(connection: sqlite3.Connection, entry: _Entry) -> None:
+    event = entry.event
+    try:
+        text = event.to_json()
+    except Exception:  # must not stop the others
+        logger.exception("a %s event could not be kept", event.type)
+        return
+    cursor = connection.execute(_INSERT, (entry.own, entry.source, entry.at, text))
+    if isinstance(event, Final) and cursor.rowcount == 1:
+        connection.execute("INSERT INTO texts (rowid, text) VALUES (?, ?)", (cursor.lastrowid, printable(event.text)))
+    elif isinstance(event, Revision):  # a search finds what is shown
+        connection.execute(
+            "UPDATE texts SET text = ? WHERE rowid = (SELECT id FROM events WHERE session = ? AND seq = ?)",
+            (printable(event.text), event.session, event.of),
+        )
+
+
+def _publish(entries: list[_Entry]) -> None:
+    for entry in entries:
+        try:
+            entry.publish()
+        except Exception:
+            logger.exception("a %s event could not be published", entry.event.type)
+
+
+def _prune(connection: sqlite3.Connection, before: float, max_bytes: float = math.inf) -> None:
+    """Delete events up to a wall-clock time and then, while the file is larger than `max_bytes`, the oldest."""
+    while True:
+        until = before
+        size = "SELECT page_size * page_count FROM pragma_page_size, pragma_page_count"
+        if too_large := connection.execute(size).fetchone()[0] > max_bytes:
+            row = connection.execute(_OLDEST, (PRUNE_EVENTS - 1,)).fetchone()
+            until = max(before, row["at"] if row else math.inf)
+        with connection:
+            n_deleted = connection.execute(_DELETE_OVER, (until,)).rowcount
+            for row in connection.execute(_PARTLY_OLD, (until,)).fetchall():
+                n_deleted += connection.execute(_DELETE_UP_TO, (row["session"], row["seq"])).rowcount
+                lost = Error(code="history_lost", message=_LOST, fatal=False).stamped(row["seq"], row["session"])
+                connection.execute(_INSERT, (row["own"], row["source"], row["at"], lost.to_json()))
+        if not (too_large and n_deleted):
+            return

@@ -13,7 +13,6 @@ from streamer.cli import main
 from streamer.events import Gap, Revision, Translation
 from streamer.server import history as history_module
 from streamer.server.history import History
-from streamer.server.history_file import HistoryFile
 from streamer.stream.eventlog import EventLog
 from tests.server.support import WAIT_S, final, ready, wait_published
 from tests.sinks.finals import labelled
@@ -24,7 +23,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The path of a history with three sessions, of which no daemon writes."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     path = tmp_path / "history.db"
-    with contextlib.closing(History(path)) as history:
+    with contextlib.closing(History(path).start()) as history:
         for name in ("abc1", "abd2", "-xyz3"):
             log = EventLog(name, 100, keep=history.keeper(source="mic"))
             log.append(ready())
@@ -39,7 +38,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def daemon(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     """A daemon that writes the same file, and has said something."""
     monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)  # it is in the file when it is published
-    with contextlib.closing(History(path)) as history:
+    with contextlib.closing(History(path).start()) as history:
         log = EventLog("now4", 100, keep=history.keeper(source="mic"))
         log.append(ready())
         log.append(final(1, "right now"))
@@ -110,23 +109,22 @@ def test_nothing_is_deleted_unasked(
         monkeypatch.setattr("sys.stdin", asked)
         assert streamer(path, "delete", "abc") == 2
         assert "nothing was deleted" in capsys.readouterr().err
-    assert len(HistoryFile(path).sessions(9)) == 3
+    assert len(History(path).sessions(9)) == 3
     asked = io.StringIO("y\n")
     monkeypatch.setattr(asked, "isatty", lambda: True)
     monkeypatch.setattr("sys.stdin", asked)
     assert streamer(path, "delete", "abc") == 0
-    assert [session.id for session in HistoryFile(path).sessions(9)] == ["-xyz3", "abd2"]
+    assert [session.id for session in History(path).sessions(9)] == ["-xyz3", "abd2"]
     assert streamer(path, "delete") == 2
     assert streamer(path, "delete", "last", "--before", "2026-01-01", "--yes") == 2
 
 
 def test_what_is_older_than_a_date_is_deleted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE events SET at = 1e9 WHERE session = 1 OR seq = 2")
-        connection.execute("UPDATE sessions SET ended = 1e9 WHERE n = 1")
+        connection.execute("UPDATE events SET at = 1e9 WHERE session = 'abc1' OR seq = 2")
     assert streamer(path, "delete", "--before", "2002-01-01", "--yes") == 0
-    assert capsys.readouterr().out == "deleted 5 texts\n"
-    assert [session.id for session in HistoryFile(path).sessions(9)] == ["-xyz3", "abd2"]
+    assert capsys.readouterr().out == "deleted 4 texts\n"
+    assert [session.id for session in History(path).sessions(9)] == ["-xyz3", "abd2"]
     for date in ("tomorrow", "2026-13-01", "99999-01-01"):
         assert streamer(path, "delete", "--before", date, "--yes") == 2
         assert "is no date" in capsys.readouterr().err
@@ -140,12 +138,12 @@ def test_it_works_beside_a_daemon(path: Path, daemon: History, capsys: pytest.Ca
     assert streamer(path, "delete", "now", "--yes") == 2
     assert "is open: stop the daemon first" in capsys.readouterr().err
     assert streamer(path, "delete", "abc", "--yes") == 0
-    assert len(daemon.file.sessions(9)) == 3
+    assert len(daemon.sessions(9)) == 3
 
 
 def test_what_a_killed_daemon_left_open_can_be_deleted(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("UPDATE sessions SET ended = NULL")
+        connection.execute("DELETE FROM events WHERE type = 'end'")
     assert streamer(path, "delete", "last", "--yes") == 0
     assert "open" not in capsys.readouterr().out
 
@@ -158,7 +156,7 @@ def test_a_history_that_is_not_there_is_not_made(tmp_path: Path, capsys: pytest.
 
 
 def test_what_was_said_first_is_shown_on_request(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with contextlib.closing(History(path)) as history:
+    with contextlib.closing(History(path).start()) as history:
         log = EventLog("new5", 100, keep=history.keeper(source="mic"))
         log.append(ready())
         said = log.append(final(1, "from Shavon"))

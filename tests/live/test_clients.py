@@ -63,17 +63,17 @@ async def test_nobody_is_let_in_before_the_model_is_there() -> None:
 
 
 async def test_a_clients_text_is_kept_where_it_asks_for_it_and_nowhere_else(machine: Machine, tmp_path: Path) -> None:
-    with contextlib.closing(History(tmp_path / "history.db")) as history:
+    with contextlib.closing(History(tmp_path / "history.db").start()) as history:
         streams = ClientStreams(Settings(), history)
         streams.serve_with(cast("Engine[Any]", machine.engine), MODEL)
         await streams.open(StreamStart())
         kept = await streams.open(StreamStart(keep=True))
         await asyncio.to_thread(wait_published, kept.feed)
-        (session,) = history.file.sessions(9)
+        (session,) = history.sessions(9)
         assert (session.id, session.own, session.ended) == (kept.feed.session, False, None)
         kept.abandon()
         await asyncio.to_thread(wait_published, kept.feed)
-        (session,) = history.file.sessions(9)
+        (session,) = history.sessions(9)
         assert session.ended is not None
 
 

@@ -15,5 +15,5 @@ from tests.server.support import WAIT_S
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[History]:
     """Return a history that publishes nothing before it is in the file, however slow the disk is."""
     monkeypatch.setattr(history_module, "PUBLISH_TIMEOUT_S", WAIT_S)
-    with closing(History(tmp_path / "data" / "history.db")) as opened:
+    with closing(History(tmp_path / "data" / "history.db").start()) as opened:
         yield opened

@@ -74,8 +74,8 @@ async def test_the_page_says_whether_captions_are_kept(tmp_path: Path) -> None:
     async with serving() as running, browse(running.url) as page:
         await page.wait_for(LIVE)
         assert not await page.evaluate(shown)
-    with contextlib.closing(History(tmp_path / "history.db")) as history:
-        async with serving(history_file=history.file) as running, browse(running.url) as page:
+    with contextlib.closing(History(tmp_path / "history.db").start()) as history:
+        async with serving(history_file=history) as running, browse(running.url) as page:
             await page.wait_for(shown)
             assert "captions are kept" in await page.text("#kept")
 
@@ -150,10 +150,10 @@ async def test_a_line_changes_in_place_and_shows_on_request_what_was_written_fir
 async def test_the_page_is_legible_in_either_scheme_and_at_every_size(tmp_path: Path) -> None:
     ground = "getComputedStyle(document.body).backgroundColor"
     inside = "[...document.querySelectorAll('#finals p')].filter((p) => p.getBoundingClientRect().top >= {}).length"
-    with contextlib.closing(History(tmp_path / "history.db")) as history:
+    with contextlib.closing(History(tmp_path / "history.db").start()) as history:
         log = EventLog("own", 1000, keep=history.keeper(source="microphone"))
         log.append(ready())
-        async with serving(log, history_file=history.file) as running, browse(running.url) as page:
+        async with serving(log, history_file=history) as running, browse(running.url) as page:
             running.health["notice"] = "nano.en knows few words"
             await page.wait_for(LIVE)
             said = log.append(labelled(final(0, "they said shavon"), "S1", "S1", "S2"))
@@ -213,7 +213,7 @@ async def test_captions_are_searched_and_earlier_sessions_opened(history: Histor
     wait_published(earlier)
     log = opened_log()
     log.append(final(1, "Good morning"))
-    async with serving(log, history_file=history.file) as running, browse(running.url) as page:
+    async with serving(log, history_file=history) as running, browse(running.url) as page:
         await page.wait_for(finals_are("Good morning"))
         await page.click("[data-opens=sessions]")
         await page.wait_for("document.querySelectorAll('#sessions-list li').length === 1")

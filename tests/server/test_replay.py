@@ -8,7 +8,7 @@ from contextlib import aclosing, closing
 import pytest
 
 from streamer.events import Error, Event, Final, Ready, Revision, Speech
-from streamer.server import history_file
+from streamer.server import history as history_module
 from streamer.server.history import History
 from streamer.server.replay import earlier_events
 from streamer.stream.eventlog import EventLog
@@ -53,7 +53,7 @@ def brief(events: list[Event]) -> list[str]:
 
 
 async def earlier(history: History, feed: EventLog, session: str, after: int) -> list[str]:
-    async with aclosing(earlier_events(history.file, feed, session, after)) as events:
+    async with aclosing(earlier_events(history, feed, session, after)) as events:
         return brief([event async for event in events])
 
 
@@ -80,11 +80,11 @@ async def test_the_rest_of_a_session_and_all_later_ones_come_first(history: Hist
 async def test_what_the_log_does_not_have_any_more_comes_from_the_file(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_file, "PAGE_EVENTS", 3)
+    monkeypatch.setattr(history_module, "PAGE_EVENTS", 3)
     feed = begun(history, "a", limit=4)
     say(feed, *"abcdefgh")  # the log has g and h
     async with (
-        serving(feed, history_file=history.file) as running,
+        serving(feed, history_file=history) as running,
         running.socket("/v1/captions?after=3&session=a") as client,
     ):
         feed.close()
@@ -102,7 +102,7 @@ async def test_a_client_goes_on_over_its_connection_and_hears_no_end_before_the_
     second = begun(history, "b")
     say(second, "three")
     async with (
-        serving(second, history_file=history.file) as running,
+        serving(second, history_file=history) as running,
         running.socket("/v1/captions?after=3&session=a") as client,
     ):
         events = [await next_event(client) for _ in range(4)]
@@ -115,7 +115,7 @@ async def test_a_client_goes_on_over_its_connection_and_hears_no_end_before_the_
 async def test_an_unknown_session_gets_the_present_one_from_its_start(history: History) -> None:
     feed = begun(history, "b")
     say(feed, "one")
-    async with serving(feed, history_file=history.file) as running:
+    async with serving(feed, history_file=history) as running:
         for query in ("after=7&session=never", "after=7&session=%22'--"):
             async with running.socket(f"/v1/captions?{query}") as client:
                 assert brief([await next_event(client) for _ in range(3)]) == ["b:ready", "b:speech", "b:one"]
@@ -125,11 +125,11 @@ async def test_what_retention_deleted_is_told_of(history: History) -> None:
     first = begun(history, "a")
     say(first, *"abc")
     close(first)
-    with closing(sqlite3.connect(history.file.path)) as connection, connection:
+    with closing(sqlite3.connect(history.path)) as connection, connection:
         connection.execute("UPDATE events SET at = 0 WHERE seq = 3")
-    assert sum(history.file.prune(before=1.0, max_bytes=1e9)) == 1
+    assert history.delete_before(1.0) == 1
     feed = begun(history, "b")
-    async with aclosing(earlier_events(history.file, feed, "a", 0)) as found:
+    async with aclosing(earlier_events(history, feed, "a", 0)) as found:
         events = [event async for event in found]
     assert brief(events) == ["a:ready", "a:error", "a:b", "a:c"]
     assert isinstance(events[0], Ready)
@@ -143,11 +143,10 @@ async def test_a_history_that_cannot_be_read_is_told_of_and_the_present_goes_on(
     say(begun(history, "a"), "one")
     feed = begun(history, "b")
     say(feed, "two")
-    with closing(sqlite3.connect(history.file.path)) as connection, connection:
-        connection.execute("DROP TABLE texts")
+    with closing(sqlite3.connect(history.path)) as connection, connection:
         connection.execute("DROP TABLE events")
     async with (
-        serving(feed, history_file=history.file) as running,
+        serving(feed, history_file=history) as running,
         running.socket("/v1/captions?after=1&session=a") as client,
     ):
         lost = await next_event(client)
@@ -159,24 +158,22 @@ async def test_a_history_that_cannot_be_read_is_told_of_and_the_present_goes_on(
 async def test_a_long_replay_is_read_as_the_client_takes_it_and_stalls_nobody(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history_file, "PAGE_EVENTS", 10)
+    monkeypatch.setattr(history_module, "PAGE_EVENTS", 10)
     long = begun(history, "a")
-    with history_file.transaction(history._connection):  # many commits in one: only the reading matters here
-        event = final(1, "word " * 200)
-        for i in range(800):
-            history_file.insert_event(history._connection, event.stamped(i + 2, "a"), 1e9)
-    assert long.last_seq == 1
+    for i in range(800):
+        long.append(final(i, "word " * 200))
+    wait_published(long)
     feed = begun(history, "b")
     n_pages = 0
-    read = history_file.HistoryFile.events
+    read = History.events
 
-    def counted(file: history_file.HistoryFile, number: int, after: int) -> list[Event]:
+    def counted(history: History, session: str, after: int) -> list[Event]:
         nonlocal n_pages
         n_pages += 1
-        return read(file, number, after)
+        return read(history, session, after)
 
-    monkeypatch.setattr(history_file.HistoryFile, "events", counted)
-    async with serving(feed, history_file=history.file) as running:
+    monkeypatch.setattr(History, "events", counted)
+    async with serving(feed, history_file=history) as running:
         deaf = await asyncio.to_thread(deaf_socket, running.port, "/v1/captions?after=0&session=a")
         with closing(deaf):
             async with running.socket("/v1/captions?after=0&session=b") as other:
@@ -194,6 +191,6 @@ async def test_a_long_replay_is_read_as_the_client_takes_it_and_stalls_nobody(
 async def test_a_generator_that_is_left_early_is_closed(history: History) -> None:
     say(begun(history, "a"), "one", "two")
     feed = begun(history, "b")
-    events: AsyncGenerator[Event, None] = earlier_events(history.file, feed, "a", 0)
+    events: AsyncGenerator[Event, None] = earlier_events(history, feed, "a", 0)
     assert (await anext(events)).type == "ready"
     await events.aclose()

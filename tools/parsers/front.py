@@ -15,7 +15,6 @@ from streamer.errors import ConfigError, StreamerError
 from streamer.events import Final, Gap, Ready, Word
 from streamer.server.front import Server
 from streamer.server.history import History
-from streamer.server.history_file import HistoryFile
 from streamer.settings.table import ServerSettings
 from tests.server.support import RecordingInput, RecordingStreams, opened_log
 from tools.parsers.table import Parser, makes_parsers, text, written
@@ -36,7 +35,7 @@ QUERIES = (b'good "every morning" w\xc3\xb6rld', "日本 語".encode(), b"a* NEA
 @makes_parsers
 def _front(folder: Path) -> list[Parser]:
     path = folder / "history.db"
-    with contextlib.closing(History(path)) as history:
+    with contextlib.closing(History(path).start()) as history:
         for name in ("day-1", "day-2"):
             keep = history.keeper(source="speech.wav")
             keep(Ready(model="nano.en", device={}, sample_rate=16_000, language="en").stamped(1, name), lambda: None)
@@ -57,7 +56,7 @@ def _front(folder: Path) -> list[Parser]:
                     lambda: None,
                 )
             keep(Gap(start=31, end=32, reason="overload").stamped(30, name), lambda: None)
-    file = HistoryFile(path)
+    file = History(path)
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     damaged = folder / "damaged.db"
@@ -68,7 +67,7 @@ def _front(folder: Path) -> list[Parser]:
         streams=RecordingStreams(),
         health=lambda: {"status": "ok"},
         registry=CollectorRegistry(),
-        history_file=HistoryFile(written(folder / "served.db", path.read_bytes())),
+        history_file=History(written(folder / "served.db", path.read_bytes())),
     )
     return [
         Parser("requests", REQUESTS, lambda data: asyncio.run(_ask(server._config.app, data)), ()),
@@ -128,7 +127,7 @@ async def _ask(app: Any, data: bytes) -> None:  # noqa: ANN401 - an ASGI applica
 def _read_all(path: Path) -> None:
     for beside in ("-wal", "-shm"):
         path.with_name(path.name + beside).unlink(missing_ok=True)
-    file = HistoryFile(path)
+    file = History(path)
     file.check()
     for session in file.sessions(100):
         for _ in file.transcript(session):
