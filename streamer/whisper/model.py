@@ -79,9 +79,9 @@ class WhisperModel:
     @property
     def silence_s(self) -> float:
         """Seconds of silence behind the sound of a short window, without which the model does not end its text."""
-        if self.generation.windows_s:
-            return 0.0  # it was trained without
-        return SILENCE_S if self.adapter is None else ADAPTED_SILENCE_S
+        if self.adapter is not None:
+            return ADAPTED_SILENCE_S
+        return 0.0 if self.generation.windows_s else SILENCE_S  # it may have been trained without
 
     @property
     def n_beams(self) -> int:

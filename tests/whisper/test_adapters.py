@@ -21,7 +21,7 @@ from streamer.settings.table import Settings
 from streamer.whisper import adapters
 from streamer.whisper.device import compile as compiling
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel, load_model
 from streamer.whisper.source import load_checkpoint, read_model
 from streamer.whisper.weights import lora
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors
@@ -95,14 +95,14 @@ def test_an_adapter_changes_short_windows_and_no_others(
     assert adapted.adapter == adapter
 
 
-def test_its_windows_are_those_of_captions_and_need_no_silence_behind_them(
+def test_its_windows_are_those_of_captions_with_less_silence_behind_the_sound(
     checkpoint: Checkpoint, tmp_path: Path
 ) -> None:
     found = adapters.find(checkpoint, str(write_adapter(tmp_path, checkpoint)))
     assert found is not None
     assert found.windows_s == (SHORT_S, 8)
     model = load(found.windows_s, adapter=str(tmp_path))
-    assert session_settings(Settings(), model).window_s == 8
+    assert session_settings(Settings(), model).window_s == 8 - ADAPTED_SILENCE_S
     model.adapter = None
     assert session_settings(Settings(), model).window_s == 6
 

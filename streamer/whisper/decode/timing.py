@@ -121,8 +121,8 @@ def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequenc
 
     For each token that is the end of the encoder position with most of the heads' average attention, in the row that
     predicted the token; for a word, the furthest of its tokens'. Unlike a word's end it follows from no other word, and
-    may go back. The window's padding is left out: near the end of a short window are positions that get attention at any
-    word, and mean nothing.
+    may go back. The window's padding is left out: near the end of a short window are positions that get attention at
+    any word, and mean nothing.
 
     Takes what `word_spans` takes; returns samples from the start of the window, none behind `n_samples`.
     """
