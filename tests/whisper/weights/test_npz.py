@@ -65,7 +65,7 @@ def test_arrays_come_back_as_they_are(path: Path) -> None:
     assert found["columns"].read().flags.c_contiguous
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2])
 def test_every_version_of_the_description(tmp_path: Path, version: int) -> None:
     file = io.BytesIO()
     np.lib.format.write_array(file, ARRAYS["single"], version=(version, 0))
@@ -96,7 +96,7 @@ def test_other_types_are_named_and_left_alone(tmp_path: Path) -> None:
         "a": "|O",
         "b": "<f8",
         "c": "<U1",
-        "d": "[('f0', '<i4'), ('f1', '<f4')]",
+        "d": "|V8",
     }
 
 
@@ -124,17 +124,14 @@ def test_an_array_shorter_or_longer_than_it_says(tmp_path: Path) -> None:
     path.write_bytes(data.replace(struct.pack("<I", 4128), struct.pack("<I", 1 << 19)))
     refuse(path, "a wrong number of bytes for 'x.npy'")
     path.write_bytes(data)
-    packed = bytearray(data)
     tensor = read_header(path)["x"]
-    assert tensor.packed is not None
-    start = tensor.packed[0]
-    packed[start] = 0xFF  # no kind of block
-    path.write_bytes(packed)
-    with pytest.raises(ModelError, match=r"cannot be unpacked \((damaged|less in it)"):
-        tensor.read()
-    path.write_bytes(data[: start + 1000])
-    with pytest.raises(ModelError, match="less in it than it announces"):
-        tensor.read()
+    assert tensor.packed == "x.npy"
+    packed = bytearray(data)
+    packed[len(data) // 2] ^= 0xFF
+    for damaged in (packed, data[: len(data) // 2], data.replace(b"x.npy", b"y.npy")):
+        path.write_bytes(damaged)
+        with pytest.raises(ModelError, match="cannot be unpacked"):
+            tensor.read()
 
 
 def test_another_compression_is_refused(tmp_path: Path) -> None:
@@ -156,7 +153,14 @@ def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    ["(2, 2)", "(1152921504606846976,)", "(" + "9" * 900 + ",)", "(" + "1," * 9 + ")", "(4294967296, 4294967296)"],
+    [
+        "(2, 2)",
+        "(-3,)",
+        "(1152921504606846976,)",
+        "(" + "9" * 900 + ",)",
+        "(" + "1," * 9 + ")",
+        "(4294967296, 4294967296)",
+    ],
 )
 def test_a_shape_that_is_not_there(tmp_path: Path, shape: str) -> None:
     write_member(tmp_path / "x.npz", f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}", bytes(12))
@@ -168,7 +172,7 @@ def test_a_shape_that_is_not_there(tmp_path: Path, shape: str) -> None:
     [
         "",
         "{}",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (-3,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': ('3',), }",
         "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (__import__('os').abort(),), }",
