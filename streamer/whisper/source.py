@@ -74,14 +74,12 @@ def read_model(
     path: Path,
     name: str,
     tokenizer_path: Path | None = None,
-    cache_dir: Path | None = None,
     lora_path: Path | None = None,
 ) -> ModelSource:
     """Read a model from its directory or file.
 
     name : what people call it
     tokenizer_path : a tokenizer that replaces the model's own
-    cache_dir : see `saved.load`
     lora_path : the directory of an adapter that goes into its weights
 
     Raises ModelError where it is of no known format, or something is missing or broken.
@@ -93,7 +91,7 @@ def read_model(
                 f" they were made from with `streamer models convert --lora {lora_path}`"
             )
         if path.is_dir() and saved.is_saved(path):
-            source = _read_saved(path, name, tokenizer_path, cache_dir)
+            source = _read_saved(path, name, tokenizer_path)
         elif path.is_dir() and foreign.is_triple(path):
             source = _read_triple(path, name, tokenizer_path)
         else:
@@ -146,8 +144,8 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
     )
 
 
-def _read_saved(path: Path, name: str, tokenizer_path: Path | None, cache_dir: Path | None) -> ModelSource:
-    model = saved.load(path, cache_dir)
+def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
+    model = saved.load(path)
     description = model.description
     dims = description.dims
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)

@@ -17,7 +17,6 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
-from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.ir import probe_graphs, read_graph
@@ -56,12 +55,10 @@ def load(directory: Path) -> Checkpoint:
     dims = ModelDimensions.from_huggingface(config, path)
     huggingface.read_tied(config, path)
     probe_graphs([directory / name for name in FILES])
-    try:
-        found = dict(_weights(directory / ENCODER, "encoder", dims)) | dict(
-            _weights(directory / DECODER, "decoder", dims)
-        )
-    except UnicodeDecodeError:
-        raise ModelError(f"{directory} has graphs with names that are not UTF-8: fetch them again") from None
+    found = {
+        **dict(_weights(directory / ENCODER, "encoder", dims)),
+        **dict(_weights(directory / DECODER, "decoder", dims)),
+    }
     sources = {name: _constant(weight.output) for name, weight in found.items()}
     tied = sources.get("proj_out.weight") in (None, sources.get("decoder.embed_tokens.weight"))
     return replace(as_checkpoint(dims, found, str(directory), tied=tied), config=config)
