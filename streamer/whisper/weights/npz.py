@@ -10,8 +10,9 @@ from pathlib import Path
 
 from numpy.lib import format as npy
 
+from streamer.whisper.weights.binary import open_file
 from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape
-from streamer.whisper.weights.zipped import Archive, open_file
+from streamer.whisper.weights.zipped import Archive
 
 # Longest beginning of an array that is read, the description in it; NumPy's are filled up to 128 bytes.
 _MAX_HEAD_BYTES = 1024

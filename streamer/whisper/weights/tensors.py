@@ -1,6 +1,7 @@
 """Tensors that lie in a file as they are, read one by one."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -59,6 +60,16 @@ class StoredTensor:
         halves = np.zeros((*self.shape, 2), "<u2")
         halves[..., 1] = values
         return halves.view("<f4")[..., 0]
+
+
+@dataclass(frozen=True, slots=True)
+class ComputedTensor:
+    """A tensor that is made of what lies in a file."""
+
+    shape: tuple[int, ...]
+
+    # Raises as that of StoredTensor.
+    read: Callable[[], FloatArray]
 
 
 def read_elements(path: Path, dtype: DTypeLike, count: int, start: int, packed: str = "") -> NDArray[Any]:

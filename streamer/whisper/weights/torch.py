@@ -14,8 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from streamer.whisper.weights.binary import UnfitError, open_file
 from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape, spread
-from streamer.whisper.weights.zipped import Archive, UnfitError, open_file
+from streamer.whisper.weights.zipped import Archive
 
 # That of large-v3 has 200 kB; with an optimizer's state it is three times as much.
 _MAX_PICKLE_BYTES = 1 << 20

@@ -1,22 +1,13 @@
 """Zip archives, which `torch.save` and `numpy.savez` write: where each member lies in the file, read by `zipfile`."""
 
-import io
-import struct
 import zipfile
-import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from streamer.errors import ModelError
-from streamer.whisper.files import readable
-
-# That of large-v3 has 130 kB, that of a quantized one 200 kB.
-_MAX_DIRECTORY_BYTES = 4 << 20
+from streamer.whisper.weights.binary import BROKEN, File, UnfitError
 
 # Weights hardly shrink. What grows this much when it is unpacked is made to fill the memory.
 _MAX_GROWTH = 16
@@ -25,44 +16,6 @@ _GROWTH_FROM_BYTES = 1 << 20
 _PIECE_BYTES = 1 << 16  # unpacked at once
 _ENCRYPTED = 1
 
-# What `zipfile` raises for a broken archive, besides OSError.
-_BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, EOFError, ValueError, OverflowError)
-
-
-class UnfitError(Exception):
-    """A whole file with something in it that is not read. The text is the reason."""
-
-
-class File(io.FileIO):
-    """A file for `zipfile`, which reads a table of contents at once, however long the archive says that it is."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        if size is not None and size > _MAX_DIRECTORY_BYTES:
-            raise ValueError(f"a table of contents of more than {_MAX_DIRECTORY_BYTES >> 20} MiB")
-        return super().read(size) or b""
-
-
-@contextmanager
-def open_file(path: Path, writer: str) -> Iterator[File]:
-    """Open the file of an archive; what goes wrong in the block with it becomes one ModelError.
-
-    writer : the function that writes such files, for the message
-
-    In the block UnfitError, and ValueError and its like for a broken file, say the reason.
-    """
-    try:
-        with readable(path), File(path) as file:
-            yield file
-    except UnfitError as error:
-        raise ModelError(
-            f"{path} is not taken ({error}): expected tensors, numbers and texts alone; save it again with {writer}"
-        ) from None
-    except _BROKEN as error:
-        reason = " ".join(str(error).split())
-        raise ModelError(
-            f"{path} cannot be read ({reason:.120}): it is truncated or no file of {writer}; fetch it again"
-        ) from None
-
 
 class Archive:
     """The members of an archive."""
@@ -70,7 +23,7 @@ class Archive:
     def __init__(self, file: File) -> None:
         self._file = file
         self._zip = zipfile.ZipFile(file)
-        self.n_bytes = file.seek(0, io.SEEK_END)
+        self.n_bytes = file.n_bytes
         members = self._zip.infolist()
         self.names = self._zip.namelist()
         if len(set(self.names)) < len(self.names):
@@ -115,6 +68,6 @@ def read_packed(path: Path, name: str, n_bytes: int) -> NDArray[np.uint8]:
                 if len(piece) < min(_PIECE_BYTES, n_bytes - begin):
                     raise ValueError("less in it than it announces")
                 values[begin : begin + len(piece)] = np.frombuffer(piece, np.uint8)
-    except (*_BROKEN, KeyError) as error:
+    except (*BROKEN, KeyError) as error:
         raise ValueError(str(error)) from None
     return values

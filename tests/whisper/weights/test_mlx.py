@@ -95,7 +95,7 @@ def test_only_some_matrices_may_be_quantized(tmp_path: Path) -> None:
 @pytest.mark.parametrize("width", [4, 64, 384, 1280])
 def test_the_encoder_positions_are_those_of_openai(width: int) -> None:
     dims = ModelDimensions(2, 1500, width, 1, 1, 8, 32, width, 1, 1)
-    found = mlx._Sinusoids((dims.n_audio_ctx, dims.n_audio_state), half=False).read()
+    found = mlx._sinusoids(dims.n_audio_ctx, dims.n_audio_state)
     assert found.dtype == np.float32
     # Between the two, the last bit of an angle of up to 1500.
     expected = whisper.model.sinusoids(1500, width).numpy()

@@ -339,7 +339,7 @@ def test_a_table_of_contents_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         file.write(struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, n_bytes, 0))
         file.write(struct.pack("<4sLQL", b"PK\x06\x07", 0, n_bytes, 1))
         file.write(struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0))
-    refuse(path, "cannot be read (a table of contents of more than 4 MiB)")
+    refuse(path, "cannot be read (a table of more than 4 MiB)")
 
 
 def test_a_pickle_of_many_megabytes_is_not_read(tmp_path: Path) -> None:
