@@ -7,7 +7,6 @@ HF_ENDPOINT, HF_HUB_OFFLINE, ...); why the transfer is our own stands in `downlo
 import difflib
 import logging
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from streamer.whisper.hub.cache import (
     Wanted,
     adopted,
     cached,
+    check_room,
     downloaded,
     find,
     link,
@@ -127,7 +127,8 @@ def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progre
             n_here += file.n_bytes
         else:
             missing.append(file)
-    _check_room(wanted, sum(file.n_bytes - size_of(_partial(blobs, file)) for file in missing))
+    n_missing = sum(file.n_bytes - size_of(_partial(blobs, file)) for file in missing)
+    check_room(wanted.name, wanted.folder, n_missing, "make room there, or choose another place with HF_HOME")
     logger.info("fetching %s (%.0f MB) from %s", wanted.name, n_all / 1e6, _endpoint())
 
     headers = build_hf_headers(library_name="streamer", library_version=__version__)
@@ -212,15 +213,6 @@ def _is_here(file: "RemoteFile", blobs: Path, snapshot: Path) -> bool:
 
 def _partial(blobs: Path, file: "RemoteFile") -> Path:
     return blobs / f"{file.digest}{_PARTIAL}"
-
-
-def _check_room(wanted: Wanted, n_bytes: int) -> None:
-    free = shutil.disk_usage(wanted.folder).free
-    if free < n_bytes:
-        raise StreamerError(
-            f"{wanted.name} needs {n_bytes / 1e6:.0f} MB more in {constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB"
-            " are free: make room, or choose another place with HF_HOME"
-        )
 
 
 def _refusal(wanted: Wanted, file: str | None, status: int | None, reason: str) -> StreamerError:
