@@ -20,7 +20,7 @@ MAX_XML_BYTES = 64 << 20  # of a graph; the decoder of a large Whisper has some 
 MAX_ELEMENTS = 1 << 32  # of a tensor inside of a graph; many times large-v3's
 READ_TIMEOUT_S = 300.0  # some seconds are usual
 
-# Reads graphs and says nothing of errors: whoever started it reads them again to tell.
+# Reads graphs and ignores errors: the parent reads them again and reports these.
 _PROBE = """
 import sys
 import openvino

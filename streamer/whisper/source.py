@@ -42,7 +42,7 @@ class ModelSource:
     tokenizer: Tokenizer
     generation: GenerationConfig
 
-    # What the files say of each other. Whoever uses the model requires them to have passed.
+    # What the files say of each other. The model is used only if all have passed.
     checks: tuple[Check, ...] = ()
 
     # None where the format holds graphs.
@@ -54,7 +54,7 @@ class ModelSource:
     # More of them, which read all of the files.
     slow_checks: Callable[[], list[Check]] = list
 
-    # The decoder's file, where nobody knows what its attention mask means.
+    # The decoder's file, if it is not known what its attention mask means.
     foreign_decoder: Path | None = None
 
     # What the checkpoint's weights become; empty: they stay as they are.
@@ -101,7 +101,7 @@ def read_model(
 
 
 def holds_graphs(path: Path) -> bool:
-    """Tell whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
+    """Return whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
     with readable(path, _EXPECTED):
         return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
 

@@ -145,10 +145,10 @@ def load(directory: Path) -> SavedModel:
                 f"{path} has the alignment head {[layer, head]}: expected [layer, head] below {list(limits)}; {_AGAIN}"
             )
     # Names are compared and never followed: one that leads out of the directory is no name of ours.
-    strange = sorted(set(files) - {*_GRAPHS, *COMPANIONS}) + sorted(set(_GRAPHS) - set(files))
-    if strange:
+    unexpected = sorted(set(files) - {*_GRAPHS, *COMPANIONS}) + sorted(set(_GRAPHS) - set(files))
+    if unexpected:
         raise ModelError(
-            f"{path} {'lists' if strange[0] in files else 'does not list'} the file {strange[0]!r:.60}: expected"
+            f"{path} {'lists' if unexpected[0] in files else 'does not list'} the file {unexpected[0]!r:.60}: expected"
             f" the graphs of its stages and no others; {_AGAIN}"
         )
     for name in _GRAPHS:

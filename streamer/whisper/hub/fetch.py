@@ -165,7 +165,7 @@ def _list_files(wanted: Wanted, *, hasty: bool) -> tuple[str, list["RemoteFile"]
 
     from streamer.whisper.hub.download import RemoteFile, reason_of
 
-    # In this process alone: else the library tells the hub what else is installed and running here.
+    # In this process alone: else the library reports to the hub what else is installed and running here.
     constants.HF_HUB_DISABLE_TELEMETRY = True
     # What goes wrong is said below, in one line.
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
@@ -219,8 +219,8 @@ def _refusal(wanted: Wanted, file: str | None, status: int | None, reason: str) 
     """Return the error of a hub that gave no list of files, or not the one file."""
     if status == 403 or (status == 401 and file):
         return ModelError(
-            f"{wanted.name} on {_endpoint()} is only for those whom its owner admits (it answered {status}): accept the"
-            f" licence on {_endpoint()}/{wanted.repository} and set HF_TOKEN to a token of yours"
+            f"{wanted.name} on {_endpoint()} is a gated repository (it answered {status}): accept the licence on"
+            f" {_endpoint()}/{wanted.repository} and set HF_TOKEN to a token of yours"
         )
     if status in (401, 404):
         what = f"{file} of {wanted.repository}" if file else wanted.repository

@@ -34,7 +34,7 @@ _MAX_TIMESCALE = 10_000
 
 
 def matches(directory: Path) -> bool:
-    """Tell a directory of MLX's from one of Hugging Face's. Never raises; a broken file is found when it is loaded."""
+    """Return whether a directory is MLX's, not Hugging Face's. Never raises; a broken file is found at loading."""
     try:
         if "n_mels" in read_json(directory / "config.json"):
             return True

@@ -45,7 +45,7 @@ _MAX_STEPS = 8
 
 
 def matches(path: Path) -> bool:
-    """Tell whether a path is a directory of such an export, whole or not, and of no checkpoint besides."""
+    """Return whether a path is a directory of such an export, whole or not, and of no checkpoint besides."""
     found = any((path / name).is_file() for name in FILES)
     return found and not any(path.glob("*.safetensors")) and not (path / "pytorch_model.bin").exists()
 

@@ -89,7 +89,7 @@ def read_elements(path: Path, dtype: DTypeLike, count: int, start: int, packed: 
 
 
 def is_shape(value: object) -> TypeGuard[list[int] | tuple[int, ...]]:
-    """Tell whether what a file gave is a list of lengths, none of them beyond reason."""
+    """Return whether what a file gave is a list of lengths, none of them beyond reason."""
     return (
         isinstance(value, list | tuple)
         and len(value) <= _MAX_RANK
