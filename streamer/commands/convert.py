@@ -88,7 +88,7 @@ def convert(
     StreamerError where the directory cannot be written. Then nothing is left of it.
     """
     give_back_large_blocks()  # each stage's weights go as soon as they are written
-    dims, heads = source.checkpoint.dims, source.generation.alignment_heads
+    dims, heads = source.checkpoint.dims, tuple(source.generation.alignment_heads)
     # f16 is made while the graph is written, tensor by tensor, and marked as made for size alone.
     built = {stage: "f32" if precision == "f16" else precision for stage, precision in precisions.items()}
     with _telling(source.name) as tell:

@@ -1,4 +1,4 @@
-"""The directory of compiled graphs, which also remembers which graphs do no harm.
+"""The directory of compiled graphs, and of what was measured of the CPU.
 
 Each entry is a directory whose name is a digest of all that it is for. Its time says when it was used last.
 """
@@ -32,11 +32,10 @@ UNUSED_AFTER_S = 90 * 24 * 3600.0
 MOST_BYTES = 4 << 30
 USED_NOW_S = 24 * 3600.0
 
-# Kinds of entries that hold no compiled graph.
-READ = "READ"  # for graphs that were read in another process and did no harm there
-SPEED = "SPEED"  # for what `model.name: auto` measured of the CPU
+# The kind of an entry that holds no compiled graph, but what `model.name: auto` measured of the CPU.
+SPEED = "SPEED"
 
-# Entries that are ours: a device or a kind, and a digest.
+# Entries that are ours: a device or a kind, and a digest. READ is of earlier versions.
 _NAME = re.compile(r"(NPU|GPU|CPU|READ|SPEED)[.\w]*-[0-9a-f]{16}")
 
 

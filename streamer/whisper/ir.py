@@ -1,7 +1,7 @@
-"""OpenVINO graphs that nobody vouches for, read so that a broken or hostile file is one error.
+"""OpenVINO graphs from elsewhere, read so that a broken or hostile file is one error.
 
-OpenVINO itself looks at offsets and syntax. But it tries a file that is no graph as other formats, multiplies lengths
-without looking at overflow, and crashes on some graphs (an operation that lacks an input).
+OpenVINO itself checks syntax, offsets and lengths, but not whether they overflow, and crashes on some graphs (an
+operation that lacks an input).
 """
 
 import subprocess
@@ -17,11 +17,10 @@ from streamer.errors import ModelError
 from streamer.whisper.files import readable
 
 MAX_XML_BYTES = 64 << 20  # of a graph; the decoder of a large Whisper has some megabytes, without its weights
-MAX_DEPTH = 32  # of an element in a graph; without control flow it is 6
 MAX_ELEMENTS = 1 << 32  # of a tensor inside of a graph; many times large-v3's
 READ_TIMEOUT_S = 300.0  # some seconds are usual
 
-# Reads graphs and says nothing of errors: whoever started it reads them again to tell.
+# Reads graphs and ignores errors: the parent reads them again and reports these.
 _PROBE = """
 import sys
 import openvino
@@ -55,18 +54,21 @@ def probe_graphs(paths: Sequence[Path]) -> None:
 def read_graph(path: Path) -> ov.Model:
     """Read a graph, its weights in the `.bin` file beside it; they stay on disk until they are used.
 
-    A graph from elsewhere needs `probe_graphs` first. Raises ModelError where one of the two is missing, truncated or
-    not what it should be.
+    A graph from elsewhere needs `probe_graphs` first. Raises ModelError if one of the two is missing, truncated or not
+    what it should be.
     """
     n_bytes = _scan(path)
     try:
         model = ov.Core().read_model(path)
+        # A name that is not UTF-8 is a ValueError.
+        nodes = [(node.get_friendly_name(), node) for node in model.get_ops()]
+        _ = [port.names for port in (*model.inputs, *model.outputs)]
     except (RuntimeError, ValueError) as error:
         raise ModelError(
             f"{path} cannot be read ({first_line(error)}): it is damaged, or of a newer OpenVINO; fetch it again, or"
             " update openvino"
         ) from None
-    for node in model.get_ops():
+    for name, node in nodes:
         for output in node.outputs():
             if output.partial_shape.is_dynamic:
                 continue
@@ -74,7 +76,7 @@ def read_graph(path: Path) -> ov.Model:
             stored = node.get_type_name() == "Constant"
             if n_elements > MAX_ELEMENTS or (stored and n_elements * output.element_type.bitwidth > 8 * n_bytes):
                 raise ModelError(
-                    f"{path} has {node.get_friendly_name()!r:.60} of shape {output.partial_shape!s:.60}: more than its"
+                    f"{path} has {name!r:.60} of shape {output.partial_shape!s:.60}: more than its"
                     " weights hold; fetch it again"
                 )
     return model
@@ -88,55 +90,39 @@ def first_line(error: Exception) -> str:
 
 
 def _scan(path: Path) -> int:
-    """Return the size of a graph's weights in bytes. Raises ModelError unless both files look as they should."""
+    """Return the size of a graph's weights in bytes. Raises ModelError unless both files are there and fit."""
     weights = path.with_suffix(".bin")
+    needed = 0
+
+    def start(name: str, attributes: dict[str, str]) -> None:
+        nonlocal needed
+        if name == "data" and "offset" in attributes and "size" in attributes:
+            offset, size = int(attributes["offset"]), int(attributes["size"])
+            if min(offset, size) < 0 or max(offset, size) >= 1 << 63:
+                raise ValueError("a constant outside of all weights")
+            needed = max(needed, offset + size)
+
+    parser = expat.ParserCreate()
+    parser.StartElementHandler = start
     with readable(path):
+        for file in (path, weights):
+            if not file.is_file():  # reading a pipe would wait
+                raise ModelError(f"{file} is missing: expected a graph of OpenVINO in two files; fetch both again")
         if path.stat().st_size > MAX_XML_BYTES:
             raise ModelError(
                 f"{path} has more than {MAX_XML_BYTES >> 20} MiB: expected a graph of some megabytes; fetch it again"
             )
-        needed = _bytes_needed(path)
-        if not weights.is_file():
-            raise ModelError(f"{weights} is missing: expected the weights of {path.name}; fetch both again")
         n_bytes = weights.stat().st_size
-        with weights.open("rb"):
-            pass
+        try:
+            with path.open("rb") as opened:
+                parser.ParseFile(opened)
+        except (expat.ExpatError, ValueError, LookupError) as error:
+            raise ModelError(
+                f"{path} is not an OpenVINO graph ({error!s:.120}): expected XML that describes a net; fetch it again"
+            ) from None
     if n_bytes < needed:
         raise ModelError(
             f"{weights} has {n_bytes} bytes, {path.name} needs {needed}: it is truncated, or of another graph; fetch"
             " both again"
         )
     return n_bytes
-
-
-def _bytes_needed(path: Path) -> int:
-    """Return where the last constant of a graph ends in its weights. Raises ModelError where the file is no graph."""
-    parser = expat.ParserCreate()
-    elements: list[str] = []
-    needed = 0
-
-    def start(name: str, attributes: dict[str, str]) -> None:
-        nonlocal needed
-        elements.append(name)
-        if elements[0] != "net" or len(elements) > MAX_DEPTH:
-            raise ValueError(f"<{name:.40}> at depth {len(elements)}")
-        if name == "data" and "offset" in attributes and "size" in attributes:
-            offset, size = int(attributes["offset"]), int(attributes["size"])
-            if min(offset, size) < 0 or max(offset, size) >= 1 << 63:
-                raise ValueError(f"a constant at {offset:.3g} of {size:.3g} bytes")
-            needed = max(needed, offset + size)
-
-    def refuse(*_: object) -> None:
-        raise ValueError("a document type, which may make text without end")
-
-    parser.StartElementHandler = start
-    parser.EndElementHandler = lambda _: elements.pop()
-    parser.StartDoctypeDeclHandler = refuse
-    try:
-        with path.open("rb") as file:
-            parser.ParseFile(file)
-    except (expat.ExpatError, ValueError, LookupError, OverflowError) as error:
-        raise ModelError(
-            f"{path} is not an OpenVINO graph ({error!s:.120}): expected XML that describes a net; fetch it again"
-        ) from None
-    return needed

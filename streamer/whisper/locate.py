@@ -25,7 +25,7 @@ def find_model(name: str) -> Path | None:
         path = Path(name).expanduser()
         candidates = [path, *(directory for known, directory in shipped().items() if known == name)]
         found = next((candidate for candidate in candidates if candidate.is_dir() or candidate.is_file()), None)
-    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of nobody
+    except (OSError, ValueError, RuntimeError):  # too long, a zero byte, the home of no user
         return None
     return found or cache.cached(name)
 

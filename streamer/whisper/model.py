@@ -259,7 +259,7 @@ def load_model(
     path = find_or_pull(name, on_download)
     begin = time.monotonic()
     cache = open_cache(cache_dir)
-    source = _read(path, name, tokenizer, cache, _find_adapter(lora, on_download))
+    source = _read(path, name, tokenizer, _find_adapter(lora, on_download))
     require(source.checks)
     source, why = _weighed(source.with_adapter(adapter), weights, plans)
     compilation = _compilation(
@@ -307,7 +307,7 @@ def verify_model(
     plans = plan_stages(devices, available_devices())
     cache = open_cache(cache_dir)
     path = find_or_pull(name, on_download)
-    source = _read(path, name, tokenizer, cache, _find_adapter(lora, on_download))
+    source = _read(path, name, tokenizer, _find_adapter(lora, on_download))
     source, _ = _weighed(source.with_adapter(adapter), weights, plans)
     yield from source.checks
     yield from source.slow_checks()
@@ -334,9 +334,9 @@ def _weighed(source: ModelSource, weights: str, plans: Mapping[str, StagePlan]) 
     return source, "as they are"
 
 
-def _read(path: Path, name: str, tokenizer: str, cache: Path | None, lora: Path | None) -> ModelSource:
+def _read(path: Path, name: str, tokenizer: str, lora: Path | None) -> ModelSource:
     chosen = Path(tokenizer).expanduser() if tokenizer else None
-    return read_model(path, name_of(path, name), chosen, cache, lora)
+    return read_model(path, name_of(path, name), chosen, lora)
 
 
 def _find_adapter(lora: str, on_download: OnProgress) -> Path | None:

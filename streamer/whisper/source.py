@@ -24,6 +24,7 @@ from streamer.whisper.weights import formats, lora
 from streamer.whisper.weights.checkpoint import Checkpoint
 
 _EXPECTED = "a model that you may read"
+_MIXED = "the files are from different models; fetch both again from one place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class ModelSource:
     tokenizer: Tokenizer
     generation: GenerationConfig
 
-    # What the files say of each other. Whoever uses the model requires them to have passed.
+    # What the files say of each other. The model is used only if all have passed.
     checks: tuple[Check, ...] = ()
 
     # None where the format holds graphs.
@@ -56,7 +57,7 @@ class ModelSource:
     # More of them, which read all of the files.
     slow_checks: Callable[[], list[Check]] = list
 
-    # The decoder's file, where nobody knows what its attention mask means.
+    # The decoder's file, if it is not known what its attention mask means.
     foreign_decoder: Path | None = None
 
     # What the checkpoint's weights become; empty: they stay as they are.
@@ -96,14 +97,12 @@ def read_model(
     path: Path,
     name: str,
     tokenizer_path: Path | None = None,
-    cache_dir: Path | None = None,
     lora_path: Path | None = None,
 ) -> ModelSource:
     """Read a model from its directory or file.
 
     name : what people call it
     tokenizer_path : a tokenizer that replaces the model's own
-    cache_dir : see `saved.load`
     lora_path : the directory of an adapter that goes into its weights
 
     Raises ModelError where it is of no known format, or something is missing or broken.
@@ -115,7 +114,7 @@ def read_model(
                 f" they were made from with `streamer models convert --lora {lora_path}`"
             )
         if path.is_dir() and saved.is_saved(path):
-            source = _read_saved(path, name, tokenizer_path, cache_dir)
+            source = _read_saved(path, name, tokenizer_path)
         elif path.is_dir() and foreign.is_triple(path):
             source = _read_triple(path, name, tokenizer_path)
         else:
@@ -124,7 +123,7 @@ def read_model(
 
 
 def holds_graphs(path: Path) -> bool:
-    """Tell whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
+    """Return whether a path is a directory of graphs, our own or those of others. Raises ModelError as `read_model`."""
     with readable(path, _EXPECTED):
         return path.is_dir() and (saved.is_saved(path) or foreign.is_triple(path))
 
@@ -168,8 +167,8 @@ def _read_checkpoint(path: Path, name: str, tokenizer_path: Path | None, lora_pa
     )
 
 
-def _read_saved(path: Path, name: str, tokenizer_path: Path | None, cache_dir: Path | None) -> ModelSource:
-    model = saved.load(path, cache_dir)
+def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
+    model = saved.load(path)
     description = model.description
     dims = description.dims
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
@@ -259,8 +258,7 @@ def _common_checks(source: ModelSource) -> list[Check]:
             f"{tokenizer.n_vocab} tokens, {kind}",
             f"at most {dims.n_vocab} tokens",
             tokenizer.n_vocab <= dims.n_vocab,
-            f"{tokenizer.where} has {tokenizer.n_vocab} tokens, the model {dims.n_vocab}: the files are from different"
-            " models; fetch both again from one place",
+            f"{tokenizer.where} has {tokenizer.n_vocab} tokens, the model {dims.n_vocab}: {_MIXED}",
         ),
     ]
 
@@ -282,40 +280,31 @@ def _hash_checks(model: saved.SavedModel) -> list[Check]:
 
 def _config_checks(path: Path, config: Mapping[str, object], tokenizer: Tokenizer) -> list[Check]:
     """Compare config.json's special tokens with the tokenizer's: a wrong one gives fluent nonsense."""
-    checks = []
-    for key, token in (
-        ("eos_token_id", tokenizer.special.end_of_text),
-        ("decoder_start_token_id", tokenizer.special.start_of_transcript),
-    ):
-        found = config.get(key)  # a number, or several that serve
-        checks.append(
-            Check(
-                f"config.json: {key}",
-                f"{found!r:.60}",
-                str(token),
-                found is None or token in (found if isinstance(found, list) else [found]),
-                f"{path} has {key} {found!r:.60}, {tokenizer.where} has {token}: the files are from different models;"
-                " fetch both again from one place",
-            )
-        )
-    return checks
+    special = tokenizer.special
+    wanted = {"eos_token_id": special.end_of_text, "decoder_start_token_id": special.start_of_transcript}
+    return [
+        _check_value(path, "config.json", config, key, token, f"{tokenizer.where} has") for key, token in wanted.items()
+    ]
 
 
 def _preprocessor_checks(source: ModelSource) -> list[Check]:
-    """Compare preprocessor_config.json, where it is there, with what we compute: nothing else is read from it."""
-    path, dims = source.path / "preprocessor_config.json", source.graphs.dims
+    """Compare preprocessor_config.json, if it is there, with what we compute: nothing else is read from it."""
+    path = source.path / "preprocessor_config.json"
     if not path.exists():
         return []
     data = read_json(path)
-    expected = {"feature_size": dims.n_mels, "sampling_rate": SAMPLE_RATE, "hop_length": HOP_LENGTH, "n_fft": N_FFT}
-    return [
-        Check(
-            f"preprocessor: {key}",
-            f"{data.get(key)!r:.60}",
-            str(value),
-            data.get(key) in (None, value),
-            f"{path} has {key} {data.get(key)!r:.60}, the model needs {value}: the files are from different models;"
-            " fetch both again from one place",
-        )
-        for key, value in expected.items()
-    ]
+    n_mels = source.graphs.dims.n_mels
+    wanted = {"feature_size": n_mels, "sampling_rate": SAMPLE_RATE, "hop_length": HOP_LENGTH, "n_fft": N_FFT}
+    return [_check_value(path, "preprocessor", data, key, value, "the model needs") for key, value in wanted.items()]
+
+
+def _check_value(path: Path, name: str, data: Mapping[str, object], key: str, expected: int, other: str) -> Check:
+    """Compare a number in a file, or a list of those that serve, with what another part of the model has."""
+    found = data.get(key)
+    return Check(
+        f"{name}: {key}",
+        f"{found!r:.60}",
+        str(expected),
+        found is None or expected in (found if isinstance(found, list) else [found]),
+        f"{path} has {key} {found!r:.60}, {other} {expected}: {_MIXED}",
+    )

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from streamer.whisper import cache
-from streamer.whisper.cache import READ, UNUSED_AFTER_S, USED_NOW_S, cache_base, entry, prune, replacing, use
+from streamer.whisper.cache import SPEED, UNUSED_AFTER_S, USED_NOW_S, cache_base, entry, prune, replacing, use
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tests.whisper.support import NANO
@@ -29,7 +29,7 @@ def test_the_cache_is_where_the_settings_or_the_environment_say(
 
 def test_each_set_of_facts_has_an_entry_of_its_own(tmp_path: Path) -> None:
     found = [
-        entry(tmp_path, kind, facts) for kind in ("NPU", "GPU.1", READ) for facts in ([], ["a"], ["a", 1], [("a", 1)])
+        entry(tmp_path, kind, facts) for kind in ("NPU", "GPU.1", SPEED) for facts in ([], ["a"], ["a", 1], [("a", 1)])
     ]
     assert len(set(found)) == len(found)
     assert entry(tmp_path, "NPU", ["a", 1]) == found[2]
@@ -47,7 +47,7 @@ def test_a_cache_that_cannot_be_made_does_not_raise(tmp_path: Path) -> None:
 
 
 def test_what_was_not_used_for_long_is_deleted_and_nothing_else(tmp_path: Path) -> None:
-    old, used, read = entry(tmp_path, "GPU.1", [1]), entry(tmp_path, "CPU", [2]), entry(tmp_path, READ, [3])
+    old, used, read = entry(tmp_path, "GPU.1", [1]), entry(tmp_path, "CPU", [2]), entry(tmp_path, SPEED, [3])
     for path in (old, used, read):
         use(path)
     (old / "graph.blob").write_bytes(b"x")
@@ -73,7 +73,7 @@ def test_the_oldest_go_where_all_take_too_much(tmp_path: Path, monkeypatch: pyte
         use(path)
         (path / "graph.blob").write_bytes(b"0123456789")
         os.utime(path, (LONG_AGO_S + i,) * 2)
-    answer = entry(tmp_path, READ, [])
+    answer = entry(tmp_path, SPEED, [])
     use(answer)
     os.utime(answer, (LONG_AGO_S,) * 2)
     prune(tmp_path, LONG_AGO_S + USED_NOW_S)

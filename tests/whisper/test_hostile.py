@@ -6,7 +6,7 @@ import shutil
 import struct
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -124,14 +124,6 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return found
 
 
-@pytest.fixture
-def no_probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Saves a process an example; our own graphs are held against their hashes before they are read."""
-    with monkeypatch.context() as patch:
-        patch.setattr(saved, "probe_graphs", lambda paths: None)
-        yield
-
-
 def read_all(source: ModelSource) -> None:
     """Read every tensor, or every graph."""
     if source.checkpoint is None:
@@ -236,7 +228,6 @@ def check_damage(whole: Path, choice: int, damage: Callable[[Path, int], None], 
         check_reads_or_refuses(directory)
 
 
-@pytest.mark.usefixtures("no_probe")
 @pytest.mark.parametrize("name", [name for name in FORMATS if name not in PROBED])
 @settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(choice=st.integers(0, 8), damage=st.sampled_from(DAMAGES), seed=st.integers(0, 1 << 40))

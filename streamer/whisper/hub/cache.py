@@ -8,6 +8,7 @@ cache: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from pathlib import Path
 import platformdirs
 from huggingface_hub import constants
 
-from streamer.errors import ModelError
+from streamer.errors import ModelError, StreamerError
 from streamer.wheels import INDEX
 from streamer.whisper.hub.files import choose
 from streamer.whisper.hub.published import ALIASES, PACKAGED, PUBLISHED
@@ -196,6 +197,15 @@ def adopt(wanted: Wanted, on_file: Callable[[str], None]) -> Path | None:
     with suppress(OSError):  # a cache that may only be read serves as well
         write_record(wanted, commit, sizes)
     return snapshot
+
+
+def check_room(name: str, folder: Path, n_bytes: int, remedy: str) -> None:
+    """Raise StreamerError unless there is room for this much of a model."""
+    free = shutil.disk_usage(folder).free
+    if free < n_bytes:
+        raise StreamerError(
+            f"{name} needs {n_bytes / 1e6:.0f} MB more in {folder}, where {free / 1e6:.0f} MB are free: {remedy}"
+        )
 
 
 def write_record(wanted: Wanted, commit: str, sizes: Mapping[str, int]) -> None:

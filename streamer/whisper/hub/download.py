@@ -13,7 +13,7 @@ from pathlib import Path
 
 import httpx
 
-# What is read at once; progress is told as often.
+# What is read at once; progress is reported as often.
 _BLOCK_BYTES = 1 << 20
 
 # How often in a row nothing may arrive, and the pause before the nth new try, n times this.
@@ -64,7 +64,7 @@ def download(
 ) -> None:
     """Fetch a file; `path` appears only when it is whole and right.
 
-    What has arrived is kept in `partial`, and the next call asks for the rest of it alone. `on_bytes` is told how many
+    What has arrived is kept in `partial`, and the next call asks for the rest of it alone. `on_bytes` gets how many
     bytes of the file are here.
 
     Raises DownloadError where it cannot be fetched (what has arrived stays), DamagedError where it is not what was

@@ -7,7 +7,6 @@ HF_ENDPOINT, HF_HUB_OFFLINE, ...); why the transfer is our own stands in `downlo
 import difflib
 import logging
 import math
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +24,7 @@ from streamer.whisper.hub.cache import (
     Wanted,
     adopted,
     cached,
+    check_room,
     downloaded,
     find,
     link,
@@ -127,7 +127,8 @@ def _fetch(wanted: Wanted, commit: str, files: Sequence["RemoteFile"], on_progre
             n_here += file.n_bytes
         else:
             missing.append(file)
-    _check_room(wanted, sum(file.n_bytes - size_of(_partial(blobs, file)) for file in missing))
+    n_missing = sum(file.n_bytes - size_of(_partial(blobs, file)) for file in missing)
+    check_room(wanted.name, wanted.folder, n_missing, "make room there, or choose another place with HF_HOME")
     logger.info("fetching %s (%.0f MB) from %s", wanted.name, n_all / 1e6, _endpoint())
 
     headers = build_hf_headers(library_name="streamer", library_version=__version__)
@@ -164,7 +165,7 @@ def _list_files(wanted: Wanted, *, hasty: bool) -> tuple[str, list["RemoteFile"]
 
     from streamer.whisper.hub.download import RemoteFile, reason_of
 
-    # In this process alone: else the library tells the hub what else is installed and running here.
+    # In this process alone: else the library reports to the hub what else is installed and running here.
     constants.HF_HUB_DISABLE_TELEMETRY = True
     # What goes wrong is said below, in one line.
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
@@ -214,21 +215,12 @@ def _partial(blobs: Path, file: "RemoteFile") -> Path:
     return blobs / f"{file.digest}{_PARTIAL}"
 
 
-def _check_room(wanted: Wanted, n_bytes: int) -> None:
-    free = shutil.disk_usage(wanted.folder).free
-    if free < n_bytes:
-        raise StreamerError(
-            f"{wanted.name} needs {n_bytes / 1e6:.0f} MB more in {constants.HF_HUB_CACHE}, where {free / 1e6:.0f} MB"
-            " are free: make room, or choose another place with HF_HOME"
-        )
-
-
 def _refusal(wanted: Wanted, file: str | None, status: int | None, reason: str) -> StreamerError:
     """Return the error of a hub that gave no list of files, or not the one file."""
     if status == 403 or (status == 401 and file):
         return ModelError(
-            f"{wanted.name} on {_endpoint()} is only for those whom its owner admits (it answered {status}): accept the"
-            f" licence on {_endpoint()}/{wanted.repository} and set HF_TOKEN to a token of yours"
+            f"{wanted.name} on {_endpoint()} is a gated repository (it answered {status}): accept the licence on"
+            f" {_endpoint()}/{wanted.repository} and set HF_TOKEN to a token of yours"
         )
     if status in (401, 404):
         what = f"{file} of {wanted.repository}" if file else wanted.repository

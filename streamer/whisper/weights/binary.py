@@ -1,45 +1,83 @@
-"""Binary files that are read from beginning to end, with little-endian numbers."""
+"""Files of tensors, in which nothing is read that is not there, and whatever is broken is one error."""
 
+import io
 import os
 import struct
+import zipfile
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from streamer.errors import ModelError
+from streamer.whisper.files import readable
+
+# Longest part that is read at once: tables of contents of large-v3 have up to 200 kB. Tensors are read elsewhere.
+_MAX_READ_BYTES = 4 << 20
+
+# What is raised for a broken file, by `zipfile` and others.
+BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, EOFError, ValueError, OverflowError)
 
 
-class BinaryFile:
-    """An open file. Reading stops at its real size, whatever lengths it announces."""
+class UnfitError(Exception):
+    """A whole file with something in it that is not read. The text is the reason."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
+
+class File(io.BufferedReader):
+    """An open file. Reading stops at its real size, whatever lengths it announces; numbers are little-endian."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(io.FileIO(path))
         self.path = path
-        self._file = file
-        self._size_bytes = os.fstat(file.fileno()).st_size
+        self.n_bytes = os.fstat(self.fileno()).st_size
 
     def left_bytes(self) -> int:
         """Return the number of bytes that have not been read."""
-        return self._size_bytes - self._file.tell()
+        return self.n_bytes - self.tell()
 
-    def read(self, n_bytes: int, what: str) -> bytes:
-        """Return the next bytes. Raises ModelError, which names `what` was read, if the file is shorter."""
-        data = self._file.read(min(n_bytes, self.left_bytes()))
-        if len(data) < n_bytes:
-            raise self._truncated(what)
-        return data
+    def read(self, size: int | None = -1, /) -> bytes:
+        """Return up to `size` bytes. `zipfile` asks for as many as an archive says that its table has."""
+        if size is not None and size > _MAX_READ_BYTES:
+            raise ValueError(f"a table of more than {_MAX_READ_BYTES >> 20} MiB")
+        return super().read(size)
+
+    def read_all(self, n_bytes: int, what: str) -> bytes:
+        """Return the next bytes. Raises ValueError, which names `what` was read, if the file is shorter."""
+        self._expect(n_bytes, what)
+        return self.read(n_bytes)
 
     def read_numbers(self, layout: str, what: str) -> tuple[Any, ...]:
-        """Return numbers in a layout of `struct`'s. Raises as `read`."""
-        return struct.unpack(f"<{layout}", self.read(struct.calcsize(f"<{layout}"), what))
+        """Return numbers in a layout of `struct`'s. Raises as `read_all`."""
+        return struct.unpack(f"<{layout}", self.read_all(struct.calcsize(f"<{layout}"), what))
 
     def skip(self, n_bytes: int, what: str) -> int:
-        """Skip bytes and return the position of the first. Raises as `read`."""
-        if n_bytes > self.left_bytes():
-            raise self._truncated(what)
-        begin = self._file.tell()
-        self._file.seek(n_bytes, os.SEEK_CUR)
-        return begin
+        """Skip bytes and return the position of the first. Raises as `read_all`."""
+        self._expect(n_bytes, what)
+        return self.seek(n_bytes, os.SEEK_CUR) - n_bytes
 
-    def _truncated(self, what: str) -> ModelError:
-        return ModelError(
-            f"{self.path} ends within {what}: expected more bytes, it is truncated or broken; fetch it again"
-        )
+    def _expect(self, n_bytes: int, what: str) -> None:
+        if n_bytes > self.left_bytes():
+            raise ValueError(f"it ends within {what}")
+
+
+@contextmanager
+def open_file(path: Path, writer: str) -> Iterator[File]:
+    """Open a file; what goes wrong in the block with it becomes one ModelError.
+
+    writer : the program that writes such files, for the message
+
+    In the block UnfitError, and ValueError and its like for a broken file, say the reason.
+    """
+    try:
+        with readable(path), File(path) as file:
+            yield file
+    except UnfitError as error:
+        raise ModelError(
+            f"{path} is not taken ({error}): expected tensors, numbers and texts alone; save it again with {writer}"
+        ) from None
+    except (*BROKEN, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ModelError(
+            f"{path} cannot be read ({reason:.120}): it is truncated or no file of {writer}; fetch it again"
+        ) from None

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights.tensors import READ_AS, StoredTensor
+from streamer.whisper.weights.tensors import READ_AS, ComputedTensor, StoredTensor
 
 
 class LazyTensors(Mapping[str, FloatArray]):
@@ -55,16 +55,7 @@ class Checkpoint:
     vocabulary: tuple[bytes, ...] = ()
 
 
-@runtime_checkable
-class Tensor(Protocol):
-    """An array that can be read from a file."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Of the array that `read` returns."""
-
-    def read(self) -> FloatArray:
-        """Read the array. Raises ModelError where the file has changed since it was opened."""
+Tensor = StoredTensor | ComputedTensor
 
 
 def as_checkpoint(

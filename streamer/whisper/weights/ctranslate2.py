@@ -10,7 +10,8 @@ CTranslate2, which has Whisper since version 6 of the format.
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,9 +20,9 @@ from streamer.arrays import FloatArray
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
-from streamer.whisper.weights.binary import BinaryFile
+from streamer.whisper.weights.binary import File, open_file
 from streamer.whisper.weights.checkpoint import Checkpoint, Tensor, as_checkpoint, expected_shapes, first_bytes
-from streamer.whisper.weights.tensors import ITEM_BYTES, READ_AS, StoredTensor, read_elements
+from streamer.whisper.weights.tensors import ITEM_BYTES, READ_AS, ComputedTensor, StoredTensor, read_elements
 
 NAME = "CTranslate2"
 
@@ -77,35 +78,16 @@ def matches(path: Path) -> bool:
 def load(path: Path) -> Checkpoint:
     """Load a checkpoint, quantized or not. Raises ModelError if it is damaged or of another network, and OSError."""
     path = path / _FILE if path.is_dir() else path
-    with path.open("rb") as opened:
-        variables = _read_variables(BinaryFile(path, opened))
-    dims = _read_dimensions(path, variables)
+    with open_file(path, "CTranslate2") as file:
+        variables = _read_variables(file)
+        dims = _read_dimensions(path, variables)
     tied = variables.get(_OUTPUT) in (None, variables[_EMBEDDING])
     tensors = {name: _find_tensor(variables, name) for name in expected_shapes(dims, tied=tied)}
     checkpoint = as_checkpoint(dims, tensors, str(path), "its other tensors", tied=tied)
     return replace(checkpoint, config=read_json(path.with_name("config.json")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Quantized:
-    """Whole numbers in a file, and what they are divided by."""
-
-    stored: StoredTensor
-    scales: StoredTensor  # of shape (n_rows,) or (), for all of them
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.stored.shape
-
-    def read(self) -> FloatArray:
-        count = math.prod(self.shape)
-        numbers = read_elements(self.stored.path, _QUANTIZED[self.stored.dtype], count, self.stored.start)
-        with np.errstate(all="ignore"):  # the reader looks for what is not finite
-            rows: FloatArray = numbers.reshape(self.shape[0], -1) * (np.float32(1) / self.scales.read().reshape(-1, 1))
-        return rows.reshape(self.shape)
-
-
-def _read_variables(file: BinaryFile) -> dict[str, StoredTensor]:
+def _read_variables(file: File) -> dict[str, StoredTensor]:
     """Return where the variables lie, under all of their names."""
     (version,) = file.read_numbers("I", "its header")
     kind = _read_text(file)
@@ -116,9 +98,7 @@ def _read_variables(file: BinaryFile) -> dict[str, StoredTensor]:
         )
     _, n_variables = file.read_numbers("2I", "its header")
     if n_variables > _MAX_VARIABLES:
-        raise ModelError(
-            f"{file.path} announces {n_variables} variables: expected up to {_MAX_VARIABLES}; fetch it again"
-        )
+        raise ValueError(f"{n_variables} variables: expected up to {_MAX_VARIABLES}")
     variables = dict(_read_variable(file) for _ in range(n_variables))
     (n_aliases,) = file.read_numbers("I", "its aliases")
     for _ in range(min(n_aliases, _MAX_VARIABLES)):
@@ -129,22 +109,19 @@ def _read_variables(file: BinaryFile) -> dict[str, StoredTensor]:
     return variables
 
 
-def _read_variable(file: BinaryFile) -> tuple[str, StoredTensor]:
+def _read_variable(file: File) -> tuple[str, StoredTensor]:
     name = _read_text(file)
     (rank,) = file.read_numbers("B", "the header of a variable")
     *shape, number, n_bytes = file.read_numbers(f"{rank}IBI", "the header of a variable")
     dtype = _TYPES[number] if number < len(_TYPES) else ""
     if not dtype or ITEM_BYTES[dtype] * math.prod(shape) != n_bytes:
-        raise ModelError(
-            f"{file.path} has {name!r:.60} of shape {shape!s:.60} and type {number} in {n_bytes} bytes: expected a type"
-            f" from 0 to {len(_TYPES) - 1} and the bytes of that shape; fetch it again"
-        )
+        raise ValueError(f"{name!r:.60} of shape {shape!s:.60} and type {number} in {n_bytes} bytes")
     return name, StoredTensor(file.path, dtype, tuple(shape), file.skip(n_bytes, f"the variable {name!r:.60}"))
 
 
-def _read_text(file: BinaryFile) -> str:
+def _read_text(file: File) -> str:
     (n_bytes,) = file.read_numbers("H", "a name")
-    return file.read(n_bytes, "a name").rstrip(b"\0").decode("utf-8", "replace")
+    return file.read_all(n_bytes, "a name").rstrip(b"\0").decode("utf-8", "replace")
 
 
 def _read_dimensions(path: Path, variables: dict[str, StoredTensor]) -> ModelDimensions:
@@ -153,9 +130,7 @@ def _read_dimensions(path: Path, variables: dict[str, StoredTensor]) -> ModelDim
     def shape(name: str, rank: int) -> tuple[int, ...]:
         found = variables[name].shape if name in variables else ()
         if len(found) != rank:
-            raise ModelError(
-                f"{path} has {name} of {len(found)} dimensions: expected {rank}, as in Whisper models; fetch it again"
-            )
+            raise ValueError(f"{name} of {len(found)} dimensions: expected {rank}, as in Whisper models")
         return found
 
     width, n_mels, _ = shape("encoder/conv1/weight", 3)
@@ -193,8 +168,17 @@ def _find_part(variables: dict[str, StoredTensor], name: str, part: int, n_parts
         return stored
     rows = _part_of(stored, part, n_parts)
     if stored.dtype in _QUANTIZED and scales and scales.dtype in READ_AS and scales.shape in ((), stored.shape[:1]):
-        return _Quantized(rows, _part_of(scales, part, n_parts) if scales.shape else scales)
+        by_row = _part_of(scales, part, n_parts) if scales.shape else scales
+        return ComputedTensor(rows.shape, partial(_dequantize, rows, by_row))
     return rows  # numbers without their scales are refused for their type
+
+
+def _dequantize(stored: StoredTensor, scales: StoredTensor) -> FloatArray:
+    """Read whole numbers and divide them by their scales, (n_rows,) or () for all of them."""
+    numbers = read_elements(stored.path, _QUANTIZED[stored.dtype], math.prod(stored.shape), stored.start)
+    with np.errstate(all="ignore"):  # the reader looks for what is not finite
+        rows: FloatArray = numbers.reshape(stored.shape[0], -1) * (np.float32(1) / scales.read().reshape(-1, 1))
+    return rows.reshape(stored.shape)
 
 
 def _part_of(stored: StoredTensor, part: int, n_parts: int) -> StoredTensor:

@@ -16,7 +16,7 @@ class Format(Protocol):
         """For people."""
 
     def matches(self, path: Path, /) -> bool:
-        """Tell whether a file or directory is of the format, as far as a first look shows; may raise OSError."""
+        """Return whether a file or directory is of the format, as far as a first look shows; may raise OSError."""
 
     def load(self, path: Path, /) -> Checkpoint:
         """Load a checkpoint; raises ModelError where it is broken."""

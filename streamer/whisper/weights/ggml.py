@@ -5,7 +5,8 @@ Source: what whisper.cpp writes, from openai-whisper's and Hugging Face's files 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,11 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_FFT
 from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.weights.binary import BinaryFile
+from streamer.whisper.weights.binary import File, open_file
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes, first_bytes
 from streamer.whisper.weights.ggml_blocks import BLOCK_SIZE, BLOCKS, dequantize
 from streamer.whisper.weights.openai import openai_name
-from streamer.whisper.weights.tensors import read_elements
+from streamer.whisper.weights.tensors import ComputedTensor, read_elements
 
 NAME = "ggml"
 MAGIC = b"lmgg"  # 0x67676d6c, "ggml" in a number
@@ -69,109 +70,82 @@ _CONVOLUTION_BIASES = ("encoder.conv1.bias", "encoder.conv2.bias")
 
 
 def matches(path: Path) -> bool:
-    """Tell whether a path is such a file. Raises OSError where it cannot be read."""
+    """Return whether a path is such a file. Raises OSError where it cannot be read."""
     return first_bytes(path) == MAGIC
 
 
 def load(path: Path) -> Checkpoint:
-    """Load a checkpoint, quantized or not. Raises ModelError where it is truncated or no such file, and OSError."""
-    with path.open("rb") as opened:
-        file = BinaryFile(path, opened)
+    """Load a checkpoint, quantized or not. Raises ModelError if it is truncated or no such file."""
+    with open_file(path, "whisper.cpp") as file:
         dims, version = _read_header(file)
         vocabulary = tuple(_read_words(file, dims))
         tensors = _read_tensors(file, dims, version)
     return replace(as_checkpoint(dims, tensors, str(path), "its header"), vocabulary=vocabulary)
 
 
-@dataclass(frozen=True, slots=True)
-class _Tensor:
-    """Where a tensor lies in the file."""
-
-    path: Path
-    name: str
-    shape: tuple[int, ...]
-    layout: np.dtype[Any]  # of a number, or of a block of them
-    count: int  # numbers or blocks
-    offset_bytes: int
-
-    def read(self) -> FloatArray:
-        data = read_elements(self.path, self.layout, self.count, self.offset_bytes)
-        values: FloatArray = dequantize(data) if self.layout.names else data
-        return values.reshape(self.shape)
-
-
-def _read_header(file: BinaryFile) -> tuple[ModelDimensions, int]:
+def _read_header(file: File) -> tuple[ModelDimensions, int]:
     """Read up to the vocabulary; return the dimensions and the version of quantized blocks."""
-    magic = file.read(4, "its header")
+    magic = file.read_all(4, "its header")
     if magic != MAGIC:
-        raise ModelError(f"{file.path} begins with {magic!r}: expected {MAGIC!r}; use a ggml-*.bin of whisper.cpp")
+        raise ValueError(f"it begins with {magic!r}: expected {MAGIC!r}")
     *sizes, tensor_type = file.read_numbers(f"{len(DIMENSIONS) + 1}i", "its header")
     dims = ModelDimensions.from_openai(dict(zip(DIMENSIONS, sizes, strict=True)), file.path)
-
-    n_mels, n_bins = file.read_numbers("2i", "its mel filters")
-    if (n_mels, n_bins) != (dims.n_mels, N_FFT // 2 + 1):
-        raise ModelError(
-            f"{file.path} has mel filters of shape [{n_mels}, {n_bins}]: expected [{dims.n_mels}, {N_FFT // 2 + 1}];"
-            " fetch it again"
-        )
-    file.skip(4 * n_mels * n_bins, "its mel filters")
+    filters, expected = file.read_numbers("2i", "its mel filters"), (dims.n_mels, N_FFT // 2 + 1)
+    if filters != expected:
+        raise ValueError(f"mel filters of shape {list(filters)}: expected {list(expected)}")
+    file.skip(4 * prod(filters), "its mel filters")
     return dims, tensor_type // _VERSION_FACTOR
 
 
-def _read_words(file: BinaryFile, dims: ModelDimensions) -> Iterator[bytes]:
+def _read_words(file: File, dims: ModelDimensions) -> Iterator[bytes]:
     (n_words,) = file.read_numbers("i", "its vocabulary")
     if not 1 <= n_words <= dims.n_vocab:
-        raise ModelError(
-            f"{file.path} announces a table of {n_words} tokens: expected 1 to {dims.n_vocab}; fetch it again"
-        )
+        raise ValueError(f"a table of {n_words} tokens: expected 1 to {dims.n_vocab}")
     for i in range(n_words):
         (n_bytes,) = file.read_numbers("i", "its vocabulary")
         if not 0 <= n_bytes <= _MAX_TOKEN_BYTES:  # one of Whisper's tokens is empty
-            raise ModelError(
-                f"{file.path} announces {n_bytes} bytes for token {i}: expected 0 to {_MAX_TOKEN_BYTES}; fetch it again"
-            )
-        yield file.read(n_bytes, "its vocabulary")
+            raise ValueError(f"{n_bytes} bytes for token {i}: expected 0 to {_MAX_TOKEN_BYTES}")
+        yield file.read_all(n_bytes, "its vocabulary")
 
 
-def _read_tensors(file: BinaryFile, dims: ModelDimensions, version: int) -> dict[str, _Tensor]:
+def _read_tensors(file: File, dims: ModelDimensions, version: int) -> dict[str, ComputedTensor]:
     """Read what precedes each tensor; return them under Hugging Face's names."""
     names = {openai_name(name): name for name in expected_shapes(dims)}
-    tensors: dict[str, _Tensor] = {}
+    tensors: dict[str, ComputedTensor] = {}
     while file.left_bytes():
-        tensor = _read_tensor_header(file, version)
-        name = names.get(tensor.name)
-        if name is None:
-            raise ModelError(
-                f"{file.path} has a tensor {tensor.name!r:.60}: expected only those of the model that its header"
-                " describes; fetch it again, or use a Whisper model"
-            )
-        if name in tensors:
-            raise ModelError(f"{file.path} has the tensor {tensor.name} twice: expected it once; fetch it again")
+        found, tensor = _read_tensor_header(file, version)
+        name = names.get(found)
+        if name is None or name in tensors:
+            raise ValueError(f"a tensor {found!r:.60}: expected each of the model that its header describes once")
         tensors[name] = tensor
     return tensors
 
 
-def _read_tensor_header(file: BinaryFile, version: int) -> _Tensor:
+def _read_tensor_header(file: File, version: int) -> tuple[str, ComputedTensor]:
     n_dims, n_name_bytes, type_number = file.read_numbers("3i", "the header of a tensor")
     if not 1 <= n_dims <= 3 or not 1 <= n_name_bytes <= _MAX_NAME_BYTES:
-        raise ModelError(
-            f"{file.path} announces a tensor of {n_dims} dimensions and a name of {n_name_bytes} bytes: expected 1 to 3"
-            f" and up to {_MAX_NAME_BYTES}; it is broken, fetch it again"
+        raise ValueError(
+            f"a tensor of {n_dims} dimensions and a name of {n_name_bytes} bytes: expected 1 to 3 and up to"
+            f" {_MAX_NAME_BYTES}"
         )
     shape = file.read_numbers(f"{n_dims}i", "the header of a tensor")[::-1]
-    name = file.read(n_name_bytes, "the header of a tensor").decode("utf-8", "replace")
+    name = file.read_all(n_name_bytes, "the header of a tensor").decode("utf-8", "replace")
     layout = _find_layout(file.path, name, type_number, version)
     size = BLOCK_SIZE if layout.names else 1
     if min(shape) < 1 or shape[-1] % size:
-        raise ModelError(
-            f"{file.path} has {name!r:.60} of shape {list(shape)}: expected rows of a multiple of {size};"
-            " it is broken, fetch it again"
-        )
+        raise ValueError(f"{name!r:.60} of shape {list(shape)}: expected rows of a multiple of {size}")
     count = prod(shape) // size
-    offset_bytes = file.skip(count * layout.itemsize, f"the tensor {name!r:.60}")
+    start = file.skip(count * layout.itemsize, f"the tensor {name!r:.60}")
     if name in _CONVOLUTION_BIASES and shape[1:] == (1,):
         shape = shape[:1]
-    return _Tensor(file.path, name, shape, layout, count, offset_bytes)
+    return name, ComputedTensor(shape, partial(_read, file.path, layout, count, start, shape))
+
+
+def _read(path: Path, layout: np.dtype[Any], count: int, start: int, shape: tuple[int, ...]) -> FloatArray:
+    """Read numbers, or blocks of them, from a byte of the file on."""
+    data = read_elements(path, layout, count, start)
+    values: FloatArray = dequantize(data) if layout.names else data
+    return values.reshape(shape)
 
 
 def _find_layout(path: Path, name: str, type_number: int, version: int) -> np.dtype[Any]:

@@ -21,7 +21,7 @@ _SHARD_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,200}")
 
 
 def matches(path: Path) -> bool:
-    """Tell whether a path is a directory in this layout, whole or not."""
+    """Return whether a path is a directory in this layout, whole or not."""
     return (path / "config.json").exists()
 
 
@@ -47,7 +47,7 @@ def load(directory: Path) -> Checkpoint:
 
 
 def read_tied(config: Mapping[str, object], path: Path) -> bool:
-    """Tell whether the logits are made with the embedding, and not with weights of their own (`proj_out`).
+    """Return whether the logits are made with the embedding, and not with weights of their own (`proj_out`).
 
     transformers reads `scale_embedding` too and computes the same whatever it says, and so do we.
 

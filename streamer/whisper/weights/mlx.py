@@ -6,7 +6,8 @@ mlx-audio puts the same tensors beside a `config.json` of Hugging Face.
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,9 @@ from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.weights import huggingface, npz, safetensors
 from streamer.whisper.weights.checkpoint import Checkpoint, Tensor, as_checkpoint, expected_shapes
-from streamer.whisper.weights.mlx_groups import GroupedMatrix
+from streamer.whisper.weights.mlx_groups import grouped
 from streamer.whisper.weights.openai import openai_name
-from streamer.whisper.weights.tensors import StoredTensor, row_strides
+from streamer.whisper.weights.tensors import ComputedTensor, StoredTensor, row_strides
 
 NAME = "MLX"
 
@@ -33,7 +34,7 @@ _MAX_TIMESCALE = 10_000
 
 
 def matches(directory: Path) -> bool:
-    """Tell a directory of MLX's from one of Hugging Face's. Never raises; a broken file is found when it is loaded."""
+    """Return whether a directory is MLX's, not Hugging Face's. Never raises; a broken file is found at loading."""
     try:
         if "n_mels" in read_json(directory / "config.json"):
             return True
@@ -64,7 +65,8 @@ def load(directory: Path) -> Checkpoint:
         # In the type of the others, as MLX's own program computes with them.
         bias = tensors["encoder.conv1.bias"]
         half = isinstance(bias, StoredTensor) and bias.dtype == "F16"
-        tensors[_ENCODER_POSITIONS] = _Sinusoids((dims.n_audio_ctx, dims.n_audio_state), half=half)
+        shape = dims.n_audio_ctx, dims.n_audio_state
+        tensors[_ENCODER_POSITIONS] = ComputedTensor(shape, partial(_sinusoids, *shape, half=half))
     return as_checkpoint(dims, tensors, str(path), tied=tied)
 
 
@@ -88,9 +90,7 @@ def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, .
                 f"{tensor.path} has {name} with scales and without biases: expected MLX's affine quantization;"
                 " convert the model again"
             )
-        matrix = GroupedMatrix(tensor, scales, biases, (shape[0], shape[1]))
-        matrix.check(name)
-        return matrix
+        return grouped(name, tensor, scales, biases, (shape[0], shape[1]))
     if len(shape) == 3 and len(tensor.shape) == 3:
         strides = tensor.strides or row_strides(tensor.shape)
         tensor = replace(
@@ -101,17 +101,10 @@ def _find_tensor(stored: dict[str, StoredTensor], name: str, shape: tuple[int, .
     return tensor
 
 
-@dataclass(frozen=True, slots=True)
-class _Sinusoids:
-    """The encoder's positions, (n_positions, width): sines, then cosines; `sinusoids` of openai-whisper, in float32."""
-
-    shape: tuple[int, int]
-    half: bool
-
-    def read(self) -> FloatArray:
-        n_positions, width = self.shape
-        step = np.float32(-math.log(_MAX_TIMESCALE) / (width // 2 - 1))
-        frequencies = np.exp(step * np.arange(width // 2, dtype=np.float32))
-        angles = np.arange(n_positions, dtype=np.float32)[:, np.newaxis] * frequencies
-        positions: FloatArray = np.concatenate((np.sin(angles), np.cos(angles)), axis=1)
-        return positions.astype(np.float16) if self.half else positions
+def _sinusoids(n_positions: int, width: int, *, half: bool = False) -> FloatArray:
+    """Return the encoder's positions, (n_positions, width): sines, then cosines; `sinusoids` of openai-whisper."""
+    step = np.float32(-math.log(_MAX_TIMESCALE) / (width // 2 - 1))
+    frequencies = np.exp(step * np.arange(width // 2, dtype=np.float32))
+    angles = np.arange(n_positions, dtype=np.float32)[:, np.newaxis] * frequencies
+    positions: FloatArray = np.concatenate((np.sin(angles), np.cos(angles)), axis=1)
+    return positions.astype(np.float16) if half else positions

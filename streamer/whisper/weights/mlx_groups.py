@@ -4,60 +4,57 @@ Source: `mlx.core.quantize` in the mode "affine": a weight is its number times t
 and the numbers of a row follow each other bit by bit, lowest bit first.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from streamer.arrays import Float32Array
 from streamer.errors import ModelError
-from streamer.whisper.weights.tensors import StoredTensor
+from streamer.whisper.weights.tensors import READ_AS, ComputedTensor, StoredTensor
 
 _BITS = (2, 3, 4, 5, 6, 8)
 _GROUP_SIZES = (32, 64, 128)
 
-_FLOAT_TYPES = ("F16", "BF16", "F32")
+
+def grouped(
+    name: str, packed: StoredTensor, scales: StoredTensor, biases: StoredTensor, shape: tuple[int, int]
+) -> ComputedTensor:
+    """Return the matrix (rows, columns) that lies in a file as three tensors.
+
+    packed : (rows, columns * bits / 32)
+    scales, biases : (rows, columns / group size)
+
+    Raises ModelError unless the tensors fit each other and the shape; `name` is the matrix in the message.
+    """
+    rows, columns = shape
+    groups = [columns // size for size in _GROUP_SIZES if columns % size == 0]
+    if (
+        packed.dtype != "U32"
+        or not {scales.dtype, biases.dtype} <= set(READ_AS)
+        or packed.shape not in [(rows, columns * bits // 32) for bits in _BITS]
+        or scales.shape not in [(rows, n) for n in groups]
+        or biases.shape != scales.shape
+    ):
+        raise ModelError(
+            f"{packed.path} has {name:.60} quantized to {packed.dtype:.20} {list(packed.shape)!s:.60}, with scales"
+            f" {list(scales.shape)!s:.60}: expected MLX's affine quantization of {list(shape)}, of 2 to 8 bits in"
+            " groups of 32, 64 or 128; convert the model again"
+        )
+    return ComputedTensor(shape, partial(_read, packed, scales, biases, shape))
 
 
-@dataclass(frozen=True, slots=True)
-class GroupedMatrix:
-    """A quantized matrix that lies in a file as three tensors."""
-
-    packed: StoredTensor  # (rows, columns * bits / 32)
-    scales: StoredTensor  # (rows, columns / group size)
-    biases: StoredTensor  # as scales
-    shape: tuple[int, int]  # of the matrix
-
-    def check(self, name: str) -> None:
-        """Raise ModelError unless the tensors fit each other and the shape; `name` is the matrix in the message."""
-        rows, columns = self.shape
-        packed, scales, biases = self.packed, self.scales, self.biases
-        groups = [columns // size for size in _GROUP_SIZES if columns % size == 0]
-        if (
-            packed.dtype != "U32"
-            or not {scales.dtype, biases.dtype} <= set(_FLOAT_TYPES)
-            or packed.shape not in [(rows, columns * bits // 32) for bits in _BITS]
-            or scales.shape not in [(rows, n) for n in groups]
-            or biases.shape != scales.shape
-        ):
-            raise ModelError(
-                f"{packed.path} has {name:.60} quantized to {packed.dtype:.20} {list(packed.shape)!s:.60}, with scales"
-                f" {list(scales.shape)!s:.60}: expected MLX's affine quantization of {list(self.shape)}, of"
-                " 2 to 8 bits in groups of 32, 64 or 128; convert the model again"
-            )
-
-    def read(self) -> Float32Array:
-        """Return the matrix, (rows, columns). Raises ModelError where the file has changed since it was opened."""
-        # Whole numbers of 32 bits have no reader of their own, and a float of as many is read bit by bit.
-        packed = replace(self.packed, dtype="F32").read().view(np.uint8)
-        values = _unpack(packed, bits=packed.shape[1] * 8 // self.shape[1])
-        # A scale that is not finite is the file's; what comes of it is not worth a warning.
-        with np.errstate(invalid="ignore", over="ignore"):
-            scales, biases = (part.read().astype(np.float32) for part in (self.scales, self.biases))
-            groups = values.reshape(*scales.shape, -1)
-            groups *= scales[..., np.newaxis]
-            groups += biases[..., np.newaxis]
-        return values
+def _read(packed: StoredTensor, scales: StoredTensor, biases: StoredTensor, shape: tuple[int, int]) -> Float32Array:
+    # Whole numbers of 32 bits have no reader of their own, and a float of as many is read bit by bit.
+    data = replace(packed, dtype="F32").read().view(np.uint8)
+    values = _unpack(data, bits=data.shape[1] * 8 // shape[1])
+    # A scale that is not finite is the file's; what comes of it is not worth a warning.
+    with np.errstate(invalid="ignore", over="ignore"):
+        groups = values.reshape(*scales.shape, -1)
+        groups *= scales.read().astype(np.float32)[..., np.newaxis]
+        groups += biases.read().astype(np.float32)[..., np.newaxis]
+    return values
 
 
 def _unpack(packed: NDArray[np.uint8], bits: int) -> Float32Array:

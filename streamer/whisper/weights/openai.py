@@ -44,7 +44,7 @@ def openai_name(name: str) -> str:
 
 
 def matches(path: Path) -> bool:
-    """Tell whether a path is a file of PyTorch's. Raises OSError where it cannot be read."""
+    """Return whether a path is a file of PyTorch's. Raises OSError where it cannot be read."""
     return first_bytes(path).startswith((b"PK\x03\x04", b"\x80"))  # the second before PyTorch 1.6
 
 

@@ -7,7 +7,8 @@ the exporter's choice. Our own graphs are built of them, with fixed shapes, bloc
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -17,12 +18,12 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
-from streamer.errors import ModelError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import read_json
 from streamer.whisper.ir import probe_graphs, read_graph
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes
+from streamer.whisper.weights.tensors import ComputedTensor
 
 NAME = "optimum-intel"
 
@@ -44,7 +45,7 @@ _MAX_STEPS = 8
 
 
 def matches(path: Path) -> bool:
-    """Tell whether a path is a directory of such an export, whole or not, and of no checkpoint besides."""
+    """Return whether a path is a directory of such an export, whole or not, and of no checkpoint besides."""
     found = any((path / name).is_file() for name in FILES)
     return found and not any(path.glob("*.safetensors")) and not (path / "pytorch_model.bin").exists()
 
@@ -56,44 +57,38 @@ def load(directory: Path) -> Checkpoint:
     dims = ModelDimensions.from_huggingface(config, path)
     huggingface.read_tied(config, path)
     probe_graphs([directory / name for name in FILES])
-    try:
-        found = dict(_weights(directory / ENCODER, "encoder", dims)) | dict(
-            _weights(directory / DECODER, "decoder", dims)
-        )
-    except UnicodeDecodeError:
-        raise ModelError(f"{directory} has graphs with names that are not UTF-8: fetch them again") from None
-    sources = {name: _constant(weight.output) for name, weight in found.items()}
+    found = {
+        **dict(_weights(directory / ENCODER, "encoder", dims)),
+        **dict(_weights(directory / DECODER, "decoder", dims)),
+    }
+    sources = {name: _constant(output) for name, (output, _) in found.items()}
     tied = sources.get("proj_out.weight") in (None, sources.get("decoder.embed_tokens.weight"))
-    return replace(as_checkpoint(dims, found, str(directory), tied=tied), config=config)
+    tensors = {name: tensor for name, (_, tensor) in found.items()}
+    return replace(as_checkpoint(dims, tensors, str(directory), tied=tied), config=config)
 
 
-@dataclass(frozen=True, slots=True)
-class _Weight:
-    """A weight in a graph: what goes into an operation, and is made of constants alone."""
-
-    output: ov.Output
-    shape: tuple[int, ...]
-    transposed: bool = False
-    factor: float = 1.0  # by which the exporter has not multiplied it
-
-    def read(self) -> FloatArray:
-        values = _fold(self.output).reshape(self.shape[::-1] if self.transposed else self.shape)
-        if self.factor != 1.0:
-            values = values * values.dtype.type(self.factor)
-        return np.ascontiguousarray(values.T if self.transposed else values)
+# A weight in a graph: its name, what goes into an operation and is made of constants alone, and the tensor of it.
+_Weight = tuple[str, tuple[ov.Output, ComputedTensor]]
 
 
-def _weights(path: Path, half: str, dims: ModelDimensions) -> Iterator[tuple[str, _Weight]]:
+def _read(output: ov.Output, shape: tuple[int, ...], transposed: bool, factor: float) -> FloatArray:
+    """Compute a weight, times what the exporter has not multiplied it by."""
+    values = _fold(output).reshape(shape[::-1] if transposed else shape)
+    if factor != 1.0:
+        values = values * values.dtype.type(factor)
+    return np.ascontiguousarray(values.T if transposed else values)
+
+
+def _weights(path: Path, half: str, dims: ModelDimensions) -> Iterator[_Weight]:
     """Yield the weights of the encoder's or the decoder's graph, each under its name in a checkpoint."""
     shapes = expected_shapes(dims, tied=False)
     scale = float(dims.audio_head_size if half == "encoder" else dims.text_head_size) ** -0.5
 
-    def weight(
-        name: str, output: ov.Output, *, transposed: bool = False, factor: float = 1.0
-    ) -> Iterator[tuple[str, _Weight]]:
+    def weight(name: str, output: ov.Output, *, transposed: bool = False, factor: float = 1.0) -> Iterator[_Weight]:
         # Vectors stand in the shape in which they are added.
         if name in shapes and _constant(output) and prod(output.shape) == prod(shapes[name]):
-            yield name, _Weight(output, shapes[name], transposed, factor)
+            read = partial(_read, output, shapes[name], transposed, factor)
+            yield name, (output, ComputedTensor(shapes[name], read))
 
     for node in read_graph(path).get_ordered_ops():
         kind, match = node.get_type_name(), _LAYER.match(node.get_friendly_name())

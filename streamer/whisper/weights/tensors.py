@@ -1,6 +1,7 @@
 """Tensors that lie in a file as they are, read one by one."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
@@ -11,7 +12,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from streamer.arrays import FloatArray
 from streamer.errors import ModelError
-from streamer.whisper.weights.zipped import inflate
+from streamer.whisper.weights.zipped import read_packed
 
 # Bytes of an element of each type, under the names that safetensors gives them.
 ITEM_BYTES = {
@@ -40,14 +41,14 @@ class StoredTensor:
 
     shape: tuple[int, ...]
 
-    # First byte, from the beginning of the file, or of what is deflated there.
+    # First byte, from the beginning of the file, or of what is packed in it.
     start: int
 
     # Distances in elements; none where the elements follow each other in the order of rows.
     strides: tuple[int, ...] | None = None
 
-    # Where the elements are in a part of the file that is deflated: its first byte and its length.
-    packed: tuple[int, int] | None = None
+    # The compressed member of an archive that has the elements in it; empty: the file has them as they are.
+    packed: str = ""
 
     def read(self) -> FloatArray:
         """Return the elements, bfloat16 as float32, others as is. Raises ModelError where the file has changed."""
@@ -61,17 +62,23 @@ class StoredTensor:
         return halves.view("<f4")[..., 0]
 
 
-def read_elements(
-    path: Path, dtype: DTypeLike, count: int, start: int, packed: tuple[int, int] | None = None
-) -> NDArray[Any]:
-    """Read elements from a byte of a file, or of what is `packed` in it, on. Raises ModelError where they are gone."""
+@dataclass(frozen=True, slots=True)
+class ComputedTensor:
+    """A tensor that is made of what lies in a file."""
+
+    shape: tuple[int, ...]
+
+    # Raises as that of StoredTensor.
+    read: Callable[[], FloatArray]
+
+
+def read_elements(path: Path, dtype: DTypeLike, count: int, start: int, packed: str = "") -> NDArray[Any]:
+    """Read elements from a byte of a file, or of what is `packed` in it, on. Raises ModelError if they are gone."""
     try:
-        if packed is None:
-            values = np.fromfile(path, dtype, count, offset=start)
+        if packed:
+            values = read_packed(path, packed, start + count * np.dtype(dtype).itemsize)[start:].view(dtype)
         else:
-            with path.open("rb") as file:
-                file.seek(packed[0])
-                values = inflate(file, packed[1], start + count * np.dtype(dtype).itemsize)[start:].view(dtype)
+            values = np.fromfile(path, dtype, count, offset=start)
     except OSError as error:
         raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that stays") from None
     except ValueError as error:
@@ -82,7 +89,7 @@ def read_elements(
 
 
 def is_shape(value: object) -> TypeGuard[list[int] | tuple[int, ...]]:
-    """Tell whether what a file gave is a list of lengths, none of them beyond reason."""
+    """Return whether what a file gave is a list of lengths, none of them beyond reason."""
     return (
         isinstance(value, list | tuple)
         and len(value) <= _MAX_RANK

@@ -11,19 +11,18 @@ import io
 import math
 import pickle
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from streamer.whisper.weights.binary import UnfitError, open_file
 from streamer.whisper.weights.tensors import ITEM_BYTES, StoredTensor, is_shape, spread
-from streamer.whisper.weights.zipped import Archive, UnfitError, open_file
+from streamer.whisper.weights.zipped import Archive
 
 # That of large-v3 has 200 kB; with an optimizer's state it is three times as much.
 _MAX_PICKLE_BYTES = 1 << 20
 
-# A tensor may be a view of a larger one, and two may share a storage, both within reason.
-_MAX_SPREAD = 16
-_MAX_SHARING = 4
+# Tensors may share a storage, and a small file may not become a large model: bytes of all of them over the file's.
+_MAX_GROWTH = 4
 
 _STORAGE_TYPES = {
     "HalfStorage": "F16",
@@ -54,12 +53,16 @@ def read(path: Path) -> dict[str, Any]:
     Raises ModelError if the file is truncated, of the format before PyTorch 1.6, or holds anything else.
     """
     with open_file(path, "torch.save") as file:
-        head = file.read(512)
-        if head.startswith(b"\x80") or head[257:262] == b"ustar":
+        if file.read(1) == b"\x80":
             raise UnfitError("its format is that of PyTorch before 1.6")
-        saved = _Unpickler(path, Archive(file)).load_all()
+        try:
+            saved = _Unpickler(path, Archive(file)).load()
+        except KeyError:
+            raise UnfitError("it has operations that torch.save does not write") from None
+        except (pickle.UnpicklingError, AttributeError, IndexError, TypeError):
+            raise ValueError("the pickle is no program") from None
         if not isinstance(saved, dict):
-            raise UnfitError(f"it holds a {type(saved).__name__.strip('_')}, not a dictionary")
+            raise UnfitError(f"it holds a {type(saved).__name__}, not a dictionary")
     return saved
 
 
@@ -76,16 +79,6 @@ class _Names(dict[str, Any]):
             super().__setitem__(key, value)
 
 
-@dataclass(slots=True)
-class _Storage:
-    """Elements that tensors are made of."""
-
-    dtype: str
-    start: int
-    count: int
-    used: int = 0  # elements of the tensors made of it so far
-
-
 class _Unpickler(pickle._Unpickler):
     """Reads an archive's pickle. Not `pickle.Unpickler`: that makes room for all the memo that a number announces."""
 
@@ -98,17 +91,8 @@ class _Unpickler(pickle._Unpickler):
         self._folder = next(iter(archive.names), "").partition("/")[0]
         if f"{self._folder}/byteorder" in archive.names and self._read("byteorder") != b"little":
             raise UnfitError("its byte order is not little-endian")
-        self._storages: dict[str, _Storage] = {}
+        self._n_bytes = 0  # of all tensors so far
         super().__init__(io.BytesIO(self._read("data.pkl")))
-
-    def load_all(self) -> object:
-        """Return what was pickled. Raises UnfitError for what torch.save does not write, ValueError if it is broken."""
-        try:
-            return self.load()
-        except KeyError:
-            raise UnfitError("it has operations that torch.save does not write") from None
-        except (pickle.UnpicklingError, AttributeError, IndexError, TypeError):
-            raise ValueError("the pickle is no program") from None
 
     def find_class(self, module: str, name: str) -> object:
         if module == "torch" and name in _STORAGE_TYPES:
@@ -122,45 +106,40 @@ class _Unpickler(pickle._Unpickler):
             raise UnfitError(f"it asks for {f'{module}.{name}'!r:.60}")
         return found
 
-    def persistent_load(self, key: object) -> _Storage:
+    def persistent_load(self, key: object) -> StoredTensor:
+        """Return a storage, as a tensor of all of its elements."""
         match key:
             case ("storage", str(dtype), str(name), str(), int(count)) if dtype in ITEM_BYTES:
-                pass
+                start, n_bytes = self._archive.find(f"{self._folder}/data/{name}")
             case _:
                 raise ValueError("the pickle names a storage in another way")
-        if name not in self._storages:
-            start, n_bytes = self._archive.find(f"{self._folder}/data/{name}")
-            self._storages[name] = _Storage(dtype, start, n_bytes // ITEM_BYTES[dtype])
-        storage = self._storages[name]
-        if storage.dtype != dtype or storage.count < count:
+        if count > n_bytes // ITEM_BYTES[dtype]:
             raise ValueError(f"data/{name:.60} is shorter than the pickle says")
-        return storage
+        return StoredTensor(self._path, dtype, (n_bytes // ITEM_BYTES[dtype],), start)
 
     def _read(self, name: str) -> bytes:
-        start, n_bytes = self._archive.find(f"{self._folder}/{name}")
-        if n_bytes > _MAX_PICKLE_BYTES:
+        with self._archive.open(f"{self._folder}/{name}") as member:
+            data = member.read(_MAX_PICKLE_BYTES + 1)
+        if len(data) > _MAX_PICKLE_BYTES:
             raise UnfitError(f"{name} has more than {_MAX_PICKLE_BYTES >> 20} MiB")
-        return self._archive.read(start, n_bytes)
+        return data
 
     def _tensor(self, storage: object, offset: int, shape: object, strides: object, *more: object) -> StoredTensor:
         """Return a tensor from the arguments of `_rebuild_tensor_v2`."""
-        if not isinstance(storage, _Storage):
+        if not isinstance(storage, StoredTensor) or storage.strides is not None:
             raise ValueError("the pickle has a tensor without a storage")
         if len(more) > 2:
             raise UnfitError("a tensor's elements are to be changed")
         if not is_shape((offset,)) or not is_shape(shape) or not is_shape(strides) or len(shape) != len(strides):
             raise ValueError("the pickle has a tensor without a shape")
         shape, strides = tuple(shape), tuple(strides)
-        count = math.prod(shape)
-        storage.used += count
-        if count:
-            n_spread = spread(shape, strides)
-            if offset + n_spread > storage.count:
-                raise ValueError("the pickle has a tensor that its storage does not hold")
-            if n_spread > _MAX_SPREAD * count or storage.used > _MAX_SHARING * storage.count:
-                raise UnfitError("a tensor is spread over its storage, or repeats it")
-        start = storage.start + offset * ITEM_BYTES[storage.dtype]
-        return StoredTensor(self._path, storage.dtype, shape, start, strides)
+        item_bytes, count = ITEM_BYTES[storage.dtype], math.prod(shape)
+        if count and offset + spread(shape, strides) > storage.shape[0]:
+            raise ValueError("the pickle has a tensor that its storage does not hold")
+        self._n_bytes += count * item_bytes
+        if self._n_bytes > _MAX_GROWTH * self._archive.n_bytes:
+            raise UnfitError(f"its tensors have more than {_MAX_GROWTH} times its size")
+        return StoredTensor(self._path, storage.dtype, shape, storage.start + offset * item_bytes, strides)
 
     def _load_dict(self) -> None:
         self.stack.append(_Names())

@@ -5,6 +5,8 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from streamer.whisper.graphs import saved
 from streamer.whisper.graphs.saved import Description, FileMark
 from tests.whisper.graphs.test_build import DIMS, HEADS, fix, run, some_inputs
 from tests.whisper.support import random_checkpoint
+from tests.whisper.weights import checks
 
 COMPANIONS = {"tokenizer.json": b"{}", "preprocessor_config.json": b'{"feature_size": 8}'}
 ALL = ("encoder", "cross_kv", "decoder")
@@ -57,12 +60,6 @@ def model(original: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(original, tmp_path / "tiny"))
 
 
-@pytest.fixture
-def no_probe(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For tests of many files: the process that reads them first takes a second."""
-    monkeypatch.setattr(saved, "probe_graphs", lambda paths: None)
-
-
 def manifest(directory: Path) -> dict[str, Any]:
     data: dict[str, Any] = json.loads((directory / saved.MANIFEST).read_text(encoding="utf-8"))
     return data
@@ -85,15 +82,7 @@ def read_all(directory: Path) -> None:
         model.read(stage)
 
 
-def refuse(directory: Path, *parts: str) -> None:
-    """Check that reading the model fails with one line that holds all of these."""
-    with pytest.raises(ModelError) as caught:
-        read_all(directory)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 700
-    for part in (str(directory), *parts):
-        assert part in message
+refuse = partial(checks.refuse, read_all)
 
 
 def test_what_was_written_is_read(original: Path) -> None:
@@ -114,47 +103,6 @@ def test_what_was_written_is_read(original: Path) -> None:
     np.testing.assert_array_equal(
         run(model.read("encoder"), mel)["last_hidden_state"], run(builders()["encoder"](), mel)["last_hidden_state"]
     )
-
-
-def test_graphs_are_tried_apart_once_and_again_when_anything_changed(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[object] = []
-    refuses = True
-
-    def probe(paths: list[Path]) -> None:
-        tried.append(paths)
-        if refuses:
-            raise ModelError("it crashes")
-
-    monkeypatch.setattr(saved, "probe_graphs", probe)
-    cache = tmp_path / "cache"
-    for _ in range(2):
-        with pytest.raises(ModelError, match="it crashes"):
-            saved.load(model, cache)
-    assert len(tried) == 2
-    refuses = False
-    tried.clear()
-
-    def times() -> int:
-        for _ in range(2):
-            saved.load(model, cache)
-        return len(tried)
-
-    assert times() == 1
-    saved.load(model)  # nothing can be remembered
-    assert times() == 2
-    weights = model / "decoder.bin"
-    before = weights.stat()
-    weights.write_bytes(bytes(before.st_size))
-    if os.name != "nt":  # elsewhere nobody can set the time of the last change back
-        os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert times() == 3
-    monkeypatch.setattr(ov, "get_version", lambda: "2099.1")
-    assert times() == 4
-    shutil.rmtree(cache)
-    cache.write_text("no directory", encoding="utf-8")
-    assert times() == 6
 
 
 def test_half_precision_halves_the_weights_and_keeps_the_ports(original: Path, tmp_path: Path) -> None:
@@ -223,7 +171,7 @@ def test_nothing_partial_is_left_when_a_stage_fails(
     assert (tmp_path / "new").exists() == force
 
 
-@pytest.mark.parametrize("step", ["_write_graph", "_write_manifest", "_check_written", "_put_in_place", "rename"])
+@pytest.mark.parametrize("step", ["_write_graph", "_write_manifest", "read_graph", "_replace", "replace"])
 @pytest.mark.parametrize("force", [False, True])
 def test_nothing_partial_is_left_when_a_step_of_writing_fails(
     tmp_path: Path, original: Path, monkeypatch: pytest.MonkeyPatch, step: str, force: bool
@@ -232,18 +180,18 @@ def test_nothing_partial_is_left_when_a_step_of_writing_fails(
     if force:
         shutil.copytree(original, target)
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    rename = Path.rename
+    replace = Path.replace
 
     def fail(*args: object) -> None:
         raise OSError(28, "No space left on device")
 
     def fail_at_the_end(path: Path, to: Path) -> Path:
-        if path.name.endswith(".partial"):
+        if path.name == "new":
             fail()
-        return rename(path, to)
+        return replace(path, to)
 
-    if step == "rename":
-        monkeypatch.setattr(Path, "rename", fail_at_the_end)
+    if step == "replace":
+        monkeypatch.setattr(Path, "replace", fail_at_the_end)
     else:
         monkeypatch.setattr(saved, step, fail)
     with pytest.raises(StreamerError, match=r"new cannot be written \(No space left on device\): make room") as caught:
@@ -294,7 +242,6 @@ def test_a_link_in_the_place_of_the_model_is_not_followed(tmp_path: Path, leads_
         saved.save(tmp_path / "new" / "below", describe(), builders(), {})
 
 
-@pytest.mark.usefixtures("no_probe")
 @pytest.mark.parametrize("stage", ALL)
 @pytest.mark.parametrize("suffix", [".xml", ".bin"])
 def test_a_missing_truncated_or_longer_file_is_named(model: Path, stage: str, suffix: str) -> None:
@@ -311,7 +258,6 @@ def test_a_missing_truncated_or_longer_file_is_named(model: Path, stage: str, su
     refuse(model, path.name, "is missing")
 
 
-@pytest.mark.usefixtures("no_probe")
 def test_a_damaged_description_of_a_graph_is_seen_at_each_load_and_damaged_weights_by_their_hash(model: Path) -> None:
     loaded = saved.load(model)
     weights = model / "encoder.bin"
@@ -326,7 +272,6 @@ def test_a_damaged_description_of_a_graph_is_seen_at_each_load_and_damaged_weigh
     refuse(model, "cross_kv.xml is not the file that streamer.json was written with")
 
 
-@pytest.mark.usefixtures("no_probe")
 @pytest.mark.parametrize("stage", ALL)
 def test_a_stage_of_another_model_of_the_same_dimensions_is_seen(model: Path, tmp_path: Path, stage: str) -> None:
     saved.save(tmp_path / "other", describe(), builders(1), {})
@@ -335,45 +280,35 @@ def test_a_stage_of_another_model_of_the_same_dimensions_is_seen(model: Path, tm
     refuse(model, f"{stage}.xml", "of another model")
 
 
-@pytest.mark.usefixtures("no_probe")
 @pytest.mark.parametrize(
-    ("stage", "key", "value", "parts"),
+    ("stage", "changes"),
     [
-        ("encoder", "n_mels", 80, ["encoder.xml has the input input_features", "[1,8,3000]", "[1,80,3000]"]),
-        ("cross_kv", "n_text_head", 4, ["cross_kv.xml has the output present_key_values.0.encoder.key of shape"]),
-        ("decoder", "n_vocab", 41, ["decoder.xml has the output logits of shape [?,?,40] and type f32", "[?,?,41]"]),
-        ("decoder", "n_text_ctx", 33, ["decoder.xml has no table of 33 positions"]),
-        ("cross_kv", "n_text_layer", 3, ["cross_kv.xml has no output 'present_key_values.2.encoder.key'"]),
-        ("cross_kv", "n_text_layer", 1, ["cross_kv.xml has the output 'present_key_values.1.encoder.key'"]),
+        ("encoder", {"n_mels": 80}),
+        ("cross_kv", {"n_text_head": 4}),
+        ("decoder", {"n_vocab": 41}),
+        ("cross_kv", {"n_text_layer": 3}),
+        ("cross_kv", {"n_text_layer": 1}),
     ],
 )
-def test_a_graph_that_does_not_fit_the_dimensions_is_named(
-    model: Path, stage: str, key: str, value: int, parts: list[str]
-) -> None:
-    rewrite(model, dims={**manifest(model)["dims"], key: value}, alignment_heads=[[0, 0], [0, 1]])
-    with pytest.raises(ModelError) as caught:
+def test_a_graph_that_does_not_fit_the_dimensions_is_named(model: Path, stage: str, changes: dict[str, int]) -> None:
+    rewrite(model, dims={**manifest(model)["dims"], **changes}, alignment_heads=[[0, 0], [0, 1]])
+    with pytest.raises(ModelError, match=rf"{stage}.xml is not the {stage} of the model that streamer.json describes"):
         saved.load(model).read(stage)
-    for part in parts:
-        assert part in str(caught.value)
 
 
-@pytest.mark.usefixtures("no_probe")
 def test_stages_that_were_exchanged_are_named(model: Path) -> None:
     for suffix in (".xml", ".bin"):
         shutil.copy(model / f"cross_kv{suffix}", model / f"encoder{suffix}")
     mark_again(model)
-    refuse(model, "encoder.xml has no input 'input_features'", "expected the encoder of the model")
+    refuse(model, "encoder.xml is not the encoder of the model")
 
 
-@pytest.mark.usefixtures("no_probe")
-def test_heads_are_looked_for(model: Path, original: Path) -> None:
-    rewrite(model, alignment_heads=[[0, 0]])
-    refuse(model, "decoder.xml has the output cross_attention of shape [?,2,?,1500]", "[?,1,?,1500]")
-    rewrite(model, alignment_heads=[])
-    refuse(model, "decoder.xml has the output 'cross_attention'")
+def test_heads_are_looked_for(model: Path) -> None:
+    for heads in ([[0, 0]], []):
+        rewrite(model, alignment_heads=heads)
+        refuse(model, "decoder.xml is not the decoder of the model")
 
 
-@pytest.mark.usefixtures("no_probe")
 @pytest.mark.parametrize(
     ("changes", "parts"),
     [
@@ -383,8 +318,8 @@ def test_heads_are_looked_for(model: Path, original: Path) -> None:
         ({"version": True}, ["has version True"]),
         ({"version": None}, ["has version None"]),
         ({"dims": []}, ["has dims []: expected "]),
-        ({"dims": {}}, ["has n_mels None"]),
-        ({"dims": {"n_mels": 2**60}}, ["has n_mels 1152921504606846976"]),
+        ({"dims": {}}, ["has dims {}"]),
+        ({"dims": {**asdict(DIMS), "n_mels": 2**60}}, ["has n_mels 1152921504606846976"]),
         ({"name": 7}, ["has name 7: expected "]),
         ({"name": "a\x1b[2J"}, ["has name 'a\\x1b[2J'"]),
         ({"origin": "x" * 10_000}, ["has origin 'xxx"]),
@@ -406,14 +341,12 @@ def test_a_broken_manifest(model: Path, changes: dict[str, object], parts: list[
     refuse(model, "streamer.json", *parts)
 
 
-@pytest.mark.usefixtures("no_probe")
 @pytest.mark.parametrize("name", ["../../etc/passwd", "/etc/passwd", "C:\\secret", "other.bin", "streamer.json", ""])
 def test_a_file_that_is_not_ours_is_never_followed(model: Path, name: str) -> None:
     rewrite(model, files={**manifest(model)["files"], name: {"n_bytes": 1, "sha256": ""}})
     refuse(model, f"lists the file {name!r}")
 
 
-@pytest.mark.usefixtures("no_probe")
 @pytest.mark.parametrize(
     "entry", [None, [], {"n_bytes": -1, "sha256": ""}, {"n_bytes": 1.5, "sha256": ""}, {"n_bytes": 1}]
 )
@@ -428,7 +361,6 @@ def test_a_manifest_that_is_no_object(model: Path, text: bytes) -> None:
     refuse(model, "streamer.json")
 
 
-@pytest.mark.usefixtures("no_probe")
 def test_constants_that_lie_about_their_place_and_size(model: Path) -> None:
     """Whoever writes the graphs can write the hashes too."""
     xml = model / "decoder.xml"
@@ -450,20 +382,6 @@ def test_constants_that_lie_about_their_place_and_size(model: Path) -> None:
         refuse(model, "decoder.xml")
 
 
-def test_a_graph_that_crashes_openvino_is_refused(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process that reads the graphs first is asked about all of them, and its verdict is heeded."""
-    asked: list[str] = []
-
-    def crash(paths: list[Path]) -> None:
-        asked.extend(path.name for path in paths)
-        raise ModelError(f"{paths[0]} cannot be read (OpenVINO crashes)")
-
-    monkeypatch.setattr(saved, "probe_graphs", crash)
-    refuse(model, "OpenVINO crashes")
-    assert asked == ["encoder.xml", "cross_kv.xml", "decoder.xml"]
-
-
-@pytest.mark.usefixtures("no_probe")
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(data=st.data(), rest=st.binary(max_size=40))
 def test_any_manifest_loads_or_is_one_line(model: Path, original: Path, data: st.DataObject, rest: bytes) -> None:

@@ -14,7 +14,7 @@ from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 Load = Callable[[Path], Checkpoint]
 
 
-def refuse(load: Load, path: Path, *parts: str) -> None:
+def refuse(load: Callable[[Path], object], path: Path, *parts: str) -> None:
     """Check that loading fails with one line that holds the path and all of these."""
     with pytest.raises(ModelError) as caught:
         load(path)

@@ -181,7 +181,7 @@ def header(n_variables: int = 1, *variable: bytes) -> bytes:
     ("data", "said"),
     [
         (header()[:-2], "ends within its header"),
-        (header(2**32 - 1), "announces 4294967295 variables"),
+        (header(2**32 - 1), "4294967295 variables: expected up to 16384"),
         (header(1, b"\xff\xff"), "ends within a name"),
         (header(1, b"\2\0a\0\xff"), "ends within the header of a variable"),
         (header(1, b"\2\0a\0" + struct.pack("<BIBI", 1, 4, 6, 16)), "type 6"),

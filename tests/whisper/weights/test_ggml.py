@@ -2,6 +2,7 @@
 
 import struct
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from streamer.whisper.weights import ggml, huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
 from tests.whisper.support import NANO, random_checkpoint
+from tests.whisper.weights import checks
 from tests.whisper.weights.ggml_writer import (
     QUANTIZED,
     TYPE_NUMBERS,
@@ -40,15 +42,7 @@ def path(tmp_path: Path) -> Path:
     return write_ggml(tmp_path / "ggml-tiny.bin", TINY, WORDS, FILTERS, "q5_0")
 
 
-def refuse(path: Path, *parts: str) -> None:
-    """Check that loading fails with one line that holds all of these."""
-    with pytest.raises(ModelError) as caught:
-        ggml.load(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 600
-    for part in (str(path), *parts):
-        assert part in message
+refuse = partial(checks.refuse, ggml.load)
 
 
 def patch(path: Path, offset: int, *numbers: int) -> None:
@@ -144,7 +138,7 @@ def test_a_vocabulary_of_another_size(path: Path, n_words: int) -> None:
 @pytest.mark.parametrize("n_bytes", [-(2**31), -1, 1025, 2**31 - 1])
 def test_a_token_of_impossible_length(path: Path, n_bytes: int) -> None:
     patch(path, WORDS_BEGIN + 4, n_bytes)
-    refuse(path, f"announces {n_bytes} bytes for token 0: expected 0 to 1024")
+    refuse(path, f"({n_bytes} bytes for token 0: expected 0 to 1024")
 
 
 @pytest.mark.parametrize("n_dims", [-(2**31), -1, 0, 4, 2**31 - 1])
@@ -202,13 +196,13 @@ def test_blocks_of_another_version(path: Path, file_type: int, version: int) -> 
 def test_a_stranger(path: Path) -> None:
     with path.open("ab") as file:
         file.write(pack_tensor("decoder.proj.\x1b[2J\nweight" + "x" * 90, np.zeros((4, 4), np.float32), "f32"))
-    refuse(path, "has a tensor 'decoder.proj.\\x1b[2J\\n", "use a Whisper model")
+    refuse(path, "a tensor 'decoder.proj.\\x1b[2J\\n", "no file of whisper.cpp")
 
 
 def test_a_tensor_twice(path: Path) -> None:
     with path.open("ab") as file:
         file.write(pack_tensor("decoder.ln.bias", np.zeros(32, np.float32), "f32"))
-    refuse(path, "has the tensor decoder.ln.bias twice")
+    refuse(path, "a tensor 'decoder.ln.bias': expected each of the model that its header describes once")
 
 
 def test_missing_tensors(tmp_path: Path) -> None:
@@ -239,23 +233,7 @@ def interesting(data: bytes | bytearray) -> list[int]:
     return places
 
 
-def outcome(path: Path) -> str:
-    """Load everything; return the message of what failed, having checked that it did no harm."""
-    message = ""
-    tracemalloc.start()
-    try:
-        checkpoint = ggml.load(path)
-        shapes = {name: tensor.shape for name, tensor in checkpoint.tensors.items()}
-        assert shapes == expected_shapes(checkpoint.dims)
-    except ModelError as error:
-        message = str(error)
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert "\n" not in message
-    assert len(message) < 600
-    assert peak < 4 << 20
-    return message
+check_loads_or_refuses = partial(checks.check_loads_or_refuses, ggml.load, most_bytes=4 << 20)
 
 
 def good(tmp_path: Path, type_name: str) -> bytes:
@@ -275,7 +253,7 @@ def test_flipped_bytes_never_do_harm(tmp_path: Path, type_name: str, flips: list
     for place, mask in flips:
         data[places[place % len(places)]] ^= mask
     (tmp_path / "bad.bin").write_bytes(data)
-    outcome(tmp_path / "bad.bin")
+    check_loads_or_refuses(tmp_path / "bad.bin")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=75)
@@ -285,7 +263,7 @@ def test_lying_numbers_never_do_harm(tmp_path: Path, place: int, number: int) ->
     places = interesting(data)
     struct.pack_into("<i", data, places[place % len(places)], number)
     (tmp_path / "bad.bin").write_bytes(data)
-    outcome(tmp_path / "bad.bin")
+    check_loads_or_refuses(tmp_path / "bad.bin")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100)
@@ -295,4 +273,5 @@ def test_a_truncated_file_is_always_refused(tmp_path: Path, share: float, struct
     data = good(tmp_path, "q8_0")
     places = interesting(data) if structure else range(len(data))
     (tmp_path / "bad.bin").write_bytes(data[: places[int(share * len(places))]])
-    assert outcome(tmp_path / "bad.bin")
+    with checks.at_most(4 << 20):
+        refuse(tmp_path / "bad.bin")

@@ -258,7 +258,7 @@ def test_a_tensor_of_another_type(tiny: Path, dtype: str) -> None:
 def test_truncated_weights(tiny: Path, n_bytes: int) -> None:
     path = tiny / "model.safetensors"
     path.write_bytes(path.read_bytes()[:n_bytes])
-    refuse(tiny, "model.safetensors cannot be read", "truncated or no safetensors file", "fetch it again")
+    refuse(tiny, "model.safetensors cannot be read", "truncated or no file of safetensors", "fetch it again")
 
 
 @pytest.mark.parametrize("data", [b"garbage" * 100, b"\0" * 1000, b"\xff" * 1000, b"PK\x03\x04" + b"\0" * 500])
@@ -385,7 +385,7 @@ def test_a_table_that_is_not_json(tiny: Path, header: bytes) -> None:
 def test_a_table_of_many_megabytes_is_not_read(tiny: Path) -> None:
     join(tiny / "model.safetensors", b"{}" + b" " * (100 << 20), b"")
     with checks.at_most(5 << 20):
-        refuse(tiny, "cannot be read (a header of more than 4 MiB)")
+        refuse(tiny, "cannot be read (a table of more than 4 MiB)")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=100, deadline=None)

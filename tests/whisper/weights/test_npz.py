@@ -2,9 +2,9 @@
 
 import io
 import struct
-import tracemalloc
 import warnings
 import zipfile
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from streamer.errors import ModelError
 from streamer.whisper.weights.npz import read_header
 from streamer.whisper.weights.tensors import StoredTensor
-from tests.whisper.weights.checks import at_most
+from tests.whisper.weights import checks
+from tests.whisper.weights.checks import at_most, check_message
 
 ARRAYS: dict[str, NDArray[Any]] = {
     "half": np.arange(24, dtype=np.float16).reshape(4, 6),
@@ -35,15 +36,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / "x.npz"
 
 
-def refuse(path: Path, *parts: str) -> None:
-    """Check that reading fails with one line that holds all of these."""
-    with pytest.raises(ModelError) as caught:
-        read_header(path)
-    message = str(caught.value)
-    assert "\n" not in message
-    assert len(message) < 600
-    for part in (str(path), *parts):
-        assert part in message
+refuse = partial(checks.refuse, read_header)
 
 
 def write_member(path: Path, description: str, data: bytes = b"", version: int = 1, name: str = "x.npy") -> None:
@@ -65,7 +58,7 @@ def test_arrays_come_back_as_they_are(path: Path) -> None:
     assert found["columns"].read().flags.c_contiguous
 
 
-@pytest.mark.parametrize("version", [1, 2, 3])
+@pytest.mark.parametrize("version", [1, 2])
 def test_every_version_of_the_description(tmp_path: Path, version: int) -> None:
     file = io.BytesIO()
     np.lib.format.write_array(file, ARRAYS["single"], version=(version, 0))
@@ -96,7 +89,7 @@ def test_other_types_are_named_and_left_alone(tmp_path: Path) -> None:
         "a": "|O",
         "b": "<f8",
         "c": "<U1",
-        "d": "[('f0', '<i4'), ('f1', '<f4')]",
+        "d": "|V8",
     }
 
 
@@ -124,17 +117,14 @@ def test_an_array_shorter_or_longer_than_it_says(tmp_path: Path) -> None:
     path.write_bytes(data.replace(struct.pack("<I", 4128), struct.pack("<I", 1 << 19)))
     refuse(path, "a wrong number of bytes for 'x.npy'")
     path.write_bytes(data)
-    packed = bytearray(data)
     tensor = read_header(path)["x"]
-    assert tensor.packed is not None
-    start = tensor.packed[0]
-    packed[start] = 0xFF  # no kind of block
-    path.write_bytes(packed)
-    with pytest.raises(ModelError, match=r"cannot be unpacked \((damaged|less in it)"):
-        tensor.read()
-    path.write_bytes(data[: start + 1000])
-    with pytest.raises(ModelError, match="less in it than it announces"):
-        tensor.read()
+    assert tensor.packed == "x.npy"
+    packed = bytearray(data)
+    packed[len(data) // 2] ^= 0xFF
+    for damaged in (packed, data[: len(data) // 2], data.replace(b"x.npy", b"y.npy")):
+        path.write_bytes(damaged)
+        with pytest.raises(ModelError, match="cannot be unpacked"):
+            tensor.read()
 
 
 def test_another_compression_is_refused(tmp_path: Path) -> None:
@@ -156,7 +146,14 @@ def test_a_missing_file_and_a_directory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "shape",
-    ["(2, 2)", "(1152921504606846976,)", "(" + "9" * 900 + ",)", "(" + "1," * 9 + ")", "(4294967296, 4294967296)"],
+    [
+        "(2, 2)",
+        "(-3,)",
+        "(1152921504606846976,)",
+        "(" + "9" * 900 + ",)",
+        "(" + "1," * 9 + ")",
+        "(4294967296, 4294967296)",
+    ],
 )
 def test_a_shape_that_is_not_there(tmp_path: Path, shape: str) -> None:
     write_member(tmp_path / "x.npz", f"{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}", bytes(12))
@@ -168,7 +165,7 @@ def test_a_shape_that_is_not_there(tmp_path: Path, shape: str) -> None:
     [
         "",
         "{}",
-        "{'descr': '<f4', 'fortran_order': False, 'shape': (-3,), }",
+        "{'descr': '<f4', 'fortran_order': False, 'shape': ('3',), }",
         "{'descr': '<f4', 'fortran_order': 0, 'shape': (3,), }",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (3,), 'more': 1}",
         "{'descr': '<f4', 'fortran_order': False, 'shape': (__import__('os').abort(),), }",
@@ -216,28 +213,17 @@ def test_a_table_of_contents_of_gigabytes_is_not_read(path: Path) -> None:
         file.truncate(1 << 30)
         file.seek(0, io.SEEK_END)
         file.write(end[:12] + struct.pack("<II", 1 << 30, 0) + end[20:])
-    tracemalloc.start()
-    refuse(path, "a table of contents of more than 4 MiB")
-    assert tracemalloc.get_traced_memory()[1] < 5 << 20
-    tracemalloc.stop()
+    with at_most(5 << 20):
+        refuse(path, "a table of more than 4 MiB")
 
 
-def outcome(path: Path) -> str:
-    """Read everything; return the message of what failed, having checked that it did no harm."""
-    message = ""
-    tracemalloc.start()
+def check_reads_or_refuses(path: Path) -> None:
     try:
-        for tensor in read_header(path).values():
-            read_if_float(tensor)
+        with at_most(5 << 20):
+            for tensor in read_header(path).values():
+                read_if_float(tensor)
     except ModelError as error:
-        message = str(error)
-    finally:
-        peak = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-    assert "\n" not in message
-    assert len(message) < 600
-    assert peak < 5 << 20
-    return message
+        check_message(error)
 
 
 def read_if_float(tensor: StoredTensor) -> None:
@@ -254,7 +240,7 @@ def test_flipped_bytes_never_do_harm(path: Path, flips: list[tuple[int, int]]) -
     for place, mask in flips:
         data[place % len(data)] ^= mask
     (path.parent / "bad.npz").write_bytes(data)
-    outcome(path.parent / "bad.npz")
+    check_reads_or_refuses(path.parent / "bad.npz")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=75)
@@ -263,7 +249,7 @@ def test_lying_numbers_never_do_harm(path: Path, place: int, number: int) -> Non
     data = bytearray(path.read_bytes())
     struct.pack_into("<I", data, place % (len(data) - 4), number)
     (path.parent / "bad.npz").write_bytes(data)
-    outcome(path.parent / "bad.npz")
+    check_reads_or_refuses(path.parent / "bad.npz")
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=75)
@@ -272,4 +258,5 @@ def test_lying_numbers_never_do_harm(path: Path, place: int, number: int) -> Non
 def test_a_truncated_file_is_always_refused(path: Path, share: float) -> None:
     data = path.read_bytes()
     (path.parent / "bad.npz").write_bytes(data[: int(share * len(data))])
-    assert outcome(path.parent / "bad.npz")
+    with at_most(5 << 20):
+        refuse(path.parent / "bad.npz")

@@ -1,9 +1,7 @@
 """Files of `torch.save` without torch: what a pickle can ask for, and what it cannot get."""
 
-import io
 import pickle
 import struct
-import tarfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ from hypothesis import strategies as st
 from streamer.errors import ModelError
 from streamer.whisper.weights import torch as torch_file
 from streamer.whisper.weights.tensors import StoredTensor
+from tests.whisper.weights import checks
 from tests.whisper.weights.checks import at_most, check_message
 from tests.whisper.weights.torch_writer import change_archive, write_archive
 
@@ -31,12 +30,8 @@ def path(tmp_path: Path) -> Path:
 
 
 def refuse(path: Path, *parts: str) -> None:
-    """Check that reading fails with one line that holds all of these, in little memory."""
-    with at_most(100 << 20), pytest.raises(ModelError) as caught:
-        torch_file.read(path)
-    message = check_message(caught.value)
-    for part in (str(path), *parts):
-        assert part in message
+    with at_most(100 << 20):
+        checks.refuse(torch_file.read, path, *parts)
 
 
 def number(value: int) -> bytes:
@@ -254,18 +249,14 @@ def test_a_tensor_outside_of_its_storage(tmp_path: Path, place: int, value: byte
     refuse(write(tmp_path / "outside.pt", tensor(*parts)), "the pickle has a ", "fetch it again")
 
 
-def test_a_small_file_with_a_large_tensor(tmp_path: Path) -> None:
+def test_a_small_file_of_a_large_model(tmp_path: Path) -> None:
     repeated = tensor(storage(), number(0), numbers(30_000, 30_000), numbers(0, 0))
-    refuse(write(tmp_path / "large.pt", repeated), "is not taken", "repeats it")
-    many = b"(" + b"".join(tensor(storage(), number(0), numbers(4), numbers(1)) for _ in range(5)) + b"t"
-    refuse(write(tmp_path / "large.pt", many), "is not taken", "repeats it")
+    refuse(write(tmp_path / "large.pt", repeated), "is not taken", "its tensors have more than 4 times its size")
+    part = tensor(b"h\0", number(0), numbers(10_000), numbers(1))
+    many = storage(count=10_000) + b"q\0" + b"(" + b"".join(part for _ in range(5)) + b"t"
+    refuse(write(tmp_path / "large.pt", b"(" + many + b"t", {"0": bytes(20_000)}), "is not taken", "4 times its size")
     torch.save({"a": torch.ones(1).expand(1000, 1000)}, tmp_path / "large.pt")
-    refuse(tmp_path / "large.pt", "is not taken", "repeats it")
-
-
-def test_a_tensor_that_is_spread_over_much_else(tmp_path: Path) -> None:
-    torch.save({"a": torch.zeros(100, 100)[::99, ::99]}, tmp_path / "spread.pt")
-    refuse(tmp_path / "spread.pt", "is not taken", "is spread over its storage")
+    refuse(tmp_path / "large.pt", "is not taken", "4 times its size")
 
 
 def test_a_tensor_whose_elements_are_to_be_changed(tmp_path: Path) -> None:
@@ -275,14 +266,10 @@ def test_a_tensor_whose_elements_are_to_be_changed(tmp_path: Path) -> None:
     refuse(tmp_path / "negated.pt", "is not taken")
 
 
-def test_the_formats_before_archives(tmp_path: Path) -> None:
+def test_the_format_before_archives(tmp_path: Path) -> None:
     path = tmp_path / "old.pt"
     torch.save({"a": torch.ones(2)}, path, _use_new_zipfile_serialization=False)
     refuse(path, "that of PyTorch before 1.6", "save it again with torch.save")
-    with tarfile.open(path, "w") as archive:
-        for name in ("sys_info", "pickle", "tensors", "storages"):
-            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-    refuse(path, "that of PyTorch before 1.6")
 
 
 @pytest.mark.parametrize("order", [b"big", b"", b"Little", b"\xff" * 100])
@@ -306,7 +293,7 @@ def test_a_storage_shorter_than_its_tensor(path: Path) -> None:
 def test_compressed_and_encrypted_archives(tmp_path: Path) -> None:
     """A compressed storage could be a thousand times as large as the file."""
     path = tmp_path / "zip.pt"
-    write_archive(path, program(b"N"), compression=zipfile.ZIP_DEFLATED)
+    write_archive(path, program(tensor(*TWO_BY_TWO)), {"0": bytes(8)}, compression=zipfile.ZIP_DEFLATED)
     refuse(path, "is not taken", "is compressed or encrypted", "save it again with torch.save")
     data = write(path, b"N").read_bytes()
     path.write_bytes(data.replace(b"PK\x01\x02\x14\x03\x14\x00\x00", b"PK\x01\x02\x14\x03\x14\x00\x01"))
@@ -349,7 +336,7 @@ def test_a_table_of_contents_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
         file.write(struct.pack("<4sQ2H2L4Q", b"PK\x06\x06", 44, 45, 45, 0, 0, 1, 1, n_bytes, 0))
         file.write(struct.pack("<4sLQL", b"PK\x06\x07", 0, n_bytes, 1))
         file.write(struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, 0xFFFFFFFF, 0xFFFFFFFF, 0))
-    refuse(path, "cannot be read (a table of contents of more than 4 MiB)")
+    refuse(path, "cannot be read (a table of more than 4 MiB)")
 
 
 def test_a_pickle_of_many_megabytes_is_not_read(tmp_path: Path) -> None:
