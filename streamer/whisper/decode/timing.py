@@ -7,7 +7,7 @@ arXiv:2305.11408.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,9 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.window import DecodedWindow
-from streamer.whisper.result import Hypothesis, TimedWord, is_mark
+from streamer.whisper.result import Hypothesis, TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.words import Spelling, split_to_words
 
 MEDIAN_FILTER_WIDTH = 7  # encoder positions (140 ms), as in openai-whisper
 
@@ -25,9 +26,6 @@ MEDIAN_FILTER_WIDTH = 7  # encoder positions (140 ms), as in openai-whisper
 _MEDIAN_OF_7 = ((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6), (2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4))
 
 IntArray = NDArray[np.intp]
-
-# A word and the tokens that spell it.
-Spelling = tuple[str, tuple[int, ...]]
 
 
 def dtw(cost: FloatArray) -> tuple[IntArray, IntArray]:
@@ -139,10 +137,7 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
 
     Punctuation behind a word is a word of its own: where the sound ends Whisper often takes it back.
     """
-    spellings = list(_split_marks(tokenizer.split_to_words(window.tokens, language), tokenizer))
-    if spellings and spellings[-1][0].isspace():
-        del spellings[-1]  # the beginning of a word that has not come
-    words = time_words(window, spellings, n_samples)
+    words = time_words(window, split_to_words(tokenizer, window.tokens, language), n_samples)
     ratio = compression_ratio("".join(word.text for word in words))
     return Hypothesis(
         tuple(words),
@@ -157,19 +152,6 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
         n_given=window.n_given,
         n_begins_with=window.n_begins_with,
     )
-
-
-def _split_marks(spellings: Sequence[Spelling], tokenizer: Tokenizer) -> Iterator[Spelling]:
-    """Yield words, and the punctuation behind each as a word of its own."""
-    for text, tokens in spellings:
-        n = len(tokens)
-        while n > 1 and is_mark(tokenizer.decode(tokens[n - 1 :])):
-            n -= 1
-        if n == len(tokens):
-            yield text, tokens
-            continue
-        yield tokenizer.decode(tokens[:n]), tokens[:n]
-        yield tokenizer.decode(tokens[n:]), tokens[n:]
 
 
 def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int) -> list[TimedWord]:

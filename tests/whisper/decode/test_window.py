@@ -35,6 +35,7 @@ from streamer.whisper.decode.window import (
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.words import split_to_words
 from tests.whisper.support import NANO, SAMPLE, SPEECH, Samples, Untyped, noise, read, tensor
 from tests.whisper.tokens.published import with_added
 
@@ -490,7 +491,7 @@ def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
 def test_alignment_gives_the_times_that_decoding_gave(model: WhisperModel) -> None:
     options = WindowOptions(language="en")
     window = window_of(model, PIECES["sample_1"], options)
-    words = model.tokenizer.split_to_words(window.tokens, "en")
+    words = split_to_words(model.tokenizer, window.tokens, "en")
     decoded = time_words(window, words, N_SAMPLES)
     text = tuple(token for _, tokens in words for token in tokens)
     fed = WindowOptions(language="en", begins_with=text, max_tokens=0)
