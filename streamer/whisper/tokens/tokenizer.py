@@ -1,7 +1,6 @@
 """Text to Whisper's tokens and back.
 
-Source: openai-whisper's `tokenizer.py` (the order of the start-of-transcript sequence, the languages written without
-spaces); `vocabulary` reads a tokenizer's files.
+Source: openai-whisper's `tokenizer.py` (the start-of-transcript sequence); `vocabulary` reads a tokenizer's files.
 """
 
 import copy
@@ -14,11 +13,6 @@ import tokenizers
 from streamer.errors import ConfigError
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import ENGLISH_ONLY, LANGUAGE, find_special
-
-REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what an unfinished UTF-8 sequence decodes to
-
-# Languages that are written without spaces: their words are split by characters.
-LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 _CONTROL = re.compile(r"<\|.*\|>", re.DOTALL)  # how a token is spelled that is no text
 

@@ -1,13 +1,18 @@
 """Tokens to words. A word never ends inside of a character, which may be spread over several tokens.
 
-Source: openai-whisper's `tokenizer.py` (`split_to_word_tokens`).
+Source: openai-whisper's `tokenizer.py` (`split_to_word_tokens`, the languages written without spaces).
 """
 
 import string
 from collections.abc import Sequence
 
 from streamer.whisper.result import is_mark
-from streamer.whisper.tokens.tokenizer import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER, Tokenizer
+from streamer.whisper.tokens.tokenizer import Tokenizer
+
+REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what an unfinished UTF-8 sequence decodes to
+
+# Languages that are written without spaces: their words are split by characters.
+LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 # A word and the tokens that spell it.
 Spelling = tuple[str, tuple[int, ...]]
