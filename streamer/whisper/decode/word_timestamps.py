@@ -29,17 +29,9 @@ SLACK_SAMPLES = SAMPLE_RATE // 2  # 0.5 s: words this far outside of a segment a
 class Segment(Protocol):
     """What was said between two timestamps; positions are counted from the start of the recording."""
 
-    @property
-    def start_samples(self) -> int:
-        """First sample."""
-
-    @property
-    def end_samples(self) -> int:
-        """Sample behind the last."""
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """Its tokens, timestamps and all."""
+    start_samples: int
+    end_samples: int
+    tokens: tuple[int, ...]  # timestamps and all
 
 
 @dataclass(frozen=True, slots=True)

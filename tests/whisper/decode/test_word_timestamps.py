@@ -41,7 +41,7 @@ transcribe: Untyped = importlib.import_module("whisper.transcribe")
 PUNCTUATION = (DecodingSettings().prepend_punctuations, DecodingSettings().append_punctuations)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Segment:
     start_samples: int
     end_samples: int
