@@ -58,19 +58,15 @@ class Grammar:
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
-        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-            reason = error.strerror if isinstance(error, OSError) else error
+            if len(data) > MAX_BYTES:
+                raise ConfigError(f"{path} is longer than {MAX_BYTES} bytes: expected a small grammar; shorten it")
+            text = data.decode("utf-8-sig")
+        except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a zero byte in the name
+            problem = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(
-                f"{str(path)!r:.200} cannot be read ({reason}): expected a grammar, a .gbnf file"
+                f"{str(path)!r:.200} cannot be read ({problem}): expected a grammar, a .gbnf file in UTF-8"
             ) from None
-        if len(data) > MAX_BYTES:
-            raise ConfigError(f"{path} is longer than {MAX_BYTES} bytes: expected a small grammar; shorten it")
-        try:
-            return cls(data.decode("utf-8-sig"), root, str(path))
-        except UnicodeDecodeError as error:
-            raise ConfigError(
-                f"{path} is not UTF-8 at byte {error.start}: expected a grammar; save it as UTF-8"
-            ) from None
+        return cls(text, root, str(path))
 
     def matcher(self, tokenizer: llguidance.LLTokenizer) -> llguidance.LLMatcher:
         """Return what follows texts of a tokenizer."""

@@ -127,7 +127,8 @@ def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequenc
         return []
     *firsts, n_text = itertools.accumulate(word_lengths, initial=0)
     positions = attention[:, n_prompt - 1 : n_prompt - 1 + n_text].mean(axis=0).argmax(axis=-1)
-    furthest = np.maximum.reduceat(positions, firsts)
+    # A text may be longer than what was fed.
+    furthest = np.maximum.reduceat(positions, np.minimum(firsts, len(positions) - 1))
     attended: list[int] = np.minimum((furthest + 1) * N_SAMPLES_PER_TOKEN, n_samples).tolist()
     return attended
 
@@ -137,7 +138,9 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
 
     Punctuation behind a word is a word of its own: where the sound ends Whisper often takes it back.
     """
-    words = time_words(window, split_to_words(tokenizer, window.tokens, language), n_samples)
+    spellings = split_to_words(tokenizer, window.tokens, language)
+    attention = window.attention[:, : window.n_start + sum(len(tokens) for _, tokens in spellings)]
+    words = time_words(spellings, attention, window.n_start, window.log_probs, n_samples)
     ratio = compression_ratio("".join(word.text for word in words))
     return Hypothesis(
         tuple(words),
@@ -154,20 +157,17 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
     )
 
 
-def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int) -> list[TimedWord]:
-    """Give the words that a window decoded without timestamps their times and probabilities."""
-    n_text = sum(len(tokens) for _, tokens in words)
-    attention = window.attention[:, : window.n_start + n_text]
-    lengths = [len(tokens) for _, tokens in words]
-    spans = word_spans(attention, window.n_start, lengths, n_samples)
-    attended = attended_samples(attention, window.n_start, lengths, n_samples)
-    return join_times(words, spans, attended, window.log_probs)
-
-
-def join_times(
-    words: Sequence[Spelling], spans: Sequence[tuple[int, int]], attended: Sequence[int], log_probs: Sequence[float]
+def time_words(
+    words: Sequence[Spelling], attention: FloatArray, n_start: int, log_probs: Sequence[float], n_samples: int
 ) -> list[TimedWord]:
-    """Join words with their times, how far the decoder looked for them, and their tokens' log-probabilities."""
+    """Give words their times and probabilities.
+
+    attention, n_start, n_samples : as `word_spans` takes them
+    log_probs : of each token of the words
+    """
+    lengths = [len(tokens) for _, tokens in words]
+    spans = word_spans(attention, n_start, lengths, n_samples)
+    attended = attended_samples(attention, n_start, lengths, n_samples)
     timed: list[TimedWord] = []
     position = 0
     for (text, tokens), (start, end), furthest in zip(words, spans, attended, strict=True):

@@ -16,7 +16,7 @@ import numpy as np
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.decode.probabilities import log_prob
 from streamer.whisper.decode.search import TokenDecoder
-from streamer.whisper.decode.timing import join_times, word_spans
+from streamer.whisper.decode.timing import time_words
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.words import split_at_marks
@@ -98,8 +98,7 @@ def find_alignment(
     logits[:, special.end_of_text : special.timestamp_end] = -np.inf
     log_probs = [log_prob(row, token) for row, token in zip(logits[len(start) - 1 :], fed, strict=False)]
     log_probs += [-math.inf] * (len(text) - len(fed))
-    spans = word_spans(attention, len(start), [len(tokens) for _, tokens in words], n_samples)
-    return join_times(words, spans, [end for _, end in spans], log_probs)
+    return time_words(words, attention, len(start), log_probs, n_samples)
 
 
 def median_duration(words: Sequence[TimedWord]) -> int:
