@@ -2,6 +2,7 @@
 
 import math
 import re
+import unicodedata
 from dataclasses import dataclass
 
 # Encoded windows that are held at a time: one that is decoded, and one that is encoded meanwhile or waits.
@@ -17,8 +18,9 @@ def has_words(text: str) -> bool:
 
 
 def is_mark(text: str) -> bool:
-    """Return whether a word is punctuation that belongs to the word before it."""
-    return not text[:1].isspace() and not any(map(str.isalnum, text))
+    """Return whether a word is punctuation that belongs to the word before it; a vowel sign or an accent is none."""
+    is_sign = unicodedata.category(text[:1] or " ").startswith("M")
+    return not is_sign and not text[:1].isspace() and not any(map(str.isalnum, text))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from streamer.whisper.result import TimedWord, has_words
+from streamer.whisper.result import TimedWord, has_words, is_mark
 
 
 def test_what_nobody_has_measured_follows_from_the_rest() -> None:
@@ -62,3 +62,10 @@ def test_letters_and_digits_of_any_script_are_words(text: str) -> None:
 )
 def test_punctuation_and_notes_are_none(text: str) -> None:
     assert not has_words(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "mark"), [(",", True), ('."', True), ("।", True), (" -", False), ("-x", False), ("ी", False)]
+)
+def test_a_mark_is_punctuation_without_a_space_and_no_sign_of_a_letter(text: str, mark: bool) -> None:
+    assert is_mark(text) == mark

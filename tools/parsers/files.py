@@ -27,6 +27,7 @@ from streamer.whisper.hub import cache, files
 from streamer.whisper.source import load_checkpoint, read_model
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.words import split_to_words
 from streamer.whisper.weights import lora
 from streamer.whisper.weights.ggml_blocks import BLOCKS, dequantize
 from tests.whisper.support import NANO, random_checkpoint
@@ -273,7 +274,7 @@ def read_all_of(model: Path) -> None:
 
 def _use(folder: Path) -> None:
     tokenizer = Tokenizer.load(folder, n_vocab=2022)
-    tokenizer.split_to_words(tokenizer.encode("Hello wörld \ud7ff!"), "en")
+    split_to_words(tokenizer, tokenizer.encode("Hello wörld \ud7ff!"), "en")
     tokenizer.decode(range(0, 2022, 7))
 
 

@@ -1,5 +1,6 @@
 """Text that a grammar allows, as llguidance follows it: tokens that do not fit become unlikely. Source: whisper.cpp."""
 
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -9,7 +10,8 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
-from streamer.whisper.decode.gbnf import no_end, to_lark
+from streamer.outside import one_line
+from streamer.whisper.decode.gbnf import to_lark
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
 # What whisper.cpp takes off the logits of text that does not fit: as good as never, where anything else is possible.
@@ -36,14 +38,19 @@ class Grammar:
     def __init__(self, text: str, root: str = "root", where: str = "the grammar") -> None:
         """Take the rules that `root` begins; `where` names them in messages. Raises ConfigError for broken ones."""
         self.where = where
-        self._lark = to_lark(text, where, root)
-        # The first step over single bytes tells whether the whole can be built.
-        matcher = self.matcher(llguidance.LLTokenizer("byte"))
-        matcher.compute_bitmask()
-        if matcher.get_error().startswith("NoExtension"):
-            raise no_end(where, root)
-        if matcher.is_error():
-            raise ConfigError(f"{where} is too large with all its repeats: expected a small grammar; shorten it")
+        try:
+            self._lark = to_lark(text, root)
+            # The first step over single bytes tells whether the whole can be built.
+            matcher = self.matcher(llguidance.LLTokenizer("byte"))
+            matcher.compute_bitmask()
+            problem = reason(matcher)
+        except ValueError as error:
+            problem = str(error)
+        if problem:
+            raise ConfigError(
+                f"{where} cannot be followed ({one_line(problem):.150}): expected a small grammar in GBNF, such as"
+                ' root ::= "yes" | "no"; correct or shorten it'
+            )
 
     @classmethod
     def read(cls, path: Path, root: str = "root") -> "Grammar":
@@ -51,19 +58,15 @@ class Grammar:
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
-        except (OSError, ValueError) as error:  # a name with a zero byte is a ValueError
-            reason = error.strerror if isinstance(error, OSError) else error
+            if len(data) > MAX_BYTES:
+                raise ConfigError(f"{path} is longer than {MAX_BYTES} bytes: expected a small grammar; shorten it")
+            text = data.decode("utf-8-sig")
+        except (OSError, ValueError) as error:  # ValueError: no UTF-8, or a zero byte in the name
+            problem = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(
-                f"{str(path)!r:.200} cannot be read ({reason}): expected a grammar, a .gbnf file"
+                f"{str(path)!r:.200} cannot be read ({problem}): expected a grammar, a .gbnf file in UTF-8"
             ) from None
-        if len(data) > MAX_BYTES:
-            raise ConfigError(f"{path} is longer than {MAX_BYTES} bytes: expected a small grammar; shorten it")
-        try:
-            return cls(data.decode("utf-8-sig"), root, str(path))
-        except UnicodeDecodeError as error:
-            raise ConfigError(
-                f"{path} is not UTF-8 at byte {error.start}: expected a grammar; save it as UTF-8"
-            ) from None
+        return cls(text, root, str(path))
 
     def matcher(self, tokenizer: llguidance.LLTokenizer) -> llguidance.LLMatcher:
         """Return what follows texts of a tokenizer."""
@@ -137,3 +140,13 @@ class _Vocabulary:
     def __call__(self, text: str) -> list[int]:
         """Return the tokens of text, which nobody asks for."""
         return []
+
+
+def reason(matcher: llguidance.LLMatcher) -> str:
+    """Return the line that says why a matcher cannot be used; nothing if it can."""
+    error = matcher.get_error()
+    if error.startswith("NoExtension"):
+        return "no text fits it"
+    # Of a regular expression there is more than a line; positions are those in Lark.
+    said = re.search(r"^error: (.*)", error, re.MULTILINE) or re.match(r"(?:at )?(?:\d+\(\d+\): )?(.*)", error)
+    return said[1] if said else ""

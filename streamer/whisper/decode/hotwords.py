@@ -1,11 +1,10 @@
 """Hot words: names and rare words that are expected, made likelier while they are being spelled.
 
-A prefix tree holds the tokens of all phrases. A phrase that is begun is given more with every token, and with its last
-all of its boost. The tokens that turn away from it are given nothing: what the phrase was given so far is lost to them,
-since differences between logits are all that counts. So in the end exactly the phrases that are there have counted.
+A phrase that is begun is given more with every token, and with its last all of its boost. The tokens that turn away
+from it are given nothing: what the phrase was given so far is lost to them, since differences between logits are all
+that counts. So in the end exactly the phrases that are there have counted.
 
-Source: shallow fusion with a prefix tree, Zhao et al. (2019), "Shallow-Fusion End-to-End Contextual Biasing"; the links
-between phrases that overlap are Aho and Corasick's (1975).
+Source: shallow fusion, Zhao et al. (2019), "Shallow-Fusion End-to-End Contextual Biasing".
 """
 
 import unicodedata
@@ -15,7 +14,8 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
-from streamer.whisper.tokens.tokenizer import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER, Tokenizer
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.words import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER
 
 # Logits for a whole phrase. With nano.en and a hundred rare words, two in five of the errors on these are gone, for
 # half a percentage point more on other words; from 6 on, hot words come where nobody said them.
@@ -53,7 +53,7 @@ class HotWords:
         self._phrases = phrases
         self._boost = boost
 
-        # By whether words have spaces between them. To build the tree of many phrases takes as long as a pass.
+        # By whether words have spaces between them. To spell many phrases takes as long as a pass.
         self._filters: dict[bool, HotWordsFilter] = {}
 
     def in_language(self, language: str) -> "HotWordsFilter":
@@ -72,99 +72,43 @@ class HotWordsFilter:
     """
 
     def __init__(self, tokenizer: Tokenizer, phrases: Sequence[str], boost: float, *, spaced: bool) -> None:
-        """Build the tree.
+        """Spell the phrases.
 
         phrases : each is spelled as given, and with a capital at its beginning; behind a space, and where text is
             written without spaces also without
         boost : logits that a whole phrase gets
         """
-        self._tree = _Tree(_spellings(tokenizer, phrases, spaced), boost)
-        within = [spaced and _within_word(spelled) for spelled in tokenizer.spelled]
+        self._boost = boost
+        self._spellings = frozenset(_spellings(tokenizer, phrases, spaced))
+        self._longest = max(map(len, self._spellings), default=0)
+
+        # By the beginnings of phrases: the tokens that follow them, and what a phrase has been given with that token.
+        self._nexts: dict[tuple[int, ...], dict[int, float]] = {(): {}}
+        for spelling in self._spellings:
+            for i, token in enumerate(spelling):
+                nexts = self._nexts.setdefault(spelling[:i], {})
+                nexts[token] = max(nexts.get(token, 0.0), boost * (i + 1) / len(spelling))
+        self._firsts = self._nexts[()]
+        self._first_tokens = np.array(list(self._firsts), dtype=np.intp)
+        self._first_boosts = np.array(list(self._firsts.values()), dtype=np.float32)
 
         # 1 for text that goes on with a word: the phrase before it was but the beginning of that word.
+        within = [spaced and _within_word(spelled) for spelled in tokenizer.spelled]
         self._within_word = np.array(within, dtype=np.float32)
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
-        node = self._tree.find(tokens)
-        if node.complete:
-            logits[: len(self._within_word)] -= node.complete * self._within_word
-        for nexts in {self._tree.root, node}:
-            logits[nexts.next_tokens] += nexts.next_promised
-
-
-class _Node:
-    """A place in the tree: what was spelled so far of one or several phrases."""
-
-    def __init__(self) -> None:
-        self.children: dict[int, _Node] = {}
-
-        # Node of the longest end of what was spelled that also begins a phrase; the root has none.
-        self.shorter: _Node | None = None
-
-        # Boosts of the phrases that end here.
-        self.complete = 0.0
-
-        # What was given on the way here: of phrases that end here, or else of the one that got most.
-        self.promised = 0.0
-
-        # Tokens after which something is promised, and how much: at the root all of it, elsewhere what differs.
-        self.next_tokens = np.empty(0, dtype=np.intp)
-        self.next_promised = np.empty(0, dtype=np.float32)
-
-
-class _Tree:
-    """A prefix tree of phrases whose nodes also know of the phrases that begin inside of others."""
-
-    def __init__(self, spellings: Sequence[tuple[int, ...]], boost: float) -> None:
-        self.root = _Node()
-        self._depth = max((len(spelling) for spelling in spellings), default=0)
-        for spelling in spellings:
-            node = self.root
-            for i, token in enumerate(spelling):
-                node = node.children.setdefault(token, _Node())
-                node.promised = max(node.promised, boost * (i + 1) / len(spelling))
-            node.complete = boost
-        for node in self._link():
-            self._list_nexts(node)
-
-    def find(self, tokens: Sequence[int]) -> _Node:
-        """Return the node of the longest end of the tokens that begins a phrase."""
-        node = self.root
-        for token in tokens[max(0, len(tokens) - self._depth) :]:
-            node = self._after(node, token)
-        return node
-
-    def _after(self, node: _Node, token: int) -> _Node:
-        at: _Node | None = node
-        while at is not None:
-            if token in at.children:
-                return at.children[token]
-            at = at.shorter
-        return self.root
-
-    def _link(self) -> list[_Node]:
-        """Find the shorter nodes, and what these add; return all nodes, those near the root first."""
-        nodes = [self.root]
-        for node in nodes:  # which grows
-            for token, child in node.children.items():
-                child.shorter = self._after(node.shorter, token) if node.shorter else self.root
-                child.complete += child.shorter.complete
-                child.promised = max(child.promised, child.complete, child.shorter.promised)
-                nodes.append(child)
-        return nodes
-
-    def _list_nexts(self, node: _Node) -> None:
-        nexts: dict[int, float] = {}
-        at: _Node | None = node
-        while at is not None and (at.shorter or node is self.root):
-            for token, child in at.children.items():
-                nexts.setdefault(token, child.promised)
-            at = at.shorter
-        if node is not self.root:
-            at_root = self.root.children
-            nexts = {t: p - (at_root[t].promised if t in at_root else 0.0) for t, p in nexts.items()}
-        node.next_tokens = np.array(list(nexts), dtype=np.intp)
-        node.next_promised = np.array(list(nexts.values()), dtype=np.float32)
+        last = tokens[max(0, len(tokens) - self._longest) :]
+        ends = [tuple(last[i:]) for i, token in enumerate(last) if token in self._firsts]
+        n_complete = sum(end in self._spellings for end in ends)
+        if n_complete:
+            logits[: len(self._within_word)] -= n_complete * self._boost * self._within_word
+        logits[self._first_tokens] += self._first_boosts
+        begun = [self._nexts[end] for end in ends if end in self._nexts]
+        for token in set[int]().union(*begun):
+            # Of phrases that end here all count, of those that go on the one that got most.
+            n_ended = sum((*end, token) in self._spellings for end in (*ends, ()))
+            first = self._firsts.get(token, 0.0)
+            logits[token] += max(n_ended * self._boost, first, *(nexts.get(token, 0.0) for nexts in begun)) - first
 
 
 def _spellings(tokenizer: Tokenizer, phrases: Sequence[str], spaced: bool) -> list[tuple[int, ...]]:

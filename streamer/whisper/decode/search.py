@@ -93,6 +93,15 @@ class Found:
         """Mean log-probability, the end of text counted in, as openai-whisper has it."""
         return self.sum_logprob / (len(self.tokens) + 1)
 
+    def continued(self, log_prob: float, token: int | None) -> "Found":
+        """Return the text with a token behind it; None: the end of text."""
+        return Found(
+            tokens=self.tokens if token is None else [*self.tokens, token],
+            log_probs=self.log_probs if token is None else [*self.log_probs, log_prob],
+            sum_logprob=self.sum_logprob + log_prob,
+            n_sampled=self.n_sampled + 1,
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
@@ -220,27 +229,24 @@ def follow_beams(
     branching = decoder.start_beams()
     limit = min(search.limit, branching.n_free // n_beams)
     n_wanted = round(n_beams * patience)
-    before = list(search.begins_with)
-    beams = [_Beam((), (), 0.0)]
+    beams = [Found()]
     rows = logits[np.newaxis]
     finished: dict[tuple[int, ...], Found] = {}
     for left in range(limit, 0, -1):
         if search.cancelled():
             break
-        ended: list[_Beam] = []
-        going: list[tuple[int, _Beam]] = []
-        for parent, beam in _ranked(beams, rows, search, before, n_beams + 1):
-            if beam.tokens[-1] == search.end_of_text:
-                ended.append(beam)
+        ended: list[Found] = []
+        going: list[tuple[int, Found]] = []
+        for parent, token, added in _ranked(beams, rows, search, n_beams + 1):
+            if token == search.end_of_text:
+                ended.append(beams[parent].continued(added, None))
             else:
-                going.append((parent, beam))
+                going.append((parent, beams[parent].continued(added, token)))
                 if len(going) == n_beams:
                     break
-        for beam in sorted(ended, key=lambda beam: beam.sum_logprob, reverse=True):
-            if len(finished) >= n_wanted:
-                break
-            finished[beam.tokens] = beam.found(ended=True)
-        beams = [beam for _, beam in going]
+        for found in ended[: n_wanted - len(finished)]:
+            finished[tuple(found.tokens)] = found
+        beams = [found for _, found in going]
         if len(finished) >= n_wanted or left == 1:
             break
         rows = branching.extend([parent for parent, _ in going], [beam.tokens[-1] for beam in beams])
@@ -249,7 +255,7 @@ def follow_beams(
         if len(finished) >= n_beams:
             break
         beam = beams[int(index)]
-        finished[*beam.tokens, search.end_of_text] = beam.found(ended=False)
+        finished[tuple(beam.tokens)] = beam
     return list(finished.values())
 
 
@@ -264,35 +270,15 @@ def best_of(candidates: Sequence[Found], length_penalty: float | None = None) ->
     return max(candidates, key=score)
 
 
-@dataclass(frozen=True, slots=True)
-class _Beam:
-    """One of the sequences that are followed."""
-
-    tokens: tuple[int, ...]
-    log_probs: tuple[float, ...]
-    sum_logprob: float
-
-    def found(self, *, ended: bool) -> Found:
-        n_tokens = len(self.tokens) - ended
-        return Found(
-            tokens=list(self.tokens[:n_tokens]),
-            log_probs=list(self.log_probs[:n_tokens]),
-            sum_logprob=self.sum_logprob,
-            n_sampled=len(self.tokens),
-        )
-
-
-def _ranked(
-    beams: Sequence[_Beam], rows: FloatArray, search: Search, before: list[int], n_each: int
-) -> Iterator[tuple[int, _Beam]]:
-    """Yield the continuations of all beams, the likeliest first, each with the number of the beam it continues."""
-    candidates: list[tuple[int, _Beam]] = []
+def _ranked(beams: Sequence[Found], rows: FloatArray, search: Search, n_each: int) -> Iterator[tuple[int, int, float]]:
+    """Yield what may follow: a beam, by its number, a token, and its log-probability; the likeliest text first."""
+    candidates: list[tuple[float, int, int, float]] = []
     for parent, (beam, logits) in enumerate(zip(beams, rows, strict=True)):
-        log_probs = log_softmax(search.filtered(logits, [*before, *beam.tokens]))
+        log_probs = log_softmax(search.filtered(logits, [*search.begins_with, *beam.tokens]))
         n_top = min(n_each, len(log_probs))
         top = np.argpartition(-log_probs, n_top - 1)[:n_top]
         for token in top[np.argsort(-log_probs[top], kind="stable")]:
             added = float(log_probs[token])
-            longer = _Beam((*beam.tokens, int(token)), (*beam.log_probs, added), beam.sum_logprob + added)
-            candidates.append((parent, longer))
-    yield from sorted(candidates, key=lambda candidate: candidate[1].sum_logprob, reverse=True)
+            candidates.append((beam.sum_logprob + added, parent, int(token), added))
+    candidates.sort(key=lambda candidate: candidate[0], reverse=True)
+    yield from (candidate[1:] for candidate in candidates)

@@ -1,12 +1,11 @@
 """Which tokens never come: by number (openai-whisper's `suppress_tokens`), by text (whisper.cpp's `suppress_regex`)."""
 
-import re
 from collections.abc import Sequence
 
 import llguidance
 
 from streamer.errors import ConfigError
-from streamer.whisper.decode.grammar import LIMITS
+from streamer.whisper.decode.grammar import LIMITS, reason
 
 MODEL_TOKENS = -1  # in a list: what the model's settings suppress
 MAX_PATTERN_LENGTH = 1000
@@ -86,9 +85,8 @@ def _regex_matcher(pattern: str) -> llguidance.LLMatcher:
         raise ConfigError(f"suppress_regex {pattern!r:.60} is not UTF-8: expected a regular expression") from None
     matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar, log_level=0, limits=LIMITS)
     if matcher.is_error():
-        reason = re.search(r"^error: (.*)", matcher.get_error(), re.MULTILINE)
         raise ConfigError(
-            f"suppress_regex {pattern!r:.60} cannot be used{f' ({reason[1]:.80})' if reason else ''}: expected a"
-            r" regular expression in the syntax of Rust's regex crate, without \b, lookaround and backreferences"
+            f"suppress_regex {pattern!r:.60} cannot be used ({reason(matcher):.80}): expected a regular expression in"
+            r" the syntax of Rust's regex crate, without \b, lookaround and backreferences"
         )
     return matcher

@@ -7,7 +7,7 @@ arXiv:2305.11408.
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +16,9 @@ from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES_PER_TOKEN
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.window import DecodedWindow
-from streamer.whisper.result import Hypothesis, TimedWord, is_mark
+from streamer.whisper.result import Hypothesis, TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.words import Spelling, split_to_words
 
 MEDIAN_FILTER_WIDTH = 7  # encoder positions (140 ms), as in openai-whisper
 
@@ -25,9 +26,6 @@ MEDIAN_FILTER_WIDTH = 7  # encoder positions (140 ms), as in openai-whisper
 _MEDIAN_OF_7 = ((0, 5), (0, 3), (1, 6), (2, 4), (0, 1), (3, 5), (2, 6), (2, 3), (3, 6), (4, 5), (1, 4), (1, 3), (3, 4))
 
 IntArray = NDArray[np.intp]
-
-# A word and the tokens that spell it.
-Spelling = tuple[str, tuple[int, ...]]
 
 
 def dtw(cost: FloatArray) -> tuple[IntArray, IntArray]:
@@ -132,7 +130,8 @@ def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequenc
     n_positions = max(1, min(attention.shape[-1], -(-n_samples // N_SAMPLES_PER_TOKEN)))
     rows = attention[:, n_prompt - 1 : n_prompt - 1 + n_text, :n_positions]
     positions = rows.mean(axis=0).argmax(axis=-1)
-    furthest = np.maximum.reduceat(positions, firsts)
+    # A text may be longer than what was fed.
+    furthest = np.maximum.reduceat(positions, np.minimum(firsts, len(positions) - 1))
     attended: list[int] = np.minimum((furthest + 1) * N_SAMPLES_PER_TOKEN, n_samples).tolist()
     return attended
 
@@ -142,10 +141,9 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
 
     Punctuation behind a word is a word of its own: where the sound ends Whisper often takes it back.
     """
-    spellings = list(_split_marks(tokenizer.split_to_words(window.tokens, language), tokenizer))
-    if spellings and spellings[-1][0].isspace():
-        del spellings[-1]  # the beginning of a word that has not come
-    words = time_words(window, spellings, n_samples)
+    spellings = split_to_words(tokenizer, window.tokens, language)
+    attention = window.attention[:, : window.n_start + sum(len(tokens) for _, tokens in spellings)]
+    words = time_words(spellings, attention, window.n_start, window.log_probs, n_samples)
     ratio = compression_ratio("".join(word.text for word in words))
     return Hypothesis(
         tuple(words),
@@ -162,33 +160,17 @@ def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_
     )
 
 
-def _split_marks(spellings: Sequence[Spelling], tokenizer: Tokenizer) -> Iterator[Spelling]:
-    """Yield words, and the punctuation behind each as a word of its own."""
-    for text, tokens in spellings:
-        n = len(tokens)
-        while n > 1 and is_mark(tokenizer.decode(tokens[n - 1 :])):
-            n -= 1
-        if n == len(tokens):
-            yield text, tokens
-            continue
-        yield tokenizer.decode(tokens[:n]), tokens[:n]
-        yield tokenizer.decode(tokens[n:]), tokens[n:]
-
-
-def time_words(window: DecodedWindow, words: Sequence[Spelling], n_samples: int) -> list[TimedWord]:
-    """Give the words that a window decoded without timestamps their times and probabilities."""
-    n_text = sum(len(tokens) for _, tokens in words)
-    attention = window.attention[:, : window.n_start + n_text]
-    lengths = [len(tokens) for _, tokens in words]
-    spans = word_spans(attention, window.n_start, lengths, n_samples)
-    attended = attended_samples(attention, window.n_start, lengths, n_samples)
-    return join_times(words, spans, attended, window.log_probs)
-
-
-def join_times(
-    words: Sequence[Spelling], spans: Sequence[tuple[int, int]], attended: Sequence[int], log_probs: Sequence[float]
+def time_words(
+    words: Sequence[Spelling], attention: FloatArray, n_start: int, log_probs: Sequence[float], n_samples: int
 ) -> list[TimedWord]:
-    """Join words with their times, how far the decoder looked for them, and their tokens' log-probabilities."""
+    """Give words their times and probabilities.
+
+    attention, n_start, n_samples : as `word_spans` takes them
+    log_probs : of each token of the words
+    """
+    lengths = [len(tokens) for _, tokens in words]
+    spans = word_spans(attention, n_start, lengths, n_samples)
+    attended = attended_samples(attention, n_start, lengths, n_samples)
     timed: list[TimedWord] = []
     position = 0
     for (text, tokens), (start, end), furthest in zip(words, spans, attended, strict=True):

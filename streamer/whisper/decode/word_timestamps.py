@@ -1,13 +1,12 @@
 """The words of a window's segments with their times, as openai-whisper's `word_timestamps=True` gives them.
 
-Source: openai-whisper's `timing.py` (`find_alignment`, `merge_punctuations`, `add_word_timestamps`) and `tokenizer.py`
-(`split_to_word_tokens`). All times are whole multiples of 10 ms. There they are floats of seconds, so that a comparison
-of two equal times goes either way; here they are samples, and equal times are equal.
+Source: openai-whisper's `timing.py` (`find_alignment`, `merge_punctuations`, `add_word_timestamps`). All times are
+whole multiples of 10 ms. There they are floats of seconds, so that a comparison of two equal times goes either way;
+here they are samples, and equal times are equal.
 """
 
 import dataclasses
 import math
-import string
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,9 +16,10 @@ import numpy as np
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.decode.probabilities import log_prob
 from streamer.whisper.decode.search import TokenDecoder
-from streamer.whisper.decode.timing import Spelling, join_times, word_spans
+from streamer.whisper.decode.timing import time_words
 from streamer.whisper.result import TimedWord
-from streamer.whisper.tokens.tokenizer import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER, Tokenizer
+from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.words import split_at_marks
 
 SENTENCE_ENDS = ".。!！?？"
 MAX_MEDIAN_SAMPLES = SAMPLE_RATE * 7 // 10  # 0.7 s: however slowly somebody speaks, the usual word is no longer
@@ -29,17 +29,9 @@ SLACK_SAMPLES = SAMPLE_RATE // 2  # 0.5 s: words this far outside of a segment a
 class Segment(Protocol):
     """What was said between two timestamps; positions are counted from the start of the recording."""
 
-    @property
-    def start_samples(self) -> int:
-        """First sample."""
-
-    @property
-    def end_samples(self) -> int:
-        """Sample behind the last."""
-
-    @property
-    def tokens(self) -> Sequence[int]:
-        """Its tokens, timestamps and all."""
+    start_samples: int
+    end_samples: int
+    tokens: tuple[int, ...]  # timestamps and all
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +88,7 @@ def find_alignment(
     A word's probability is the arithmetic mean of its tokens', each among text tokens alone.
     """
     special = tokenizer.special
-    words = split_to_words(tokenizer, text, language)
+    words = split_at_marks(tokenizer, text, language)
     if not words:
         return []
     start = [*tokenizer.start_sequence(language, task), special.no_timestamps]
@@ -106,26 +98,7 @@ def find_alignment(
     logits[:, special.end_of_text : special.timestamp_end] = -np.inf
     log_probs = [log_prob(row, token) for row, token in zip(logits[len(start) - 1 :], fed, strict=False)]
     log_probs += [-math.inf] * (len(text) - len(fed))
-    spans = word_spans(attention, len(start), [len(tokens) for _, tokens in words], n_samples)
-    return join_times(words, spans, [end for _, end in spans], log_probs)
-
-
-def split_to_words(tokenizer: Tokenizer, tokens: Sequence[int], language: str) -> list[Spelling]:
-    """Split text tokens into words as openai-whisper does: every mark of punctuation is a word, to be merged later.
-
-    What follows a mark without a space is one word with it, so that "re-enter" is "re" and "-enter".
-    """
-    pieces = _split_to_characters(tokenizer, tokens)
-    if language in LANGUAGES_WITHOUT_SPACES:
-        return pieces
-    words: list[Spelling] = []
-    for text, piece in pieces:
-        # Space alone strips to nothing, which is in any string, and so is a word too.
-        if not words or text.startswith(" ") or text.strip() in string.punctuation:
-            words.append((text, piece))
-        else:
-            words[-1] = (words[-1][0] + text, words[-1][1] + piece)
-    return words
+    return time_words(words, attention, len(start), log_probs, n_samples)
 
 
 def median_duration(words: Sequence[TimedWord]) -> int:
@@ -232,22 +205,3 @@ def _joined(word: TimedWord, left: TimedWord, right: TimedWord) -> TimedWord:
     return dataclasses.replace(
         word, text=left.text + right.text, tokens=left.tokens + right.tokens, log_prob=left.log_prob + right.log_prob
     )
-
-
-def _split_to_characters(tokenizer: Tokenizer, tokens: Sequence[int]) -> list[Spelling]:
-    """Split tokens into the smallest runs that end with a character, or where the whole text is broken too."""
-    whole = tokenizer.decode(tokens)
-    pieces: list[Spelling] = []
-    pending: list[int] = []
-    n_shown = 0
-    for token in tokens:
-        pending.append(token)
-        text = tokenizer.decode(pending)
-        broken = text.find(REPLACEMENT_CHARACTER)
-        if broken < 0 or whole[n_shown + broken : n_shown + broken + 1] == REPLACEMENT_CHARACTER:
-            pieces.append((text, tuple(pending)))
-            pending = []
-            n_shown += len(text)
-    if pending:
-        pieces.append((tokenizer.decode(pending), tuple(pending)))
-    return pieces

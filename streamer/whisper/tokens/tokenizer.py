@@ -1,7 +1,6 @@
 """Text to Whisper's tokens and back.
 
-Source: openai-whisper's `tokenizer.py` (the order of the start-of-transcript sequence, the languages written without
-spaces); `vocabulary` reads a tokenizer's files.
+Source: openai-whisper's `tokenizer.py` (the start-of-transcript sequence); `vocabulary` reads a tokenizer's files.
 """
 
 import copy
@@ -14,11 +13,6 @@ import tokenizers
 from streamer.errors import ConfigError
 from streamer.whisper.tokens import vocabulary
 from streamer.whisper.tokens.special import ENGLISH_ONLY, LANGUAGE, find_special
-
-REPLACEMENT_CHARACTER = "\N{REPLACEMENT CHARACTER}"  # what an unfinished UTF-8 sequence decodes to
-
-# Languages that are written without spaces: their words are split by characters.
-LANGUAGES_WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "my", "yue"})
 
 _CONTROL = re.compile(r"<\|.*\|>", re.DOTALL)  # how a token is spelled that is no text
 
@@ -115,33 +109,3 @@ class Tokenizer:
         """Return the text of tokens; special tokens are left out."""
         n_vocab, spelled = self.n_vocab, self.spelled
         return b"".join(spelled[token] for token in tokens if token < n_vocab).decode("utf-8", errors="replace")
-
-    def split_to_words(self, tokens: Sequence[int], language: str) -> list[tuple[str, tuple[int, ...]]]:
-        """Split text tokens into words, each with its leading space and the tokens that spell it.
-
-        A word never ends inside a character. Punctuation stays with the word that it follows, and a lone space with the
-        word behind it; only the last word may be nothing but space.
-        """
-        spaced = language not in LANGUAGES_WITHOUT_SPACES
-        words: list[tuple[str, tuple[int, ...]]] = []
-        for text, piece in self._split_to_characters(tokens):
-            starts_word = text.startswith(" ") if spaced else any(c.isalnum() for c in text)
-            if not words or (starts_word and not words[-1][0].isspace()):
-                words.append((text, piece))
-            else:
-                words[-1] = (words[-1][0] + text, words[-1][1] + piece)
-        return words
-
-    def _split_to_characters(self, tokens: Sequence[int]) -> list[tuple[str, tuple[int, ...]]]:
-        """Split tokens into the smallest runs that decode to whole characters."""
-        pieces: list[tuple[str, tuple[int, ...]]] = []
-        pending: list[int] = []
-        for token in tokens:
-            pending.append(token)
-            text = self.decode(pending)
-            # Only bytes at the end can still become a character. Broken bytes before them stay broken.
-            # One of Whisper's tokens spells nothing, and goes with what follows.
-            if text and not text.endswith(REPLACEMENT_CHARACTER):
-                pieces.append((text, tuple(pending)))
-                pending = []
-        return pieces  # an unfinished character at the end is not shown

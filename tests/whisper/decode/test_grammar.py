@@ -88,64 +88,72 @@ def test_a_grammar_says_what_a_regular_expression_says(text: str, pattern: str) 
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    ("text", "expected"),
     [
-        ("", "g.gbnf has no rules"),
-        ("# nothing", "g.gbnf has no rules"),
-        ("root", "line 1, column 5: expected ::=, found the end of the file"),
-        ('root = "a"', "line 1, column 6: expected ::=, found '='"),
-        ('root ::= "a', 'line 1, column 12: expected " before the end of the line, found the end of the file'),
-        ('root ::= "a\n"', 'line 1, column 12: expected " before the end of the line'),
-        ("root ::= [a", "line 1, column 12: expected ] before the end of the line"),
-        ('root ::= ("a"', r"line 1, column 14: expected an item, \| or \)"),
-        ('root ::= "a")', r"line 1, column 13: expected an item, \| or the end of the line, found '\)'"),
-        ("root ::= *", "line 1, column 10: expected an item before the sign"),
-        ('root ::= "a" | +', "line 1, column 16: expected an item before the sign"),
-        ('root ::= "a"{', r"line 1, column 13: expected \{3\}, \{3,\} or \{3,5\}"),
-        ('root ::= "a"{,3}', r"column 13: expected \{3\}"),
-        ('root ::= "a"{5,3}', r"column 13: \{5,3\} is no count"),
-        ('root ::= "a"{1001}', "is no count: expected up to 1000"),
-        (r'root ::= "\q"', "column 11: the escape .* is unknown"),
-        (r'root ::= "\x0"', "column 11: the escape .* is unknown"),
-        (r'root ::= "\ud800"', "there is no character U\\+D800"),
-        (r'root ::= "\UFFFFFFFF"', "there is no character U\\+FFFFFFFF"),
-        ("root ::= [z-a]", "column 10: the range 'z' to 'a' goes backwards"),
-        ("root ::= []", "column 10: the class has no characters"),
-        (r"root ::= [^\x00-\U0010FFFF]", "no text ever completes the rule 'root'"),
-        ('root ::= "a"\nroot ::= "b"', "line 2, column 1: the rule 'root' comes twice"),
-        ("root ::= a_b", "line 1, column 11: expected an item"),
-        ('1 ::= "a"', "there is no rule 'root'"),
-        ('root ::= "a"\n  b\n', "line 2, column 4: expected ::="),
-        ("root ::= other", "line 1, column 10: there is no rule 'other'"),
-        ('root ::= "a"\nb ::= ("c" | d)?', "line 2, column 14: there is no rule 'd'"),
-        ('root ::= "a" root', "no text ever completes the rule 'root'"),
-        ("root ::= root", "no text ever completes the rule 'root'"),
+        ('root ::= "a\n"', "a\n"),
+        ('root ::= "a"\nroot ::= "b"', "b"),
+        ('root ::= a_b\na_b ::= "c"', "c"),
+        (r'root ::= "\\u0041" [\u005d] "/" [/] "\U0001F642" "\x22" [\u002D-/]', r'\u0041]//🙂"-'),
+        ('root ::= "a"\nunused ::= missing', "a"),
     ],
 )
-def test_a_broken_grammar_is_one_sentence_that_says_where(text: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message) as caught:
-        compiled(text)
-    assert "\n" not in str(caught.value)
+def test_a_grammar_is_read_as_llguidance_reads_it(text: str, expected: str) -> None:
+    assert Follower(compiled(text)).accepts(expected)
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("text", "message"),
     [
-        "root ::= " + "(" * 40_000,
-        'root ::= "a"' + "*" * 10_000,
-        'root ::= "a"' + "+" * 10_000,
-        "root ::= " + '"a"? ' * 10_000,
-        'root ::= "a" root0\n'
-        + "\n".join(f"root{i} ::= root{i + 1} root{i + 1}" for i in range(40))
-        + '\nroot40 ::= "a"',
-        "\n".join(f"r{i} ::= r{i + 1}" for i in range(3000)) + '\nr3000 ::= "a"\nroot ::= r0',
+        ("", "there is no rule 'root'"),
+        ("# nothing", "there is no rule 'root'"),
+        ("root", "line 1"),
+        ('root = "a"', "line 1"),
+        ('root ::= "a', "line 1"),
+        ("root ::= [a", "line 1"),
+        ('root ::= ("a"', "line 1"),
+        ('root ::= "a")', "line 1"),
+        ("root ::= *", "line 1"),
+        ('root ::= "a"**', "line 1"),
+        ('root ::= "a"{', "line 1"),
+        ('root ::= "a"{,3}', "line 1"),
+        ('root ::= "a"{5,3}', ""),
+        ('root ::= "a"{%s}' % ("9" * 5000), ""),
+        (r'root ::= "\q"', "line 1"),
+        ('root ::= "\\\n"', "line 1"),
+        ('root ::= "\\', ""),
+        (r'root ::= "\x0"', "line 1"),
+        (r'root ::= "\ud800"', r"there is no character \\ud800"),
+        (r'root ::= "\UFFFFFFFF"', r"there is no character \\UFFFFFFFF"),
+        ("root ::= [z-a]", "range"),
+        ("root ::= []", r"the class \[\] has no characters"),
+        (r"root ::= [^\x00-\U0010FFFF]", "no text fits it"),
+        ('1 ::= "a"', "there is no rule 'root'"),
+        ('root ::= "a"\n  b\n', "line 2"),
+        ("root ::= other", "there is no rule 'other'"),
+        ("root ::= (" + "(" * 100 + ")" * 101, "too deep"),
+        ("root ::= " + "(" * 40_000, "too deep"),
+        ("root ::= " + '"a"? ' * 10_000, "more than 1000 items may be left out"),
+        (
+            'root ::= "a" root0\n'
+            + "\n".join(f"root{i} ::= root{i + 1} root{i + 1}" for i in range(40))
+            + '\nroot40 ::= "a"',
+            "too big",
+        ),
+        ("\n".join(f"r{i} ::= r{i + 1}" for i in range(3000)) + '\nr3000 ::= "a"\nroot ::= r0', "too deep"),
         # However it is reached, and though it contains itself.
-        "\n".join(f"r{i} ::= r{i + 1} | root" for i in range(60)) + '\nr60 ::= "a"\nroot ::= r40 | r20 | r0',
+        (
+            "\n".join(f"r{i} ::= r{i + 1} | root" for i in range(60)) + '\nr60 ::= "a"\nroot ::= r40 | r20 | r0',
+            "too deep",
+        ),
     ],
 )
-def test_an_outsized_grammar_is_one_sentence(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"too large|too deep|parentheses are open"):
+def test_a_grammar_that_cannot_be_followed_is_one_sentence(text: str, message: str) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"g\.gbnf cannot be followed \(.*{message}.*\): expected .*; correct"
+    ) as caught:
         compiled(text)
+    assert caught.value.args[0].isprintable()
+    assert len(str(caught.value)) < 300
 
 
 @pytest.mark.parametrize(
@@ -154,6 +162,7 @@ def test_an_outsized_grammar_is_one_sentence(text: str) -> None:
         'root ::= ((("a"{1000}){1000}){1000}){1000}',
         'root ::= ((("a" | "ab"){1,1000}){1,1000}){1,1000}',
         "root ::= (((((){1000}){1000}){1000}){1000}){1000}",
+        'root ::= "a"{1,999999999}',
         "root ::= " + "[^a]{1000} " * 200,
         "root ::= .* [aeiou] .{40}",
         'root ::= (.{1,1000} "a" .{1,1000} "b"){1,1000}',
@@ -166,7 +175,7 @@ def test_an_outsized_grammar_is_one_sentence(text: str) -> None:
 )
 def test_what_multiplies_is_followed_or_one_sentence(text: str) -> None:
     problem = problem_of(text, [TOKENIZER.encode(" " + "aba" * n) for n in range(12)])
-    assert re.fullmatch(r"|g\.gbnf (is too large with all its repeats|leaves too many ways open): [^\n]*", problem)
+    assert re.fullmatch(r"|g\.gbnf (cannot be followed|leaves too many ways open)[^\n]*", problem)
 
 
 def problem_of(text: str, texts: Sequence[Sequence[int]] = ()) -> str:
@@ -185,7 +194,7 @@ def problem_of(text: str, texts: Sequence[Sequence[int]] = ()) -> str:
 def test_any_text_is_a_grammar_or_one_sentence(text: str) -> None:
     for problem in (problem_of(text), problem_of(f"root ::= {text}")):
         assert "\n" not in problem
-        assert len(problem) < 300
+        assert len(problem) < 330
 
 
 @pytest.mark.parametrize("content", [b"root ::= \xff", b"#" * (MAX_BYTES + 1), None])
@@ -306,13 +315,6 @@ def test_a_class_has_the_characters_of_its_ranges(ranges: list[list[int]], code:
 
 
 # Decoding.
-
-
-def test_no_way_leads_to_where_there_is_no_end() -> None:
-    found = Follower(compiled('root ::= "a" endless | "ab" endless*\nendless ::= "c" endless'))
-    assert not found.fits(b"ac")
-    assert found.accepts("ab")
-    assert not found.fits(b"abc")
 
 
 @pytest.mark.parametrize(

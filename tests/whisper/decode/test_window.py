@@ -23,7 +23,7 @@ from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.filters import SuppressAtBegin, SuppressTokens, TimestampRules
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import loop_length
-from streamer.whisper.decode.timing import time_words, to_hypothesis
+from streamer.whisper.decode.timing import to_hypothesis
 from streamer.whisper.decode.window import (
     DecodedWindow,
     WindowOptions,
@@ -490,12 +490,11 @@ def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
 def test_alignment_gives_the_times_that_decoding_gave(model: WhisperModel) -> None:
     options = WindowOptions(language="en")
     window = window_of(model, PIECES["sample_1"], options)
-    words = model.tokenizer.split_to_words(window.tokens, "en")
-    decoded = time_words(window, words, N_SAMPLES)
-    text = tuple(token for _, tokens in words for token in tokens)
+    decoded = to_hypothesis(window, model.tokenizer, "en", N_SAMPLES).words
+    text = tuple(token for word in decoded for token in word.tokens)
     fed = WindowOptions(language="en", begins_with=text, max_tokens=0)
     again = decode_window(model.runtime.decoder, model.tokenizer, model.generation, fed)
-    aligned = time_words(again, words, N_SAMPLES)
+    aligned = to_hypothesis(again, model.tokenizer, "en", N_SAMPLES).words
     assert [word.text for word in aligned] == [word.text for word in decoded]
     for a, b in zip(aligned, decoded, strict=True):
         assert abs(a.start_samples - b.start_samples) <= SAMPLE_RATE // 25
@@ -506,7 +505,7 @@ def test_alignment_of_no_words_is_none(model: WhisperModel) -> None:
     model.runtime.decoder.use(model.runtime.encode(log_mel(PIECES["silence"], 80), 0))
     fed = WindowOptions(language="en", max_tokens=0)
     again = decode_window(model.runtime.decoder, model.tokenizer, model.generation, fed)
-    assert time_words(again, [], 0) == []
+    assert to_hypothesis(again, model.tokenizer, "en", 0).words == ()
 
 
 def test_a_hypothesis_says_what_was_seen() -> None:

@@ -24,14 +24,12 @@ from streamer.whisper.decode.word_timestamps import (
     median_duration,
     merge_punctuation,
     shorten_at_sentence_ends,
-    split_to_words,
 )
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import TimedWord
 from tests.whisper.standard import NANO_HEADS, load_ours, openai_whisper, write_standard
 from tests.whisper.support import ROOT, SAMPLE, Samples, Untyped, noise, read
 from tests.whisper.tokens import published
-from tests.whisper.tokens.published import CASES, TEXTS, Case
 from tools.benchmarks.peers.weights import standard_nano
 
 RECORDINGS = [SAMPLE, ROOT.parent / "shared" / "audio" / "pauses.flac"]
@@ -43,7 +41,7 @@ transcribe: Untyped = importlib.import_module("whisper.transcribe")
 PUNCTUATION = (DecodingSettings().prepend_punctuations, DecodingSettings().append_punctuations)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Segment:
     start_samples: int
     end_samples: int
@@ -167,51 +165,6 @@ def test_no_text_has_no_words(standard: WhisperModel) -> None:
         append_punctuations=PUNCTUATION[1],
     )
     assert found == [SpokenSegment(SAMPLE_RATE, 2 * SAMPLE_RATE, ())]
-
-
-def assert_split_equals(case: Case, language: str, tokens: list[int]) -> None:
-    tokenizer = published.load(case)
-    theirs = published.reference(case)
-    if case.multilingual:
-        theirs = whisper.tokenizer.get_tokenizer(True, num_languages=case.n_languages, language=language)
-    try:
-        words, pieces = theirs.split_to_word_tokens([*tokens, theirs.eot])
-    except IndexError:
-        words = []
-    found = split_to_words(tokenizer, tokens, language)
-    assert [token for _, piece in found for token in piece] == tokens
-    # Behind bytes that are no text, openai-whisper may lose its place, and the end of the text with it.
-    if words and pieces[-1] == [theirs.eot]:
-        assert found == [(word, tuple(piece)) for word, piece in zip(words[:-1], pieces[:-1], strict=True)]
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: str(case.n_vocab))
-@pytest.mark.parametrize("name", TEXTS)
-@pytest.mark.parametrize("language", ["en", "ja"])
-def test_text_is_split_as_openai_whisper_does(case: Case, name: str, language: str) -> None:
-    if language == "ja" and not case.multilingual:
-        return
-    tokens = published.load(case).encode(TEXTS[name])
-    assert_split_equals(case, language, tokens)
-    # From within a character, and up to within one.
-    assert_split_equals(case, language, tokens[1:-1])
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    tokens=st.lists(st.integers(0, 255) | st.integers(0, 50_256), max_size=12),
-    language=st.sampled_from(["en", "zh"]),
-)
-@example(tokens=[160, 255, 160], language="zh")
-@example(tokens=[50_256, 220, 50_256], language="en")
-def test_tokens_are_split_as_openai_whisper_does(tokens: list[int], language: str) -> None:
-    assert_split_equals(published.MULTILINGUAL, language, tokens)
-
-
-def test_a_mark_begins_a_word_of_its_own() -> None:
-    tokenizer = published.load(published.MULTILINGUAL)
-    words = split_to_words(tokenizer, tokenizer.encode(" Re-enter? He said."), "en")
-    assert [text for text, _ in words] == [" Re", "-enter", "?", " He", " said", "."]
 
 
 # On a grid on which floats are exact, openai-whisper's seconds and our samples can be compared at every limit.

@@ -2,7 +2,6 @@
 
 import json
 import unicodedata
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,8 +16,6 @@ from tests.whisper.tokens.published import (
     CASES,
     ENGLISH,
     LARGE_V3,
-    MULTILINGUAL,
-    TEXTS,
     Case,
     check,
     load,
@@ -151,90 +148,3 @@ def test_the_start_equals_openai_whispers(case: Case) -> None:
     for language in tokenizer.languages if case.multilingual else ["en"]:
         expected = list(reference(case, language).sot_sequence)
         assert tokenizer.start_sequence(language, "transcribe") == expected
-
-
-def shown(tokenizer: Tokenizer, tokens: list[int], language: str) -> str:
-    return "".join(word for word, _ in tokenizer.split_to_words(tokens, language))
-
-
-@pytest.mark.parametrize("language", ["en", "ja"])
-@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
-@pytest.mark.parametrize("case", [ENGLISH, LARGE_V3], ids=["51864", "51866"])
-def test_a_text_that_grows_by_tokens_shows_no_half_character(case: Case, text: str, language: str) -> None:
-    tokenizer = load(case)
-    tokens = tokenizer.encode(text)
-    before = ""
-    for n in range(len(tokens) + 1):
-        now = shown(tokenizer, tokens[:n], language)
-        assert text.startswith(now)
-        assert now.startswith(before)
-        before = now
-    assert before == text
-
-
-@cache
-def broken_tokens() -> list[int]:
-    """Return the tokens that alone are no whole characters."""
-    tokenizer = load(MULTILINGUAL)
-    end = tokenizer.special.end_of_text
-    return [token for token in range(end) if "\N{REPLACEMENT CHARACTER}" in tokenizer.decode([token])]
-
-
-@pytest.mark.parametrize("language", ["en", "ja"])
-@settings(max_examples=75, deadline=None)
-@given(data=st.data())
-def test_any_tokens_that_grow_show_a_prefix_of_the_whole(language: str, data: st.DataObject) -> None:
-    """What is broken is shown as such once it cannot become whole, and nothing that was shown changes."""
-    tokenizer = load(MULTILINGUAL)
-    # Mostly of those that spell a part of a character, and the one that spells nothing.
-    token = st.one_of(st.sampled_from(broken_tokens()), st.integers(0, 50256), st.just(50256))
-    tokens = data.draw(st.lists(token, max_size=20))
-    whole = tokenizer.decode(tokens)
-    before = ""
-    for n in range(len(tokens) + 1):
-        words = tokenizer.split_to_words(tokens[:n], language)
-        now = "".join(word for word, _ in words)
-        assert all(word for word, _ in words)
-        assert whole.startswith(now)
-        assert now.startswith(before)
-        # Half a character at the end would read as broken now and as something else later.
-        assert not now.endswith("\N{REPLACEMENT CHARACTER}")
-        before = now
-
-
-@pytest.mark.parametrize(
-    ("language", "text"),
-    [
-        ("en", " it took us half a day to get there and back again"),
-        ("de", " gestern Abend überquerten sechzehn Fußgänger die Straße"),
-        ("ru", " сегодня мы едем на дачу"),
-        ("ko", " 오늘 날씨가 정말 좋네요"),
-        ("hi", " आज मौसम बहुत अच्छा है"),
-        ("ar", " كيف حالك اليوم يا صديقي"),
-        ("zh", "今天天气很好我们去公园散步吧龘𠮷"),
-        ("ja", "昨日友達とラーメンを食べました"),
-        ("yue", "我哋今日去公園行下啦"),
-    ],
-)
-def test_words_without_punctuation_equal_openai_whispers(language: str, text: str) -> None:
-    tokenizer = load(LARGE_V3)
-    tokens = tokenizer.encode(text)
-    words, spellings = reference(LARGE_V3, language).split_to_word_tokens(tokens)
-    expected = [(word, tuple(spelling)) for word, spelling in zip(words, spellings, strict=True)]
-    assert tokenizer.split_to_words(tokens, language) == expected
-
-
-def test_punctuation_that_openai_whisper_splits_off_stays_with_its_word() -> None:
-    """As after openai-whisper's `merge_punctuations`, which only its word timestamps run."""
-    tokenizer = load(MULTILINGUAL)
-    tokens = tokenizer.encode(" Yes, well: no.")
-    assert reference(MULTILINGUAL, "en").split_to_word_tokens(tokens)[0] == [" Yes", ",", " well", ":", " no", "."]
-    assert [word for word, _ in tokenizer.split_to_words(tokens, "en")] == [" Yes,", " well:", " no."]
-
-
-def test_marks_stay_with_their_letter_where_openai_whisper_splits_them_off() -> None:
-    tokenizer = load(MULTILINGUAL)
-    tokens = tokenizer.encode("น้ำใจ")
-    words = [word for word, _ in tokenizer.split_to_words(tokens, "th")]
-    assert "".join(words) == "น้ำใจ"
-    assert not any(unicodedata.category(word[0]).startswith("M") for word in words)

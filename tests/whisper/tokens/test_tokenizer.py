@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from streamer.errors import ConfigError, ModelError
 from streamer.whisper.tokens.tokenizer import Tokenizer
+from streamer.whisper.tokens.words import split_to_words
 from tests.whisper.support import NANO, Untyped
 from tests.whisper.tokens.published import with_added
 
@@ -118,7 +119,7 @@ def test_added_tokens_are_text_as_they_spell(tmp_path: Path) -> None:
         assert tokens.count(added[name]) == 2
         assert tokenizer.decode(tokens) == text
         assert tokenizer.is_text(added[name])
-        words = tokenizer.split_to_words(tokens, "en")
+        words = split_to_words(tokenizer, tokens, "en")
         assert "".join(word for word, _ in words) == text
         assert [token for _, spelling in words for token in spelling] == tokens
     assert tokenizer.languages == {"en": 514, "gsw": 2025}
@@ -166,55 +167,6 @@ def test_special_tokens_and_times_are_not_text() -> None:
     begin = TOKENIZER.special.timestamp_begin
     text = TOKENIZER.encode(" one")
     assert TOKENIZER.decode([begin, *text, begin + 50, TOKENIZER.special.end_of_text]) == " one"
-
-
-@pytest.mark.parametrize("language", ["en", "ja"])
-@pytest.mark.parametrize("text", TEXTS)
-def test_words_join_back_to_the_text(text: str, language: str) -> None:
-    tokens = TOKENIZER.encode(text)
-    words = TOKENIZER.split_to_words(tokens, language)
-    whole = "".join(word for word, _ in words)
-    # Only a mark at the very end may be missing: it could still become a character.
-    assert whole == text
-    assert [token for _, spelling in words for token in spelling] == tokens
-    for word, spelling in words:
-        assert TOKENIZER.decode(spelling) == word
-
-
-@given(st.lists(st.integers(0, 511), max_size=30))
-def test_words_of_any_tokens_are_a_prefix_that_stays_whole(tokens: list[int]) -> None:
-    """Broken bytes too: no character is split, and only an unfinished one at the end is left out."""
-    words = TOKENIZER.split_to_words(tokens, "en")
-    joined = [token for _, spelling in words for token in spelling]
-    assert joined == tokens[: len(joined)]
-    assert "".join(word for word, _ in words) == TOKENIZER.decode(joined)
-    rest = TOKENIZER.decode(tokens[len(joined) :])
-    assert not rest or rest.endswith("\N{REPLACEMENT CHARACTER}")
-    assert TOKENIZER.decode(joined) + rest == TOKENIZER.decode(tokens)
-
-
-def test_a_lone_space_is_no_word_of_its_own() -> None:
-    space, the = TOKENIZER.encode(" ")[0], TOKENIZER.encode(" the")
-    assert TOKENIZER.split_to_words([*the, space, *the], "en") == [(" the", tuple(the)), ("  the", (space, *the))]
-    assert TOKENIZER.split_to_words([*the, space], "en") == [(" the", tuple(the)), (" ", (space,))]
-
-
-def test_a_character_of_several_tokens_is_one_word_piece() -> None:
-    tokens = TOKENIZER.encode(" a🙂")
-    assert len(tokens) > 3
-    assert TOKENIZER.split_to_words(tokens[:-1], "en") == [(" a", tuple(TOKENIZER.encode(" a")))]
-    assert [word for word, _ in TOKENIZER.split_to_words(tokens, "en")] == [" a🙂"]
-
-
-def test_words_keep_their_space_and_punctuation() -> None:
-    words = TOKENIZER.split_to_words(TOKENIZER.encode(' He said: "yes, well-known," didn\'t he?'), "en")
-    assert [word for word, _ in words] == [" He", " said:", ' "yes,', ' well-known,"', " didn't", " he?"]
-
-
-def test_languages_without_spaces_are_split_by_characters() -> None:
-    words = TOKENIZER.split_to_words(TOKENIZER.encode("今天，好。"), "zh")
-    assert [word for word, _ in words] == ["今", "天，", "好。"]
-    assert len(TOKENIZER.split_to_words(TOKENIZER.encode("今天，好。"), "en")) == 1
 
 
 def test_the_start_names_language_and_task() -> None:
