@@ -74,7 +74,7 @@ def keeping_pace(names: Sequence[str], speed: Speed, free_bytes: int, stream: St
     fitting = []
     for name in names:
         dims = SIZES[f"{name.removesuffix('.en')}.en"]
-        _, pass_s = delay_s(speed, dims, DEFAULT_WINDOWS_S[0], stream)
+        _, pass_s = delay_s(speed, dims, DEFAULT_WINDOWS_S[-1], stream)
         if pass_s <= _MAX_PASS_S.get(name, pass_s) and memory_bytes(dims) <= free_bytes:
             fitting.append(name)
     return fitting or [names[-1]]

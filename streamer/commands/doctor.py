@@ -345,7 +345,7 @@ def check_sizes(machine: Machine) -> Finding:
     from streamer.commands.fit import SIZES, Speed, delay_s, memory_bytes
 
     speed, settings = Speed(**machine.speed), machine.settings
-    window_s = min(settings.model.windows_s or DEFAULT_WINDOWS_S)
+    window_s = max(settings.model.windows_s or DEFAULT_WINDOWS_S)
     facts, verdict, remedy = [], Verdict.OK, ""
     for name, dims in SIZES.items():
         need = round(memory_bytes(dims))

@@ -39,9 +39,9 @@ _MUSIC = "♩♪♫♬♭♮♯"
 _INSIDE_WORDS = (" -", " '")
 
 
-# Windows of live captions, in seconds, of a model that names none: a pass costs half of what one of 30 s does, and
-# people's captions hardly get worse (docs/tuning.md).
-DEFAULT_WINDOWS_S = (15,)
+# Windows of live captions, in seconds, of a model that names none (docs/tuning.md): the shortest and the longest if one
+# graph computes all lengths between, else the longest alone.
+DEFAULT_WINDOWS_S = (5, 15)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

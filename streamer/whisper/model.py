@@ -17,7 +17,7 @@ from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
-from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation
+from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, takes_all_sizes
 from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
 from streamer.whisper.device.masks import find_convention
 from streamer.whisper.device.runtime import Runtime, at_once
@@ -266,7 +266,7 @@ def load_model(
         source,
         plans,
         _n_beams(source, live=live) if n_beams is None else n_beams,
-        _windows(source, windows_s),
+        _windows(source, plans, windows_s),
         cache,
         on_compiled,
         most_beams,
@@ -313,7 +313,7 @@ def verify_model(
     yield from source.slow_checks()
     if not all(check.passed for check in source.checks):
         return  # what does not belong together is not worth compiling
-    compilation = _compilation(source, plans, 1, _windows(source, windows_s), cache, on_compiled)
+    compilation = _compilation(source, plans, 1, _windows(source, plans, windows_s), cache, on_compiled)
     compilation.compile()
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
@@ -373,11 +373,14 @@ def _n_beams(source: ModelSource, *, live: bool) -> int:
     return source.generation.stream_beams if live else FILE_BEAMS
 
 
-def _windows(source: ModelSource, wanted: Sequence[int] | None) -> Sequence[int]:
+def _windows(source: ModelSource, plans: Mapping[str, StagePlan], wanted: Sequence[int] | None) -> Sequence[int]:
     """Return the lengths of audio to make graphs for. Raises ConfigError if the model's are for 30 s alone."""
     if source.foreign_decoder is None:
-        trained = source.generation.windows_s or (source.adapter.windows_s if source.adapter else ())
-        return trained or DEFAULT_WINDOWS_S if wanted is None else wanted
+        if wanted is not None or source.generation.windows_s:
+            return source.generation.windows_s if wanted is None else wanted
+        windows_s = source.adapter.windows_s if source.adapter else DEFAULT_WINDOWS_S
+        # Where each length has graphs of its own, with a copy of the weights, one has to do.
+        return windows_s if takes_all_sizes(source.graphs.dims, plans) else windows_s[-1:]
     if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
         raise ConfigError(
             f"model.windows_s is {list(wanted)}, and {source.name} consists of graphs that were exported for 30 s:"

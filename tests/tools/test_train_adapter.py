@@ -53,12 +53,12 @@ def test_what_is_stopped_goes_on_where_it_was(trained: Path, patch: pytest.Monke
     losses = train_adapter.Student.losses
     n_calls = 0
 
-    def interrupted(self: train_adapter.Student, *arguments: object) -> object:
+    def interrupted(self: train_adapter.Student, *arguments: object, **keywords: object) -> object:
         nonlocal n_calls
         n_calls += 1
         if n_calls == 10:  # after the state of the second step was saved
             raise KeyboardInterrupt
-        return losses(self, *arguments)  # type: ignore[arg-type]
+        return losses(self, *arguments, **keywords)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as interrupting:
         interrupting.setattr(train_adapter.Student, "losses", interrupted)

@@ -26,6 +26,7 @@ from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
 from streamer.whisper import model as model_module
+from streamer.whisper.device import compile as compiling
 from streamer.whisper.device.checks import check_freshness
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
@@ -283,21 +284,29 @@ def test_what_was_kept_is_what_was_compiled(tmp_path: Path, short_mel: FloatArra
 
 
 @pytest.mark.parametrize(
-    ("told", "wanted", "expected"),
+    ("told", "wanted", "wide", "expected"),
     [
-        (None, "", (15, 30)),
-        ([4], "", (4, 30)),
-        ([4], "30", (30,)),
-        (None, "9,5,9", (5, 9, 30)),
+        (None, "", False, (15, 30)),
+        (None, "", True, (5, 15, 30)),
+        ([4], "", True, (4, 30)),
+        ([4], "30", True, (30,)),
+        (None, "9,5,9", False, (5, 9, 30)),
     ],
 )
 def test_the_windows_are_those_of_the_settings_else_of_the_model(
-    copy_of_nano: Callable[..., Path], told: list[int] | None, wanted: str, expected: tuple[int, ...]
+    copy_of_nano: Callable[..., Path],
+    told: list[int] | None,
+    wanted: str,
+    wide: bool,
+    expected: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(compiling, "WIDE", 0 if wide else 10_000)
     source = read_model(copy_of_nano("copy", stream_windows_s=told), "copy")
     settings = load_settings(None, {}, {"model.windows_s": wanted}).model
-    found = model_module._windows(source, settings.windows_s or None)
-    compilation = Compilation(source.graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]), windows_s=found)
+    plans = plan_stages(DeviceSettings("CPU"), ["CPU"])
+    found = model_module._windows(source, plans, settings.windows_s or None)
+    compilation = Compilation(source.graphs, plans, windows_s=found)
     assert tuple(compilation.windows_s) == expected
 
 

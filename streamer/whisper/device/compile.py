@@ -27,6 +27,7 @@ from streamer.whisper.device.devices import (
     remedy_for,
     the_core,
 )
+from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
 from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
 from streamer.whisper.graphs.ports import BATCH_SLOTS, BLOCK_TOKENS, MAX_WINDOWS, GraphId, Ports, beam_slots, ports
@@ -38,9 +39,9 @@ logger = logging.getLogger(__name__)
 # quarter more processor time, and no less time.
 NARROW = 256
 
-# From this width on a CPU computes with one graph of a stage for all sizes of calls. Each graph has its own copy of the
-# weights; narrower models have few of them, and a step of theirs would take up to twice as long.
-WIDE = 512
+# From this width on, that of tiny, a CPU computes with one graph of a stage for all sizes of calls. Each graph has its
+# own copy of the weights; narrower models have few of them, and a step of theirs would take up to twice as long.
+WIDE = 384
 
 # Windows that there are graphs for, in seconds, where nothing else is asked for.
 WHOLE_WINDOW = (CHUNK_LENGTH_S,)
@@ -305,6 +306,11 @@ class Compilation:
                 graph,
             )
         return compiled
+
+
+def takes_all_sizes(dims: ModelDimensions, plans: Mapping[str, StagePlan]) -> bool:
+    """Return whether one graph of each stage is to compute windows of all lengths: of wide models on a CPU."""
+    return dims.n_audio_state >= WIDE and all(plan.candidates[0] == "CPU" for plan in plans.values())
 
 
 def takes_batches(ids: ov.Output | ov.ConstOutput) -> bool:
