@@ -204,7 +204,7 @@ class Teacher:
         before, samples = self._piece(rng, round(seconds * SAMPLE_RATE))
         samples = self._disturbed(samples, rng)
         silent = max(SpeechDetector().process(samples), default=0.0) < SPEECH
-        said_before, _ = self._transcribe(before)
+        said_before = self._transcribe(before)[0] if len(before) > SAMPLE_RATE // 2 else None
         said, start = self._transcribe(samples)
         if said is None and not silent:
             return None
