@@ -60,7 +60,7 @@ BATCH = 8  # examples a step
 LEARNING_RATE = 1e-3
 WARM_UP_STEPS = 20
 N_VALIDATION = 32  # the last examples, which are not trained on
-EVERY_STEPS = 25  # between two looks at them, and two saved states
+EVERY_STEPS = 25  # between two validations, and two saved states
 
 # A teacher's text that is worse than this is not learned from: mean log-probability, tokens a second.
 WORST_LOGPROB, MOST_TOKENS_A_SECOND = -1.0, 12
@@ -75,7 +75,7 @@ class Example:
     tokens: Tensor  # start of the transcript, text, end of text; shape (n,)
     n_start: int
     states: Tensor  # the encoder's with 30 s, shape (1500, n_audio_state), float16
-    silent: bool  # whether nobody speaks: the text is empty whatever the teacher says
+    silent: bool  # whether there is no speech: the text is empty whatever the teacher writes
 
     @property
     def fields(self) -> dict[str, object]:

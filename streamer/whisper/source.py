@@ -50,8 +50,10 @@ class ModelSource:
     # None where the format holds graphs.
     checkpoint: Checkpoint | None = None
 
-    # The adapter that is in the checkpoint, and that of its short windows.
+    # The LoRA adapter that is in the checkpoint.
     lora: Path | None = None
+
+    # The adapter for windows of less than 30 s.
     adapter: Adapter | None = None
 
     # More of them, which read all of the files.
@@ -84,7 +86,8 @@ class ModelSource:
                 f"model.adapter is {wanted}, and {self.name} consists of graphs, which take no adapter: leave it out,"
                 " or use the checkpoint that they were made from"
             )
-        return replace(self, adapter=adapters.find(self.checkpoint, wanted))._with_graphs(self.checkpoint)
+        adapter = adapters.find(self.checkpoint, wanted)
+        return self if adapter is None else replace(self, adapter=adapter)._with_graphs(self.checkpoint)
 
     def _with_graphs(self, checkpoint: Checkpoint) -> "ModelSource":
         short = None if self.adapter is None else self.adapter.checkpoint

@@ -37,19 +37,19 @@ async def test_messages_arrive_in_order_and_a_handler_that_fails_ends_nothing(
 
 async def test_what_is_published_right_after_a_subscription_arrives(nats: str) -> None:
     subjects = [f"streamer.worker.{i}" for i in range(200)]
-    heard: list[str] = []
+    received: list[str] = []
     absent: list[str] = []
     async with bus_on(nats) as bus, bus_on(nats, name="m2") as other:
         await bus.notice_absence(absent.append)
         for subject in subjects:
 
             async def handle(data: bytes, reply: Reply) -> None:
-                heard.append(decoded(data, Leave).session)
+                received.append(decoded(data, Leave).session)
 
             await other.subscribe(subject, handle)
             await bus.publish(subject, Leave(session=subject, epoch=1))
-        await until(lambda: len(heard) + len(absent) == len(subjects))
-    assert (heard, absent) == (subjects, [])
+        await until(lambda: len(received) + len(absent) == len(subjects))
+    assert (received, absent) == (subjects, [])
 
 
 async def test_who_is_not_there_is_told_of_at_once(nats: str) -> None:

@@ -92,7 +92,7 @@ class _Writer:
         """Return a part of a rule in Lark, and its height."""
         match node:
             case LiteralNode():
-                # One by one: llguidance takes the longest literal that fits, and looks at no other.
+                # One by one: llguidance takes the longest literal that fits, and tries no other.
                 characters = (json.dumps(_character(spelled)) for spelled in _CHARACTER.findall(node.value))
                 return f"({' '.join(characters)})" if node.value else '""', 0
             case RegexNode():

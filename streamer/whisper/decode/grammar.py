@@ -40,7 +40,7 @@ class Grammar:
         self.where = where
         try:
             self._lark = to_lark(text, root)
-            # The first step over single bytes tells whether the whole can be built.
+            # The first step over single bytes shows whether the whole can be built.
             matcher = self.matcher(llguidance.LLTokenizer("byte"))
             matcher.compute_bitmask()
             problem = reason(matcher)

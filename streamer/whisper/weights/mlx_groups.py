@@ -21,7 +21,7 @@ _GROUP_SIZES = (32, 64, 128)
 def grouped(
     name: str, packed: StoredTensor, scales: StoredTensor, biases: StoredTensor, shape: tuple[int, int]
 ) -> ComputedTensor:
-    """Return the matrix (rows, columns) that lies in a file as three tensors.
+    """Return the matrix (rows, columns) that a file stores as three tensors.
 
     packed : (rows, columns * bits / 32)
     scales, biases : (rows, columns / group size)

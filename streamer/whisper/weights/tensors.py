@@ -64,7 +64,7 @@ class StoredTensor:
 
 @dataclass(frozen=True, slots=True)
 class ComputedTensor:
-    """A tensor that is made of what lies in a file."""
+    """A tensor that is computed from what a file stores."""
 
     shape: tuple[int, ...]
 

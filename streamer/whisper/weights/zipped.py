@@ -1,4 +1,4 @@
-"""Zip archives, which `torch.save` and `numpy.savez` write: where each member lies in the file, read by `zipfile`."""
+"""Zip archives, which `torch.save` and `numpy.savez` write: where each member is in the file, read by `zipfile`."""
 
 import zipfile
 from pathlib import Path
