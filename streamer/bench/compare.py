@@ -4,14 +4,16 @@ import csv
 import dataclasses
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import combinations, groupby
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from rapidfuzz.distance import Levenshtein
 
-from streamer.bench.text import Alignment, Errors, align, errors, runs
 from streamer.errors import UsageError
 
 # Scripts that are written without spaces (Thai, Lao, Burmese, Japanese, Chinese): each of their characters counts as a
@@ -29,6 +31,9 @@ _SETTING = re.compile(r"@(?=\w+\.\w+=)")
 SECTIONS = ("model", "decoding", "speech", "stream")
 
 REFERENCE = "reference"
+
+# Percentiles of delays that are reported.
+_DELAYS = (("first_seen", 50), ("stable", 50), ("stable", 90), ("finalisation", 50))
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +84,15 @@ class Run:
     language: str = ""
     audio_s: float = 0.0
 
-    # Seconds to the first text, to the end, and of all processor cores together, without loading the model.
+    # Seconds to the first text, of computing, and of all processor cores together, without loading the model.
     first_text_s: float | None = None
     wall_s: float | None = None
     cpu_s: float | None = None
 
-    # Why there is no text; empty where there is one.
+    # Of live captions, as `delays.word_delays` names them.
+    delays_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    # Why there is no text; empty if there is one.
     error: str = ""
 
 
@@ -96,11 +104,8 @@ class Runs:
     runs: list[Run]
     load_s: float | None = None
 
-    # Most memory that the process had while it transcribed, which had this model alone, all of the program included.
+    # Highest resident memory of the process while it transcribed, in units of 2**20 bytes.
     peak_rss_mb: float | None = None
-
-    # Delays of live captions by their names in `Figures.summary()`.
-    delays: Mapping[str, float | None] = field(default_factory=dict)
 
 
 class Word(NamedTuple):
@@ -127,9 +132,9 @@ class Aligned:
 
     @property
     def places(self) -> list[list[int]]:
-        """Where the texts differ: the columns of each place."""
+        """The columns of each place at which the texts differ."""
         differ = [len({word and word.compared for word in column}) > 1 for column in self.columns]
-        return runs([k for k, differs in enumerate(differ) if differs])
+        return [list(place) for differs, place in groupby(range(len(differ)), differ.__getitem__) if differs]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,9 +180,13 @@ class Comparison:
     def failed(self) -> bool:
         return any(row.error for row in self.rows)
 
-    def to_json(self) -> str:
-        """Return everything as one line of JSON; a column of the texts is a list of words, null where one has none."""
-        told = {
+    def to_json(self, **more: object) -> str:
+        """Return everything as one line of JSON; a column of the texts is a list of words, null where one has none.
+
+        more : what else to write beside it
+        """
+        everything = {
+            **more,
             "models": [dataclasses.asdict(row) for row in self.rows],
             "disagreement": self.disagreement,
             "recordings": [
@@ -190,7 +199,7 @@ class Comparison:
                 for aligned in self.recordings
             ],
         }
-        return msgspec.json.encode(told).decode() + "\n"
+        return msgspec.json.encode(everything).decode() + "\n"
 
 
 def compare(recordings: Sequence[str], references: Sequence[str], candidates: Sequence[Runs]) -> Comparison:
@@ -239,88 +248,55 @@ def words(segments: Sequence[tuple[float, str]]) -> list[Word]:
 
 
 def columns(texts: Sequence[Sequence[Word]]) -> list[Column]:
-    """Put several texts beside each other. Each is aligned with the first; what the first lacks, with each other."""
-    if not texts:
-        return []
-    first, *others = texts
-    n_rows = len(texts)
-    standing: list[list[Word | None]] = [[word, *[None] * len(others)] for word in first]
-    # Columns in front of each word of the first text, and behind the last.
-    between: list[list[list[Word | None]]] = [[] for _ in range(len(first) + 1)]
-    for row, text in enumerate(others, 1):
-        more: list[Word] = []
-        for i, j in _in_order(_aligned(first, text), len(first), len(text)):
-            if i is None:
-                assert j is not None
-                more.append(text[j])
-                continue
-            between[i] = _put_in(between[i], more, row, n_rows)
-            more = []
-            standing[i][row] = None if j is None else text[j]
-        between[-1] = _put_in(between[-1], more, row, n_rows)
-    joined = [column for i, word in enumerate(standing) for column in (*between[i], word)]
-    return [tuple(column) for column in (*joined, *between[-1])]
+    """Put several texts beside each other: the second is aligned with the first, each further one with those before.
+
+    A column in which the first text has no word is compared by the word of the first text that has one there.
+    """
+    joined: list[Column] = []
+    for row, text in enumerate(texts):
+        present = [next(word for word in column if word) for column in joined]
+        merged: list[Column] = []
+        for edit in Levenshtein.opcodes(_compared(present), _compared(text)):
+            before, more = joined[edit.src_start : edit.src_end], text[edit.dest_start : edit.dest_end]
+            if edit.tag == "insert":
+                merged += [(*[None] * row, word) for word in more]
+            elif edit.tag == "delete":
+                merged += [(*column, None) for column in before]
+            else:
+                merged += [(*column, word) for column, word in zip(before, more, strict=True)]
+        joined = merged
+    return joined
 
 
-def _put_in(present: list[list[Word | None]], more: Sequence[Word], row: int, n_rows: int) -> list[list[Word | None]]:
-    """Put words of a text into columns that others have there."""
-    if not more:
-        return present
-    there = [next(word for word in column if word) for column in present]
-    merged = []
-    empty: list[Word | None] = [None] * n_rows
-    for i, j in _in_order(_aligned(there, more), len(there), len(more)):
-        column = empty.copy() if i is None else present[i]
-        column[row] = None if j is None else more[j]
-        merged.append(column)
-    return merged
-
-
-def _aligned(a: Sequence[Word], b: Sequence[Word]) -> Alignment:
-    return align([word.compared for word in a], [word.compared for word in b])
-
-
-def _in_order(alignment: Alignment, n_reference: int, n_text: int) -> Iterator[tuple[int | None, int | None]]:
-    """Yield each index of both once, in order: in pairs, or alone."""
-    i = j = 0
-    for pair in (*alignment.pairs, (n_reference, n_text)):
-        yield from ((k, None) for k in range(i, pair[0]))
-        yield from ((None, k) for k in range(j, pair[1]))
-        if pair[0] < n_reference:
-            yield pair
-        i, j = pair[0] + 1, pair[1] + 1
-
-
-def _errors(a: Sequence[Word], b: Sequence[Word]) -> Errors:
-    return errors([word.compared for word in a], [word.compared for word in b])
+def _compared(text: Iterable[Word]) -> list[str]:
+    return [word.compared for word in text]
 
 
 def _disagreement(pairs: Sequence[tuple[list[Word], list[Word]]]) -> float | None:
     n_words = sum(max(len(a), len(b)) for a, b in pairs)
-    if not n_words:
-        return None
-    found = sum((_errors(a, b) for a, b in pairs), Errors())
-    return (found.substitutions + found.deletions + found.insertions) / n_words
+    n_edits = sum(Levenshtein.distance(_compared(a), _compared(b)) for a, b in pairs)
+    return n_edits / n_words if n_words else None
 
 
 def _row(candidate: Runs, texts: list[list[Word]], said: list[list[Word]], others: Sequence[float | None]) -> Row:
-    done = [(run, text) for run, text in zip(candidate.runs, texts, strict=True) if not run.error]
-    heard = [run for run, _ in done]
-    audio_s = sum(run.audio_s for run in heard)
-    wall_s, cpu_s = _sum(run.wall_s for run in heard), _sum(run.cpu_s for run in heard)
-    first_s = [run.first_text_s for run in heard if run.first_text_s is not None]
+    done = [k for k, run in enumerate(candidate.runs) if not run.error]
+    runs = [candidate.runs[k] for k in done]
+    audio_s = sum(run.audio_s for run in runs)
+    wall_s, cpu_s = _sum(run.wall_s for run in runs), _sum(run.cpu_s for run in runs)
+    first_s = [run.first_text_s for run in runs if run.first_text_s is not None]
     known = [value for value in others if value is not None]
-    spoken = [(k, text) for k, text in enumerate(texts) if said and not candidate.runs[k].error]
-    wrong = sum((_errors(said[k], text) for k, text in spoken), Errors()) if spoken else None
+    spoken = [(_compared(said[k]), _compared(texts[k])) for k in done] if said else []
+    n_spoken = sum(len(reference) for reference, _ in spoken)
+    edits = Counter(edit.tag for pair in spoken for edit in Levenshtein.editops(*pair))
     return Row(
         name=candidate.name,
         error=next((run.error for run in candidate.runs if run.error), ""),
-        language=", ".join(dict.fromkeys(run.language for run in heard if run.language)),
-        words=sum(len(text) for _, text in done) if done else None,
-        wer=wrong.rate if wrong else None,
-        substitutions=wrong.substitutions if wrong else None,
-        deletions=wrong.deletions if wrong else None,
-        insertions=wrong.insertions if wrong else None,
+        language=", ".join(dict.fromkeys(run.language for run in runs if run.language)),
+        words=sum(len(texts[k]) for k in done) if done else None,
+        wer=edits.total() / n_spoken if n_spoken else None,
+        substitutions=edits["replace"] if spoken else None,
+        deletions=edits["delete"] if spoken else None,
+        insertions=edits["insert"] if spoken else None,
         disagreement=statistics.mean(known) if known else None,
         audio_s=audio_s,
         real_time_factor=wall_s / audio_s if wall_s is not None and audio_s else None,
@@ -329,10 +305,15 @@ def _row(candidate: Runs, texts: list[list[Word]], said: list[list[Word]], other
         wall_s=wall_s,
         load_s=candidate.load_s,
         peak_rss_mb=candidate.peak_rss_mb,
-        delays=candidate.delays,
+        delays={f"{name}_p{percent}_s": _percentile(runs, name, percent) for name, percent in _DELAYS},
     )
 
 
-def _sum(values: Iterator[float | None]) -> float | None:
+def _sum(values: Iterable[float | None]) -> float | None:
     known = list(values)
     return sum(value for value in known if value is not None) if known and None not in known else None
+
+
+def _percentile(runs: Sequence[Run], name: str, percent: int) -> float | None:
+    delays_s = [delay_s for run in runs for delay_s in run.delays_s.get(name, ())]
+    return float(np.percentile(delays_s, percent)) if delays_s else None

@@ -8,8 +8,10 @@ from rich.table import Table
 from rich.text import Text
 
 from streamer.bench.compare import Aligned, Comparison, Row
-from streamer.bench.report import NOTHING
 from streamer.outside import printable
+
+# For a figure that is not known, and for no word.
+NOTHING = "–"
 
 # Places where texts differ that are shown, and words of one.
 MOST_PLACES = 30
@@ -36,7 +38,7 @@ FIGURES = (
     _Figure("RTF", "real_time_factor", 3),
     _Figure("CPU / audio", "cpu_per_audio", 2),
     _Figure("First text, s", "first_text_s", 2),
-    _Figure("All, s", "wall_s", 2),
+    _Figure("Computing, s", "wall_s", 2),
     _Figure("First seen p50, s", "first_seen_p50_s", 2),
     _Figure("Stable p50, s", "stable_p50_s", 2),
     _Figure("Stable p90, s", "stable_p90_s", 2),

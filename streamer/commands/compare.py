@@ -8,30 +8,24 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 import msgspec
-import psutil
 from rich.console import Console
 
 from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.bench.compare import Candidate, Run, Runs, check_reference, compare, parse_candidates
 from streamer.bench.compare_table import print_comparison
-from streamer.bench.figures import Figures, pool
-from streamer.commands.bench import play, progress
+from streamer.commands.bench import LiveCaptions, PeakMemory
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.loading import load
 from streamer.commands.progress import show_progress
 from streamer.commands.transcribe import Recording
 from streamer.errors import PeerError, StreamerError, UsageError
-from streamer.events import Event, Final
-from streamer.live.decoder import make_engine
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
@@ -40,9 +34,6 @@ from streamer.whisper.locate import find_or_pull
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
-
-# Between two looks at the memory.
-LOOK_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +132,7 @@ def answer() -> None:
 
 
 def measure(job: Job, tell: Callable[[Runs], None]) -> None:
-    """Transcribe the recordings of a job; `tell` is told what is known, after each of them."""
+    """Transcribe the recordings of a job; `tell` is called with what is known, after each of them."""
     settings = job.settings
     found = Runs(name=job.name, runs=[])
     begin_s = time.perf_counter()
@@ -149,122 +140,44 @@ def measure(job: Job, tell: Callable[[Runs], None]) -> None:
         model = load(settings.model, n_beams=settings.decoding.beam_size, live=job.streaming)
         check_options_of_model(settings.decoding, model)
         found.load_s = time.perf_counter() - begin_s
-        hear = _Live(settings, model) if job.streaming else _Offline(settings, model)
+        live = LiveCaptions(settings, model) if job.streaming else None
     except StreamerError as error:
         found.runs = [Run(error=str(error))] * len(job.paths)
         tell(found)
         return
-    with contextlib.closing(hear), _PeakMemory() as memory:
-        for path in job.paths:
+    with live or contextlib.nullcontext(), PeakMemory() as memory:
+        for path in map(Path, job.paths):
             try:
-                found.runs.append(hear.run(Path(path)))
+                found.runs.append(live.run(path) if live else _transcribe(path, settings, model))
             except StreamerError as error:
                 found.runs.append(Run(error=str(error)))
-            found.peak_rss_mb, found.delays = memory.peak_mb, hear.delays()
+            found.peak_rss_mb = memory.peak_mb
             tell(found)
 
 
-class _Offline:
-    """Transcribes as openai-whisper does."""
-
-    def __init__(self, settings: Settings, model: WhisperModel) -> None:
-        self._model = model
-        self._decoding = resolve_decoding(settings.decoding, model)
-
-    def run(self, path: Path) -> Run:
-        with contextlib.ExitStack() as stack:
-            recording = Recording(path, stack)
-            logger.info("%s hears %s", self._model.name, path)
-            begin_s, cpu_s = time.perf_counter(), time.process_time()
-            first_text_s = None
-            finals = []
-            for final in transcribe(self._model, recording.read, self._decoding):
-                if first_text_s is None:
-                    first_text_s = time.perf_counter() - begin_s
-                finals.append(final)
-        if recording.truncated is not None:
-            logger.warning("%s", recording.truncated)
-        return _run(
-            finals,
-            audio_s=recording.n_samples / SAMPLE_RATE,
-            first_text_s=first_text_s,
-            wall_s=time.perf_counter() - begin_s,
-            cpu_s=time.process_time() - cpu_s,
-        )
-
-    def delays(self) -> dict[str, float | None]:
-        return {}
-
-    def close(self) -> None:
-        """Nothing is open."""
-
-
-class _Live:
-    """Transcribes as live captions are made, at real-time pace."""
-
-    def __init__(self, settings: Settings, model: WhisperModel) -> None:
-        self._settings = settings
-        self._model = model
-        self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
-        self._engine.start()
-        self._figures: list[Figures] = []
-
-    def run(self, path: Path) -> Run:
-        finals: list[Final] = []
-
-        def keep(event: Event) -> None:
-            if isinstance(event, Final) and event.text:
-                finals.append(event)
-
-        with progress(path) as on_progress:
-            played = play(path, self._settings, self._model, self._engine, on_progress, keep)
-        figures = played.figures()
-        self._figures.append(figures)
-        return _run(finals, audio_s=figures.audio_s, cpu_s=figures.cpu_s)
-
-    def delays(self) -> dict[str, float | None]:
-        summary = pool(self._figures).summary() if self._figures else {}
-        names = ("first_seen_p50_s", "stable_p50_s", "stable_p90_s", "finalisation_p50_s")
-        return {name: summary.get(name) for name in names}
-
-    def close(self) -> None:
-        self._engine.stop()
-
-
-def _run(finals: Sequence[Final], **measured: float | None) -> Run:
-    language = finals[0].language if finals else ""
-    return Run(segments=[(final.start, final.text) for final in finals], language=language, **measured)  # type: ignore[arg-type]
-
-
-class _PeakMemory:
-    """The most memory that this process has resident, from where the block is entered."""
-
-    def __init__(self) -> None:
-        self._me = psutil.Process()
-        self._left = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="memory", daemon=True)
-        self._peak_bytes = 0
-
-    @property
-    def peak_mb(self) -> float:
-        """In units of 2**20 bytes."""
-        return self._peak_bytes / 2**20
-
-    def __enter__(self) -> Self:
-        self._look()
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._left.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        while not self._left.wait(LOOK_S):
-            self._look()
-
-    def _look(self) -> None:
-        self._peak_bytes = max(self._peak_bytes, self._me.memory_info().rss)
+def _transcribe(path: Path, settings: Settings, model: WhisperModel) -> Run:
+    """Transcribe a recording as openai-whisper does. Raises StreamerError."""
+    decoding = resolve_decoding(settings.decoding, model)
+    logger.info("%s transcribes %s", model.name, path)
+    with contextlib.ExitStack() as stack:
+        recording = Recording(path, stack)
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        first_text_s = None
+        finals = []
+        for final in transcribe(model, recording.read, decoding):
+            if first_text_s is None:
+                first_text_s = time.perf_counter() - begin_s
+            finals.append(final)
+    if recording.truncated is not None:
+        logger.warning("%s", recording.truncated)
+    return Run(
+        segments=[(final.start, final.text) for final in finals],
+        language=finals[0].language if finals else "",
+        audio_s=recording.n_samples / SAMPLE_RATE,
+        first_text_s=first_text_s,
+        wall_s=time.perf_counter() - begin_s,
+        cpu_s=time.process_time() - cpu_s,
+    )
 
 
 def _check(paths: Sequence[Path], references: Sequence[Path], output: Path | None) -> list[str]:
