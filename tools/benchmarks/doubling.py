@@ -15,14 +15,14 @@ from rich.table import Table
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
-from streamer.bench.figures import Figures, pool
-from streamer.bench.measure import measure
-from streamer.bench.text import MAX_REPEATED_WORDS, plain
 from streamer.events import Event, Final, Word
 from streamer.stream.settings import SessionSettings
 from tools.benchmarks.corpus import Recording
+from tools.benchmarks.figures import Figures, pool
+from tools.benchmarks.measure import measure
 from tools.benchmarks.results import reference
 from tools.benchmarks.simulate import Simulator
+from tools.benchmarks.text import MAX_REPEATED_WORDS, plain
 
 # Other figures that are shown: by heading the name, what it is multiplied with, and its digits. Delays are by the audio
 # that had been heard, since a clock says nothing of audio that comes faster than it was spoken.

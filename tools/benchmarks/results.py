@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.table import Table
 from whisper.normalizers import EnglishTextNormalizer
 
-from streamer.bench.figures import Figures, pool
-from streamer.bench.measure import Reference, measure
-from streamer.bench.report import NOTHING, as_json, print_figures
-from streamer.bench.text import Normaliser
-from streamer.bench.timeline import Timeline
 from streamer.errors import UsageError
 from streamer.settings.table import Settings
 from tools.benchmarks.corpus import Recording
+from tools.benchmarks.figures import Figures, pool
+from tools.benchmarks.measure import Reference, measure
+from tools.benchmarks.report import NOTHING, as_json, print_figures
 from tools.benchmarks.sounds_of_rooms import SOUNDS
+from tools.benchmarks.text import Normaliser
+from tools.benchmarks.timeline import Timeline
 
 OURS = "streamer"
 

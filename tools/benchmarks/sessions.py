@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from streamer.bench.figures import quantile
-from streamer.bench.measure import measure
-from streamer.bench.text import Normaliser
 from streamer.errors import StreamerError
 from tools.benchmarks.corpus import Recording
+from tools.benchmarks.figures import quantile
+from tools.benchmarks.measure import measure
 from tools.benchmarks.results import reference
 from tools.benchmarks.systems import StreamingSystem
+from tools.benchmarks.text import Normaliser
 
 # A session is kept while nine of ten words of its last third are seen within this.
 MOST_DELAY_S = 3.0

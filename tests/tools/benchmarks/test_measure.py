@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from streamer.bench.figures import Figures, Joins, pool, quantile
-from streamer.bench.measure import Reference, SpokenWord, measure
-from streamer.bench.text import plain
-from streamer.bench.timeline import Revision, Timeline
+from tools.benchmarks.figures import Figures, Joins, pool, quantile
+from tools.benchmarks.measure import Reference, SpokenWord, measure
+from tools.benchmarks.text import plain
+from tools.benchmarks.timeline import Revision, Timeline
 
 # Two stretches of speech: two words, two seconds of silence, one word, and a second of silence.
 SPOKEN = (SpokenWord("Good", 1.0, 1.4), SpokenWord("morning.", 1.4, 2.0), SpokenWord("Bye!", 4.0, 4.5))

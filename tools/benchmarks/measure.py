@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from streamer.bench.emission import FRAME_S, Emission, Placed, Shown, emissions, in_words, place, visible
-from streamer.bench.figures import Delays, Figures, Joins
-from streamer.bench.stability import Stability, broken_promises, erased, unstable_words
-from streamer.bench.text import Alignment, Normaliser, align, doubled, errors, runs
-from streamer.bench.timeline import Timeline
-from streamer.bench.yaal import long_yaal
+from tools.benchmarks.emission import FRAME_S, Emission, Placed, Shown, emissions, in_words, place, visible
+from tools.benchmarks.figures import Delays, Figures, Joins
+from tools.benchmarks.lagging import average_lagging, long_yaal
+from tools.benchmarks.stability import Stability, broken_promises, erased, unstable_words
+from tools.benchmarks.text import Alignment, Normaliser, align, doubled, errors, runs
+from tools.benchmarks.timeline import Timeline
 
 # Speech behind a silence this long begins anew: the first partial and the final of such a stretch are waited for.
 PAUSE_S = 1.0
@@ -35,7 +35,7 @@ class SpokenWord:
 class Reference:
     """What is said in a recording."""
 
-    text: str | None  # everything that is said; empty: nothing is; None: unknown
+    text: str  # everything that is said; empty: nothing is
     words: Sequence[SpokenWord] = ()  # its words in order, where their times are known
 
 
@@ -67,7 +67,7 @@ def measure(
     figures.settled = hearing.delays([emission.settled for emission in hearing.emitted])
     figures.n_never_stable = sum(hearing.emitted[j].stable is None for _, j in hearing.alignment.pairs)
     _add_stretches(figures, hearing, wait_s)
-    _add_lagging(figures, hearing, len(hearing.said) or len(normalise(reference.text or "").split()))
+    _add_lagging(figures, hearing, len(hearing.said) or len(normalise(reference.text).split()))
     if timeline.finals:
         figures.joins = _joins(hearing)
         covered = [*timeline.finals, *timeline.gaps]
@@ -150,8 +150,6 @@ def _stability(timeline: Timeline, hearing: _Hearing) -> Stability:
 def _add_accuracy(
     figures: Figures, timeline: Timeline, reference: Reference, normalise: Normaliser, offline_text: str | None
 ) -> None:
-    if reference.text is None:
-        return
     spoken = normalise(reference.text).split()
     if not spoken:
         figures.silent_s = timeline.audio_s
@@ -210,27 +208,6 @@ def _add_lagging(figures: Figures, hearing: _Hearing, n_spoken: int) -> None:
                 figures.lagging_s[kind + name] = [lagging_s]
         said = [(word.word, word.start, word.end) for word in hearing.said]
         figures.lagging_s["LongYAAL" + name] = long_yaal(said, hearing.begins, hearing.final, delays_s)
-
-
-def average_lagging(delays_s: Sequence[float], audio_s: float, n_reference: int, *, adaptive: bool) -> float | None:
-    """Return how far, on average, words come behind a speaker who says all words at an even pace; None without words.
-
-    Only words up to the first one that came when all the audio had been heard count. With `adaptive` the pace is that
-    of the longer of both texts, so that a text that is too long gains nothing (LAAL).
-
-    Args:
-        delays_s: for each word, in order, the audio position or the time at which it came.
-        audio_s: length of the audio.
-        n_reference: words of the reference.
-
-    Source: Ma et al. 2019, https://arxiv.org/abs/1810.08398; for speech Ma et al. 2020,
-    https://arxiv.org/abs/2011.02048; LAAL: Papi et al. 2022, https://arxiv.org/abs/2206.05807
-    """
-    if not delays_s or not n_reference:
-        return None
-    n_words = max(n_reference, len(delays_s)) if adaptive else n_reference
-    counted = next((i + 1 for i, delay in enumerate(delays_s) if delay >= audio_s), len(delays_s))
-    return sum(delay - i * audio_s / n_words for i, delay in enumerate(delays_s[:counted])) / counted
 
 
 def _joins(hearing: _Hearing) -> Joins:

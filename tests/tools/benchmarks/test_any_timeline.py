@@ -6,11 +6,11 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from streamer.bench.figures import pool
-from streamer.bench.measure import Reference, SpokenWord, measure
-from streamer.bench.report import as_json
-from streamer.bench.text import plain
-from streamer.bench.timeline import Revision, Timeline
+from tools.benchmarks.figures import pool
+from tools.benchmarks.measure import Reference, SpokenWord, measure
+from tools.benchmarks.report import as_json
+from tools.benchmarks.text import plain
+from tools.benchmarks.timeline import Revision, Timeline
 
 WORDS = st.sampled_from(["a", "b", "c", "A", "b,", "--"])
 
@@ -54,6 +54,6 @@ def test_words_are_seen_before_they_settle_and_settle_before_they_are_stable(
 @given(st.lists(WORDS, max_size=8), st.integers(1, 3))
 def test_a_text_that_only_grows_is_never_taken_back(words: list[str], step: int) -> None:
     shown = [Revision(float(n), None, tuple(words[:n]), max(0, n - 1)) for n in range(0, len(words) + 1, step)]
-    figures = measure(Timeline("any", "any", 9.0, shown, [], [], 1.0, 1.0, None, None, None), Reference(None), plain)
+    figures = measure(Timeline("any", "any", 9.0, shown, [], [], 1.0, 1.0, None, None, None), Reference(""), plain)
     assert figures.stability.erased == figures.stability.broken_promises == 0
     assert figures.stability.upwr in (None, 0.0)
