@@ -1,13 +1,12 @@
 """One recording through several models or settings: their errors, or how far they disagree, word by word."""
 
 import csv
-import dataclasses
 import re
 import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations, groupby
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
@@ -45,9 +44,9 @@ class Candidate:
 
 
 def parse_candidates(texts: Sequence[str]) -> list[Candidate]:
-    """Read lists of candidates: `MODEL[@SECTION.KEY=VALUE]...`, separated by commas; quoted where a comma is in it.
+    """Read lists of candidates: `MODEL[@SECTION.KEY=VALUE]...`, separated by commas; quoted if a comma is in it.
 
-    Raises UsageError where one is empty, is there twice, or has a setting of something else than models and decoding.
+    Raises UsageError if one is empty, is there twice, or has a setting of another section than `SECTIONS`.
     """
     candidates: list[Candidate] = []
     try:
@@ -113,10 +112,13 @@ class Word(NamedTuple):
 
     shown: str
     compared: str
-    start_s: float | None = None  # where its segment begins, in seconds; only of the first word of one
+    start_s: float | None = None  # start of its segment in seconds, if it is the first word of one
 
 
-# A word of each text, None where it has none there.
+# A text of a recording; None if there is none.
+Text = list[Word] | None
+
+# A word of each text, None if the text has no word there.
 Column = tuple[Word | None, ...]
 
 
@@ -126,7 +128,7 @@ class Aligned:
 
     recording: str
 
-    # Whose texts they are: the reference, where there is one, and the candidates that have one.
+    # Whose texts they are: the reference's, if there is one, and those of candidates that did not fail.
     labels: list[str]
     columns: list[Column]
 
@@ -137,38 +139,24 @@ class Aligned:
         return [list(place) for differs, place in groupby(range(len(differ)), differ.__getitem__) if differs]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """The figures of a candidate over all recordings; None: not known."""
+    """What is known of a candidate over all recordings; None: not measured."""
 
     name: str
     error: str
     language: str
-    words: int | None
-    wer: float | None
-    substitutions: int | None
-    deletions: int | None
-    insertions: int | None
 
-    # From the other candidates, on average: see `Comparison.disagreement`.
-    disagreement: float | None
-    audio_s: float
+    # By the names in `compare_table.FIGURES`, and the seconds of audio.
+    figures: Mapping[str, float | None]
 
-    # Seconds of computing for each second of audio: below 1 is faster than speech. Then the same of processor time.
-    real_time_factor: float | None
-    cpu_per_audio: float | None
-
-    # Mean over the recordings, and the sum.
-    first_text_s: float | None
-    wall_s: float | None
-    load_s: float | None
-    peak_rss_mb: float | None
+    # Percentiles in seconds.
     delays: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is told of candidates."""
+    """Candidates beside each other."""
 
     rows: list[Row]
 
@@ -181,13 +169,16 @@ class Comparison:
         return any(row.error for row in self.rows)
 
     def to_json(self, **more: object) -> str:
-        """Return everything as one line of JSON; a column of the texts is a list of words, null where one has none.
+        """Return everything as one line of JSON; a column of the texts is a list of words, null for a missing one.
 
         more : what else to write beside it
         """
         everything = {
             **more,
-            "models": [dataclasses.asdict(row) for row in self.rows],
+            "models": [
+                {"name": row.name, "error": row.error, "language": row.language, **row.figures, "delays": row.delays}
+                for row in self.rows
+            ],
             "disagreement": self.disagreement,
             "recordings": [
                 {
@@ -203,39 +194,24 @@ class Comparison:
 
 
 def compare(recordings: Sequence[str], references: Sequence[str], candidates: Sequence[Runs]) -> Comparison:
-    """Compare what candidates made of recordings, of which `references` are the texts where they are known.
+    """Compare the texts of candidates over recordings.
 
     The error rate is against the reference. Words are aligned with it too, else with the first candidate's.
+
+    references : the text of each recording, or none
     """
-    texts = [[words(run.segments) for run in candidate.runs] for candidate in candidates]
+    texts = [[None if run.error else words(run.segments) for run in candidate.runs] for candidate in candidates]
     said = [words([(0.0, text)]) for text in references]
-    n = len(candidates)
-    disagreement: list[list[float | None]] = [[None] * n for _ in range(n)]
-    for a, b in combinations(range(n), 2):
-        disagreement[a][b] = disagreement[b][a] = _disagreement(
-            [
-                (texts[a][k], texts[b][k])
-                for k in range(len(recordings))
-                if not candidates[a].runs[k].error and not candidates[b].runs[k].error
-            ]
-        )
-    rows = [
-        _row(candidate, spoken, said, others)
-        for candidate, spoken, others in zip(candidates, texts, disagreement, strict=True)
-    ]
+    disagreement = [[None if a is b else _disagreement(a, b) for b in texts] for a in texts]
+    rows = [_row(*each, said) for each in zip(candidates, texts, disagreement, strict=True)]
     aligned = []
     for k, recording in enumerate(recordings):
-        present = [i for i in range(n) if not candidates[i].runs[k].error]
-        labels = [*([REFERENCE] if said else []), *(candidates[i].name for i in present)]
-        aligned.append(Aligned(recording, labels, columns([*said[k : k + 1], *(texts[i][k] for i in present)])))
+        shown = [(REFERENCE, said[k])] if said else []
+        shown += [
+            (each.name, text[k] or []) for each, text in zip(candidates, texts, strict=True) if text[k] is not None
+        ]
+        aligned.append(Aligned(recording, [label for label, _ in shown], columns([text for _, text in shown])))
     return Comparison(rows, disagreement, aligned)
-
-
-def check_reference(text: str, name: str) -> str:
-    """Return the text of a recording. Raises UsageError where it has no words."""
-    if not words([(0.0, text)]):
-        raise UsageError(f"{name} has no words: expected what is said in the recording, as plain text")
-    return text
 
 
 def words(segments: Sequence[tuple[float, str]]) -> list[Word]:
@@ -272,40 +248,45 @@ def _compared(text: Iterable[Word]) -> list[str]:
     return [word.compared for word in text]
 
 
-def _disagreement(pairs: Sequence[tuple[list[Word], list[Word]]]) -> float | None:
-    n_words = sum(max(len(a), len(b)) for a, b in pairs)
-    n_edits = sum(Levenshtein.distance(_compared(a), _compared(b)) for a, b in pairs)
-    return n_edits / n_words if n_words else None
+def _disagreement(a: Sequence[Text], b: Sequence[Text]) -> float | None:
+    pairs = [(_compared(x), _compared(y)) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    n_words = sum(max(len(x), len(y)) for x, y in pairs)
+    return sum(Levenshtein.distance(x, y) for x, y in pairs) / n_words if n_words else None
 
 
-def _row(candidate: Runs, texts: list[list[Word]], said: list[list[Word]], others: Sequence[float | None]) -> Row:
-    done = [k for k, run in enumerate(candidate.runs) if not run.error]
+def _row(candidate: Runs, texts: Sequence[Text], others: Sequence[float | None], said: Sequence[list[Word]]) -> Row:
+    done = {k: _compared(text) for k, text in enumerate(texts) if text is not None}
     runs = [candidate.runs[k] for k in done]
     audio_s = sum(run.audio_s for run in runs)
     wall_s, cpu_s = _sum(run.wall_s for run in runs), _sum(run.cpu_s for run in runs)
     first_s = [run.first_text_s for run in runs if run.first_text_s is not None]
     known = [value for value in others if value is not None]
-    spoken = [(_compared(said[k]), _compared(texts[k])) for k in done] if said else []
+    spoken = [(_compared(said[k]), text) for k, text in done.items()] if said else []
     n_spoken = sum(len(reference) for reference, _ in spoken)
     edits = Counter(edit.tag for pair in spoken for edit in Levenshtein.editops(*pair))
+    figures = {
+        "words": sum(map(len, done.values())) if done else None,
+        "wer": edits.total() / n_spoken if n_spoken else None,
+        "substitutions": edits["replace"] if spoken else None,
+        "deletions": edits["delete"] if spoken else None,
+        "insertions": edits["insert"] if spoken else None,
+        # From the other candidates, on average.
+        "disagreement": statistics.mean(known) if known else None,
+        "audio_s": audio_s,
+        # Seconds of computing for each second of audio, and the same of processor time.
+        "real_time_factor": wall_s / audio_s if wall_s is not None and audio_s else None,
+        "cpu_per_audio": cpu_s / audio_s if cpu_s is not None and audio_s else None,
+        "first_text_s": statistics.mean(first_s) if first_s else None,
+        "wall_s": wall_s,
+        "load_s": candidate.load_s,
+        "peak_rss_mb": candidate.peak_rss_mb,
+    }
     return Row(
-        name=candidate.name,
-        error=next((run.error for run in candidate.runs if run.error), ""),
-        language=", ".join(dict.fromkeys(run.language for run in runs if run.language)),
-        words=sum(len(texts[k]) for k in done) if done else None,
-        wer=edits.total() / n_spoken if n_spoken else None,
-        substitutions=edits["replace"] if spoken else None,
-        deletions=edits["delete"] if spoken else None,
-        insertions=edits["insert"] if spoken else None,
-        disagreement=statistics.mean(known) if known else None,
-        audio_s=audio_s,
-        real_time_factor=wall_s / audio_s if wall_s is not None and audio_s else None,
-        cpu_per_audio=cpu_s / audio_s if cpu_s is not None and audio_s else None,
-        first_text_s=statistics.mean(first_s) if first_s else None,
-        wall_s=wall_s,
-        load_s=candidate.load_s,
-        peak_rss_mb=candidate.peak_rss_mb,
-        delays={f"{name}_p{percent}_s": _percentile(runs, name, percent) for name, percent in _DELAYS},
+        candidate.name,
+        next((run.error for run in candidate.runs if run.error), ""),
+        ", ".join(dict.fromkeys(run.language for run in runs if run.language)),
+        figures,
+        {f"{name}_p{percent}_s": _percentile(runs, name, percent) for name, percent in _DELAYS},
     )
 
 

@@ -13,7 +13,7 @@ from streamer.outside import printable
 # For a figure that is not known, and for no word.
 NOTHING = "–"
 
-# Places where texts differ that are shown, and words of one.
+# Places at which texts differ that are shown, and words of one.
 MOST_PLACES = 30
 MOST_COLUMNS = 10
 
@@ -23,7 +23,7 @@ N_BEFORE = 3
 
 class _Figure(NamedTuple):
     title: str
-    name: str  # of a field of `Row`, or of one of its delays
+    name: str  # among the figures or the delays of a `Row`
     digits: int = 0
     scale: float = 1.0
 
@@ -58,7 +58,7 @@ _NOTES = {
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the figures, how far each two candidates disagree, and where the texts differ."""
+    """Print the figures, how far each two candidates disagree, and the places at which the texts differ."""
     known = _known(comparison.rows)
     table = Table(title="Models", title_justify="left")
     table.add_column("Model", overflow="fold")
@@ -85,10 +85,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def _print_places(aligned: Aligned, console: Console) -> None:
     if len(aligned.labels) < 2:
         return
-    # Where a text is of another world, all of it is one place.
+    # A text that has nothing in common with the others is one place.
     places = [place[k : k + MOST_COLUMNS] for place in aligned.places for k in range(0, len(place), MOST_COLUMNS)]
     n_more = len(places) - MOST_PLACES
-    title = f"{aligned.recording}: {_told(aligned)}"
+    n_different = sum(map(len, aligned.places))
+    title = f"{aligned.recording}: the texts differ in {n_different} of {len(aligned.columns)} words"
     table = Table(title=Text(printable(title)), title_justify="left")
     for label in ("At", "Behind", *aligned.labels):
         table.add_column(Text(printable(label)), overflow="fold")
@@ -105,11 +106,7 @@ def _print_places(aligned: Aligned, console: Console) -> None:
     else:
         console.print(title, markup=False, highlight=False, soft_wrap=True)
     if n_more > 0:
-        console.print(f"and {n_more} more: --format json has all", highlight=False)
-
-
-def _told(aligned: Aligned) -> str:
-    return f"the texts differ in {sum(map(len, aligned.places))} of {len(aligned.columns)} words"
+        console.print(f"and {n_more} more: the JSON has all", highlight=False)
 
 
 def _known(rows: Sequence[Row]) -> list[_Figure]:
@@ -117,8 +114,7 @@ def _known(rows: Sequence[Row]) -> list[_Figure]:
 
 
 def _value(row: Row, figure: _Figure) -> float | None:
-    value: float | None = getattr(row, figure.name, None)
-    return row.delays.get(figure.name) if value is None else value
+    return {**row.figures, **row.delays}[figure.name]
 
 
 def _shown(row: Row, figure: _Figure) -> str:
@@ -136,12 +132,12 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     languages = {row.language for row in rows if row.language}
     if len(languages) > 1:
         found = ", ".join(f"{row.name} {row.language}" for row in rows if row.language)
-        notes.append(f"They heard different languages ({found}): set decoding.language to compare them in one.")
+        notes.append(f"They found different languages ({found}): set decoding.language to compare them in one.")
     return notes
 
 
 def _clock(aligned: Aligned, k: int) -> str:
-    """Return when the segment began in which a column is said, by the first text that tells."""
+    """Return when the segment began in which a column is said, by the first text that has its time."""
     starts = (word.start_s for column in aligned.columns[k::-1] for word in column[::-1] if word)
     start_s = next((start_s for start_s in starts if start_s is not None), 0.0)
     return f"{int(start_s) // 60}:{int(start_s) % 60:02}"

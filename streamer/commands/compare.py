@@ -18,7 +18,7 @@ from rich.console import Console
 
 from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.compare import Candidate, Run, Runs, check_reference, compare, parse_candidates
+from streamer.bench.compare import Candidate, Run, Runs, compare, parse_candidates, words
 from streamer.bench.compare_table import print_comparison
 from streamer.commands.bench import LiveCaptions, PeakMemory
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
@@ -57,13 +57,13 @@ def compare_models(
     output: Path | None = None,
     console: Console,
 ) -> int:
-    """Compare models over recordings, and print or write what came of it.
+    """Compare models over recordings, and print or write the comparison.
 
-    settings_of : what the settings are with some of a candidate's own
+    settings_of : returns the settings with some of a candidate's own
     references : files with what is said in each of the recordings; or none
     streaming : whether they are played at real-time pace, as live captions
 
-    Returns the exit code: 1 where a model could not transcribe everything. Raises StreamerError where nothing can be.
+    Returns the exit code: 1 if a model could not transcribe everything. Raises StreamerError if none could.
     """
     texts = _check(paths, references, output)
     candidates = parse_candidates(models)
@@ -87,7 +87,7 @@ def compare_models(
 
 
 def measure_apart(job: Job) -> Runs:
-    """Measure in another process. What it did before it failed is kept."""
+    """Do a job in another process. What it did before it failed is kept."""
     command = [sys.executable, "-I", "-c", _CHILD, msgspec.json.encode(sys.path).decode()]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # noqa: S603 - this very program
     found = Runs(name=job.name, runs=[])
@@ -100,7 +100,7 @@ def measure_apart(job: Job) -> Runs:
             found = msgspec.json.decode(line, type=Runs)
         exit_code = process.wait()
     finally:
-        process.kill()  # where this one is interrupted
+        process.kill()  # if this one is interrupted
         process.wait()
         process.stdout.close()
     missing = len(job.paths) - len(found.runs)
@@ -120,19 +120,19 @@ def answer() -> None:
     with os.fdopen(os.dup(1), "wb") as stdout:
         os.dup2(2, 1)  # what a library prints is no answer
 
-        def tell(runs: Runs) -> None:
+        def report(runs: Runs) -> None:
             stdout.write(msgspec.json.encode(runs) + b"\n")
             stdout.flush()
 
         # The parent was interrupted, too, and says so.
         with contextlib.suppress(KeyboardInterrupt, BrokenPipeError):
             log.configure(job.settings.log)
-            measure(job, tell)
+            measure(job, report)
             log.close()
 
 
-def measure(job: Job, tell: Callable[[Runs], None]) -> None:
-    """Transcribe the recordings of a job; `tell` is called with what is known, after each of them."""
+def measure(job: Job, report: Callable[[Runs], None]) -> None:
+    """Transcribe the recordings of a job; `report` is called with what is known, after each of them."""
     settings = job.settings
     found = Runs(name=job.name, runs=[])
     begin_s = time.perf_counter()
@@ -143,7 +143,7 @@ def measure(job: Job, tell: Callable[[Runs], None]) -> None:
         live = LiveCaptions(settings, model) if job.streaming else None
     except StreamerError as error:
         found.runs = [Run(error=str(error))] * len(job.paths)
-        tell(found)
+        report(found)
         return
     with live or contextlib.nullcontext(), PeakMemory() as memory:
         for path in map(Path, job.paths):
@@ -152,7 +152,7 @@ def measure(job: Job, tell: Callable[[Runs], None]) -> None:
             except StreamerError as error:
                 found.runs.append(Run(error=str(error)))
             found.peak_rss_mb = memory.peak_mb
-            tell(found)
+            report(found)
 
 
 def _transcribe(path: Path, settings: Settings, model: WhisperModel) -> Run:
@@ -188,7 +188,11 @@ def _check(paths: Sequence[Path], references: Sequence[Path], output: Path | Non
         raise UsageError(
             f"{len(references)} references for {len(paths)} recordings: expected one for each, in their order, or none"
         )
-    return [check_reference(read_spoken(path), str(path)) for path in references]
+    texts = list(map(read_spoken, references))
+    for path, text in zip(references, texts, strict=True):
+        if not words([(0.0, text)]):
+            raise UsageError(f"{path} has no words: expected what is said in the recording, as plain text")
+    return texts
 
 
 def _job(
@@ -198,7 +202,7 @@ def _job(
     *,
     streaming: bool,
 ) -> Job:
-    """Return what the process of a candidate is to do. Raises UsageError where its settings cannot be."""
+    """Return what the process of a candidate is to do. Raises UsageError if its settings are wrong."""
     try:
         settings = settings_of(candidate.settings)
         check_options(settings, streaming=streaming)
