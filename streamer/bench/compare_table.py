@@ -60,12 +60,11 @@ _NOTES = {
 def print_comparison(comparison: Comparison, console: Console) -> None:
     """Print the figures, how far each two candidates disagree, and the places at which the texts differ."""
     known = _known(comparison.rows)
-    table = Table(title="Models", title_justify="left")
-    table.add_column("Model", overflow="fold")
-    for figure in known:
-        table.add_column(figure.title, justify="right")
+    table = Table("", title="Models", title_justify="left")
     for row in comparison.rows:
-        table.add_row(Text(printable(row.name)), *(_shown(row, figure) for figure in known))
+        table.add_column(Text(printable(row.name)), justify="right", overflow="fold")
+    for figure in known:
+        table.add_row(figure.title, *(_shown(row, figure) for row in comparison.rows))
     console.print(table, markup=False)
     for row in comparison.rows:
         if row.error:
