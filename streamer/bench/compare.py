@@ -35,20 +35,13 @@ REFERENCE = "reference"
 _DELAYS = (("first_seen", 50), ("stable", 50), ("stable", 90), ("finalisation", 50))
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A model with some settings of its own."""
-
-    name: str  # as it was asked for, such as `base.en@decoding.beam_size=5`
-    settings: Mapping[str, str]  # settings by dotted name, as text; the model's name is one of them
-
-
-def parse_candidates(texts: Sequence[str]) -> list[Candidate]:
+def parse_candidates(texts: Sequence[str]) -> dict[str, dict[str, str]]:
     """Read lists of candidates: `MODEL[@SECTION.KEY=VALUE]...`, separated by commas; quoted if a comma is in it.
 
-    Raises UsageError if one is empty, is there twice, or has a setting of another section than `SECTIONS`.
+    Returns of each, by this text, the settings by dotted name, the model's name among them. Raises UsageError if one is
+    empty, is there twice, or has a setting of another section than `SECTIONS`.
     """
-    candidates: list[Candidate] = []
+    candidates: dict[str, dict[str, str]] = {}
     try:
         lists = list(csv.reader(texts, skipinitialspace=True, strict=True))
     except csv.Error as error:
@@ -58,17 +51,18 @@ def parse_candidates(texts: Sequence[str]) -> list[Candidate]:
             model, *given = _SETTING.split(name)
             if not model:
                 raise UsageError(f"{name!r:.80} names no model: expected MODEL, or MODEL@SECTION.KEY=VALUE")
-            settings = dict(item.partition("=")[::2] for item in given)
-            for setting in settings:
+            settings = {"model.name": model}
+            for item in given:
+                setting, _, value = item.partition("=")
                 if setting.partition(".")[0] not in SECTIONS or setting == "model.name":
                     raise UsageError(
                         f"{name!r:.80} sets {setting}: expected settings of {', '.join(SECTIONS)} behind the name of"
                         " the model"
                     )
-            candidate = Candidate(name, {"model.name": model, **settings})
-            if any(candidate.settings == other.settings for other in candidates):
+                settings[setting] = value
+            if settings in candidates.values():
                 raise UsageError(f"{name!r:.80} is there twice: expected different models, or different settings")
-            candidates.append(candidate)
+            candidates[name] = settings
     if not candidates:
         raise UsageError("no models are named: expected some, such as nano.en,base.en")
     return candidates

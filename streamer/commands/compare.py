@@ -18,7 +18,7 @@ from rich.console import Console
 
 from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.compare import Candidate, Run, Runs, compare, parse_candidates, words
+from streamer.bench.compare import Run, Runs, compare, parse_candidates, words
 from streamer.bench.compare_table import print_comparison
 from streamer.commands.bench import LiveCaptions, PeakMemory
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
@@ -66,8 +66,7 @@ def compare_models(
     Returns the exit code: 1 if a model could not transcribe everything. Raises StreamerError if none could.
     """
     texts = _check(paths, references, output)
-    candidates = parse_candidates(models)
-    jobs = [_job(candidate, settings_of, paths, streaming=streaming) for candidate in candidates]
+    jobs = _jobs(models, settings_of, paths, streaming=streaming)
     # Before anything is measured: a slip in the last name should not cost the time of the others.
     unreached = {job.name: error for job in jobs if (error := _pull(job.settings.model.name))}
     found = []
@@ -195,22 +194,25 @@ def _check(paths: Sequence[Path], references: Sequence[Path], output: Path | Non
     return texts
 
 
-def _job(
-    candidate: Candidate,
+def _jobs(
+    models: Sequence[str],
     settings_of: Callable[[Mapping[str, str]], Settings],
     paths: Sequence[Path],
     *,
     streaming: bool,
-) -> Job:
-    """Return what the process of a candidate is to do. Raises UsageError if its settings are wrong."""
-    try:
-        settings = settings_of(candidate.settings)
-        check_options(settings, streaming=streaming)
-    except UsageError as error:
-        raise UsageError(f"{candidate.name}: {error}") from None
-    if settings.decoding.task == "both":
-        raise UsageError("task is both, and one text of each model is compared: expected transcribe or translate")
-    return Job(candidate.name, settings, [str(path.absolute()) for path in paths], streaming)
+) -> list[Job]:
+    """Return what the process of each candidate is to do. Raises UsageError if the settings of one are wrong."""
+    jobs = []
+    for name, own in parse_candidates(models).items():
+        try:
+            settings = settings_of(own)
+            check_options(settings, streaming=streaming)
+        except UsageError as error:
+            raise UsageError(f"{name}: {error}") from None
+        if settings.decoding.task == "both":
+            raise UsageError("task is both, and one text of each model is compared: expected transcribe or translate")
+        jobs.append(Job(name, settings, [str(path.absolute()) for path in paths], streaming))
+    return jobs
 
 
 def _pull(name: str) -> str:

@@ -27,13 +27,17 @@ def grid(*texts: str) -> list[list[str]]:
 
 
 def test_a_candidate_is_a_model_with_settings_of_its_own() -> None:
-    plain, beams, prompted = parse_candidates(
+    assert parse_candidates(
         ["base.en, base.en@decoding.beam_size=5", '"tiny@decoding.hotwords=Ada,Grace@decoding.language=en"']
-    )
-    assert plain.settings == {"model.name": "base.en"}
-    assert beams.settings == {"model.name": "base.en", "decoding.beam_size": "5"}
-    assert prompted.name == "tiny@decoding.hotwords=Ada,Grace@decoding.language=en"
-    assert prompted.settings["decoding.hotwords"] == "Ada,Grace"
+    ) == {
+        "base.en": {"model.name": "base.en"},
+        "base.en@decoding.beam_size=5": {"model.name": "base.en", "decoding.beam_size": "5"},
+        "tiny@decoding.hotwords=Ada,Grace@decoding.language=en": {
+            "model.name": "tiny",
+            "decoding.hotwords": "Ada,Grace",
+            "decoding.language": "en",
+        },
+    }
 
 
 @pytest.mark.parametrize(
