@@ -122,7 +122,7 @@ class LiveCaptions:
 
         def keep(event: Event) -> None:
             events.append((time.monotonic() - begin_s, event))
-            if isinstance(event, End):
+            if isinstance(event, End) or (isinstance(event, Error) and event.fatal):
                 ended.set()
 
         stats = self._engine.stats
