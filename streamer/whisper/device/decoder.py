@@ -17,7 +17,15 @@ from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.stage import Stage, as_type, to_float32
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs.ports import FEW_TOKENS, MAX_BEAMS, SLOTS_STEP, beam_slots, key_values
+from streamer.whisper.graphs.ports import (
+    FEW_TOKENS,
+    MAX_BEAMS,
+    MOST_TOKENS,
+    SLOTS_STEP,
+    TOKENS_STEP,
+    beam_slots,
+    key_values,
+)
 
 IntArray = NDArray[np.int64]
 
@@ -53,7 +61,7 @@ class Decoder:
     @property
     def block_tokens(self) -> int:
         """Tokens of a sequence that one call takes."""
-        return FEW_TOKENS if self._any_size else max(stage.sizes.n_tokens or 1 for stage in self._stages)
+        return MOST_TOKENS if self._any_size else max(stage.sizes.n_tokens or 1 for stage in self._stages)
 
     @property
     def max_beams(self) -> int:
@@ -211,7 +219,7 @@ class Decoder:
         n_windows, n = tokens.shape
         stage = self._stage_for(n)
         # Tokens behind the last are padding: they only have to be valid.
-        size = stage.sizes.n_tokens or n
+        size = stage.sizes.n_tokens or (n if n <= FEW_TOKENS else -(-n // TOKENS_STEP) * TOKENS_STEP)
         ids = np.zeros((n_windows, size), dtype=np.int64)
         ids[:, :n] = tokens
         places = np.zeros((n_windows, size), dtype=np.int64)
