@@ -16,7 +16,7 @@ from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
-from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
+from streamer.whisper.device.checks import check_decoder, check_freshness
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, takes_all_sizes
 from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
 from streamer.whisper.device.masks import find_convention
@@ -406,7 +406,6 @@ def _device_checks(
     What is left of one window in the next is looked for on accelerators, or everywhere: it takes time.
     """
     token = source.tokenizer.special.start_of_transcript
-    yield from check_ports(compilation)
     mask = runtime.decoder.mask.name
     yield Check("decoder: mask", mask, "a known convention" if source.foreign_decoder else mask)
     for window_s in reversed(runtime.windows_s):

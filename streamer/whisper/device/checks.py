@@ -7,14 +7,12 @@ and state are tried out on the device that will be used.
 from collections.abc import Iterator
 
 import numpy as np
-import openvino as ov
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND
 from streamer.whisper.check import Check
-from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.masks import MOVED_LOGITS, SAME_LOGITS
-from streamer.whisper.device.runtime import DecoderRuntime, Runtime, describe, to_float32
+from streamer.whisper.device.runtime import DecoderRuntime, Runtime, to_float32
 from streamer.whisper.graphs.ports import GraphId
 
 # Largest part of the difference between two windows that may be left of the first in the second: rounding.
@@ -23,36 +21,6 @@ STALE = 0.02
 
 _NONSENSE = "its text would be nonsense"
 _BROKEN = "the weights are broken, or the device's driver is"
-
-
-def check_ports(compilation: Compilation) -> Iterator[Check]:
-    """Compare names, shapes and kinds of the compiled graphs' ports with the dimensions."""
-    for name, compiled in compilation.compiled.items():
-        ports = name.ports(compilation.graphs.dims, len(compilation.graphs.alignment_heads))
-        expected = {**ports.inputs, **ports.outputs}
-        found = {port_name: port for port in (*compiled.inputs, *compiled.outputs) for port_name in port.names}
-        wrong = [
-            f"{port} {describe(found[port]) if port in found else 'missing'}, expected {list(shape)}"
-            for port, shape in expected.items()
-            if port not in found or not found[port].partial_shape.compatible(ov.PartialShape(list(shape)))
-        ]
-        yield Check(
-            f"{name}: ports",
-            wrong[0] if wrong else f"{len(compiled.inputs)} inputs, {len(compiled.outputs)} outputs",
-            f"{len(expected)} or more, by name and shape",
-            not wrong,
-            f"the {name} graph has {wrong[0] if wrong else ''}: it is not of this model; fetch or convert all graphs"
-            " again",
-        )
-        states = [state.name for state in compiled.create_infer_request().query_state()]
-        yield Check(
-            f"{name}: state",
-            ", ".join(states)[:60] or "none",
-            "none",
-            not states,
-            f"the {name} graph keeps state from call to call ({', '.join(states)[:100]}): expected a graph whose caches"
-            " are inputs and outputs; export it without state, or convert the original checkpoint",
-        )
 
 
 def check_decoder(decoder: DecoderRuntime, token: int, about: str = "decoder") -> Iterator[Check]:
