@@ -265,7 +265,7 @@ def _hash_checks(model: saved.SavedModel) -> list[Check]:
             f"{model.directory / name} is not the file that {saved.MANIFEST} was written with: it is damaged or of"
             " another model; convert the model again",
         )
-        for name in model.files
+        for name in model.description.files
     ]
 
 

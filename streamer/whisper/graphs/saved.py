@@ -14,12 +14,11 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from uuid import uuid4
 
-import msgspec
 import openvino as ov
 
 from streamer.errors import ModelError, StreamerError, UsageError
@@ -42,17 +41,6 @@ _AGAIN = "copy all of it again from one place, or convert the model again"
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """What `streamer.json` says of a model."""
-
-    name: str
-    origin: str  # the published model, such as openai/whisper-base.en; empty if that is not known
-    dims: ModelDimensions
-    alignment_heads: tuple[tuple[int, int], ...]  # layer and head of each row of the decoder's cross-attention
-    precisions: Mapping[str, str]  # of each stage
-
-
-@dataclass(frozen=True, slots=True)
 class FileMark:
     """Size and hash of a file."""
 
@@ -67,11 +55,17 @@ class FileMark:
             return cls(file.tell(), digest.hexdigest())
 
 
-class _Files(msgspec.Struct):
-    """What `streamer.json` says of itself and the files beside it."""
+@dataclass(frozen=True, slots=True)
+class Description:
+    """The contents of `streamer.json`."""
 
-    version: int
-    files: dict[str, FileMark]
+    name: str
+    origin: str  # the published model, such as openai/whisper-base.en; empty if that is not known
+    dims: ModelDimensions
+    alignment_heads: tuple[tuple[int, int], ...]  # layer and head of each row of the decoder's cross-attention
+    precisions: Mapping[str, str]  # of each stage
+    files: Mapping[str, FileMark] = field(default_factory=dict)  # `save` adds them
+    version: int = FORMAT_VERSION
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +74,6 @@ class SavedModel:
 
     directory: Path
     description: Description
-    files: Mapping[str, FileMark]
 
     def read(self, stage: str) -> ov.Model:
         """Read a graph; weights stay on disk until used. Raises ModelError if it is broken or of another model."""
@@ -94,11 +87,11 @@ class SavedModel:
 
         weights : whether to read the weights too, or only compare their sizes
         """
-        names = dict.fromkeys((*_GRAPHS, *self.files))
+        names = dict.fromkeys((*_GRAPHS, *self.description.files))
         return [name for name in names if not self._is_same(name, weights=weights)]
 
     def _is_same(self, name: str, *, weights: bool) -> bool:
-        path, mark = self.directory / name, self.files.get(name)
+        path, mark = self.directory / name, self.description.files.get(name)
         try:
             if mark is None or not path.is_file() or path.stat().st_size != mark.n_bytes:
                 return False
@@ -124,8 +117,7 @@ def load(directory: Path) -> SavedModel:
             f"{path} is of version {version!r:.20}, this program reads up to {FORMAT_VERSION}: update the"
             " program, or convert the model again"
         )
-    files = converted(data, _Files, path, _AGAIN).files
-    model = SavedModel(directory, converted(data, Description, path, _AGAIN), files)
+    model = SavedModel(directory, converted(data, Description, path, _AGAIN))
     ModelDimensions.from_openai(asdict(model.description.dims), path)
     if changed := [name for name in model.changed_files(weights=False) if name in _GRAPHS]:
         raise ModelError(
@@ -136,7 +128,7 @@ def load(directory: Path) -> SavedModel:
 
 
 def check_target(target: Path, *, force: bool) -> None:
-    """Raise UsageError unless a model can be saved there: in a new or empty place, or by `force` over a saved model."""
+    """Raise UsageError unless the target is new or empty, or by `force` a saved model."""
     with readable(target, "a new or empty directory"):
         if is_saved(target):
             if not force:
@@ -147,9 +139,6 @@ def check_target(target: Path, *, force: bool) -> None:
             raise UsageError(
                 f"{target} is there and is no saved model: expected a new or empty directory; choose another"
             )
-        parent = _nearest_parent(target)
-        if not parent.is_dir() or not os.access(parent, os.W_OK):
-            raise UsageError(f"{target} cannot be made: {parent} is no directory that you may write to; choose another")
 
 
 def save(
@@ -170,11 +159,9 @@ def save(
     Raises UsageError if the target is taken, StreamerError if it cannot be written, and what the builders raise.
     """
     check_target(target, force=force)
-    target = target.absolute()
     try:
-        with TemporaryDirectory(
-            dir=_nearest_parent(target), prefix=f".{target.name}.", ignore_cleanup_errors=True
-        ) as folder:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.", ignore_cleanup_errors=True) as folder:
             new, old = Path(folder) / "new", Path(folder) / "old"
             new.mkdir()
             for stage in STAGES:
@@ -182,13 +169,12 @@ def save(
                 _write_graph(new / f"{stage}.xml", graphs[stage](), description.precisions[stage])
             for name, content in companions.items():
                 (new / name).write_bytes(content)
-            marks = {path.name: asdict(FileMark.of(path)) for path in sorted(new.iterdir())}
-            data = {"version": FORMAT_VERSION, **asdict(description), "files": marks}
-            (new / MANIFEST).write_text(json.dumps(data, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+            marks = {path.name: FileMark.of(path) for path in sorted(new.iterdir())}
+            text = json.dumps(asdict(replace(description, files=marks)), indent=2, ensure_ascii=False)
+            (new / MANIFEST).write_text(f"{text}\n", encoding="utf-8")
             written = load(new)
             for stage in STAGES:
                 written.read(stage)  # better to fail now than at the first use
-            target.parent.mkdir(parents=True, exist_ok=True)
             if target.exists():
                 target.replace(old)
             try:
@@ -202,11 +188,6 @@ def save(
             f"{target} cannot be written ({error.strerror or error}): make room, or choose another place"
         ) from None
     return replace(written, directory=target)
-
-
-def _nearest_parent(target: Path) -> Path:
-    """Return the first of a path's parents that exists, whatever it is."""
-    return next((parent for parent in target.absolute().parents if os.path.lexists(parent)), target)
 
 
 def _write_graph(path: Path, model: ov.Model, precision: str) -> None:
