@@ -4,7 +4,7 @@ Names of devices and properties are OpenVINO's: https://docs.openvino.ai, "Infer
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import openvino as ov
 from openvino import opset13
@@ -22,11 +22,11 @@ _FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
 # What a GPU's matrix units compute in. Its results have to pass the checks, else it computes in full precision.
 _HALF_PRECISION = {"INFERENCE_PRECISION_HINT": "f16"}
 
-# The NPU plugin without an NPU: it delegates to the CPU (docs/design.md). By default it hands tensors from one
+# The NPU plugin without an NPU: it delegates to the CPU (docs/design.md). By default it passes tensors from one
 # partition to the next in half precision, which an NPU computes in anyway; a check on a CPU wants it exact.
 _NPU_THROUGH_CPU = {"NPU_USE_NPUW": "YES", "NPUW_DEVICES": "CPU", "NPUW_F16IC": "NO", **_FULL_PRECISION}
 
-# What OpenVINO says of an NPU whose driver has no compiler, or an old one.
+# In OpenVINO's messages if an NPU's driver has no compiler, or an old one.
 _WITHOUT_COMPILER = (
     "ZE_RESULT_ERROR_UNSUPPORTED_FEATURE",
     "Unsupported configuration key: NPU_MAX_TILES",
@@ -77,7 +77,7 @@ class StagePlan:
     npu_through_cpu: bool = False
 
     def why(self, device: str, available: Sequence[str]) -> str:
-        """Say why a device was taken: for AUTO, what is wrong with those that it prefers."""
+        """Return why a device was taken: for AUTO, what is wrong with those that it prefers."""
         if self.npu_through_cpu:
             return "the NPU's plugin, which has the CPU compute"
         if self.wanted != "AUTO":
@@ -100,7 +100,7 @@ def the_core(*, renewed: bool = False) -> ov.Core:
 
 
 def available_devices() -> list[str]:
-    """Return the names of the inference devices that OpenVINO finds here. Raises InferenceError where it fails."""
+    """Return the names of the inference devices that OpenVINO finds here. Raises InferenceError if it fails."""
     try:
         return list(the_core().available_devices)
     except RuntimeError as error:
@@ -127,7 +127,7 @@ def kind_of(device: str) -> str:
 
 
 def remedy_for(device: str, error: Exception) -> str:
-    """Return what to do where a device does not compile a graph."""
+    """Return what to do if a device does not compile a graph."""
     if kind_of(device) == "NPU" and any(mark in str(error) for mark in _WITHOUT_COMPILER):
         return "its driver has no compiler, or an old one: `streamer doctor` says what to install"
     return "update its driver"
@@ -136,8 +136,10 @@ def remedy_for(device: str, error: Exception) -> str:
 def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> list[str]:
     """Return all available devices that fit AUTO, NPU, GPU or CPU, the best first (`GPU.1` counts as a GPU).
 
-    A device's full name stands for itself. `stage` is who wants it, where not all do. Raises ConfigError where there
-    is none.
+    wanted : one of these, or a device's full name
+    stage : the stage that it is for; empty: all
+
+    Raises ConfigError if no device fits.
     """
     # A lone GPU is listed without its number.
     for name in (wanted, wanted.removesuffix(".0")):
@@ -147,9 +149,9 @@ def choose_devices(wanted: str, available: Sequence[str], stage: str = "") -> li
     found = [name for kind in kinds for name in available if kind_of(name) == kind]
     if found:
         return found
-    who, setting = (f" for the {stage}", f"model.{stage}_device") if stage else ("", "--device")
+    purpose, setting = (f" for the {stage}", f"model.{stage}_device") if stage else ("", "--device")
     raise ConfigError(
-        f"device {wanted}{who} is not there, OpenVINO finds {', '.join(available) or 'none'}: see what `streamer"
+        f"device {wanted}{purpose} is not there, OpenVINO finds {', '.join(available) or 'none'}: see what `streamer"
         f" doctor` says of its driver, or choose another with {setting} (AUTO takes the best there is)"
     )
 
@@ -220,11 +222,12 @@ def check_properties(core: ov.Core, device: str, plan: StagePlan) -> None:
 
     A device that cannot compile it without them either is not checked: that is not the properties' fault.
     """
+    ours = properties_for(device, replace(plan, properties={}))
     for key, value in own_properties(device, plan).items():
         if key == "CACHE_DIR":
             raise ConfigError("CACHE_DIR among the model's properties has no effect: set model.cache_dir instead")
-        refusal = _refusal(core, device, {key: value})
-        if refusal is not None and _refusal(core, device, {}) is None:
+        refusal = _refusal(core, device, {**ours, key: value})
+        if refusal is not None and _refusal(core, device, ours) is None:
             raise ConfigError(
                 f"{device} does not take {key:.60}={value!r:.60} for the {plan.stage} ({first_line(refusal)}): expected"
                 f" a property of this device; correct it in model.properties or model.{plan.stage}_properties"

@@ -53,9 +53,8 @@ class ForeignTriple:
             _give_attention(model, _attention(model, self.dims), alignment_heads)
             _take_position(model)
         prepared = ov.preprocess.PrePostProcessor(model)
-        for port in model.inputs:
-            if port.any_name in self.types:
-                prepared.input(port.any_name).tensor().set_element_type(self.types[port.any_name])
+        for name in {name for port in model.inputs for name in port.names} & set(self.types):
+            prepared.input(name).tensor().set_element_type(self.types[name])
         return prepared.build()
 
 
