@@ -282,7 +282,7 @@ class TripleDecoder:
         rows = []
         n_slots = len(self.mask) - 1
         for n, token in enumerate(tokens):
-            convention.write(self.mask, n, 1, n_slots)
+            convention.write(self.mask, n)
             rows.append(self.compute(token, n))
             if n < n_slots:
                 for slots, present in zip(self.cache, self.present, strict=True):

@@ -11,9 +11,11 @@ import numpy as np
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND
 from streamer.whisper.check import Check
+from streamer.whisper.device.compile import Sizes
+from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.masks import MOVED_LOGITS, SAME_LOGITS
-from streamer.whisper.device.runtime import DecoderRuntime, Runtime, to_float32
-from streamer.whisper.graphs.ports import GraphId
+from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import to_float32
 
 # Largest part of the difference between two windows that may be left of the first in the second: rounding.
 STALE = 0.02
@@ -22,7 +24,7 @@ _NONSENSE = "its text would be nonsense"
 _BROKEN = "the weights are broken, or the device's driver is"
 
 
-def check_decoder(decoder: DecoderRuntime, token: int, about: str = "decoder") -> Iterator[Check]:
+def check_decoder(decoder: Decoder, token: int, about: str = "decoder") -> Iterator[Check]:
     """Try masks and cache of the decoder's graphs out, from `token` (the start of a transcript) on.
 
     about : what the checks are called
@@ -88,7 +90,7 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int, window_s: int = C
         moved = float(np.abs(of_a - by_itself).max()) if finite else 0.0
         left = float(np.abs(after_a - by_itself).max()) / (moved or 1.0) if finite else np.inf
         yield Check(
-            f"{GraphId(stage, window_s)}: left of the window before",
+            f"{Sizes(stage, window_s)}: left of the window before",
             f"{left:.2g}" if finite and moved else "the same for every window" if finite else "not finite",
             f"at most {STALE}",
             finite and moved > 0 and left <= STALE,
@@ -103,8 +105,8 @@ def _run(runtime: Runtime, mel: FloatArray, token: int) -> dict[str, FloatArray]
     window = runtime.encode(mel, 0)
     cross = to_float32(next(iter(window.tensors.values())))
     hidden = runtime.last_hidden_state.astype(np.float32)
-    runtime.decoder.use(window)
-    return {"encoder": hidden, "cross_kv": cross, "decoder": _feed(runtime.decoder, _steps(token))}
+    decoder = runtime.decoder_of(window)
+    return {"encoder": hidden, "cross_kv": cross, "decoder": _feed(decoder, _steps(token))}
 
 
 def _steps(first: int) -> list[list[int]]:
@@ -112,7 +114,7 @@ def _steps(first: int) -> list[list[int]]:
     return [[first], [1, 2], [3], [4]]
 
 
-def _feed(decoder: DecoderRuntime, calls: Sequence[Sequence[int]], *, noisy: bool = False) -> FloatArray:
+def _feed(decoder: Decoder, calls: Sequence[Sequence[int]], *, noisy: bool = False) -> FloatArray:
     """Feed tokens from the start of a sequence, call by call; return the logits of each, shape (n, n_vocab).
 
     noisy : whether the empty cache slots hold noise
@@ -120,4 +122,4 @@ def _feed(decoder: DecoderRuntime, calls: Sequence[Sequence[int]], *, noisy: boo
     decoder.begin()
     if noisy:
         decoder.pollute_hidden_slots()
-    return np.concatenate([decoder.feed(tokens)[0] for tokens in calls])
+    return np.concatenate([decoder.feed(tokens)[0][0] for tokens in calls])

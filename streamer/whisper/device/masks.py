@@ -36,7 +36,7 @@ _NOISE_SCALE = 4.0
 
 @dataclass(frozen=True, slots=True)
 class MaskConvention:
-    """The values in a mask of P + T values, for P cache slots and the T tokens of a call."""
+    """The values in a mask, whose slots are those of the cache, and behind them those of the tokens of a call."""
 
     name: str
 
@@ -44,11 +44,11 @@ class MaskConvention:
     shown: float
     hidden: float
 
-    def write(self, mask: NDArray[Any], n_cached: int, n_tokens: int, n_slots: int) -> None:
-        """Show `n_cached` filled slots of `n_slots` and the `n_tokens` current tokens; mask : shape = (P + T,)"""
+    def write(self, mask: NDArray[Any], n_cached: int) -> None:
+        """Show the first slots, as many as are filled, and the one current token; mask : shape = (P + 1,)"""
         mask[:] = self.hidden
         mask[:n_cached] = self.shown
-        mask[n_slots : n_slots + n_tokens] = self.shown
+        mask[-1] = self.shown
 
 
 # Of our own graphs.
@@ -163,7 +163,7 @@ class _Trial:
             slots[:, :, n:] = 0 if noise is None else pattern
             for slot, tensors in (copies or {}).items():
                 slots[:, :, slot] = tensors[i][:, :, 0]
-        self._convention.write(decoder.mask, n, 1, self._n_slots)
+        self._convention.write(decoder.mask, n)
         for slot, value in (values or {}).items():
             decoder.mask[slot] = value
         return decoder.compute(self._token, n).astype(np.float32)

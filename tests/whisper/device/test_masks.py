@@ -135,18 +135,17 @@ def test_a_current_token_that_is_shown_whatever_the_mask_says_is_refused() -> No
 
 
 @pytest.mark.parametrize(
-    ("convention", "n_cached", "n_tokens", "expected"),
+    ("convention", "n_cached", "expected"),
     [
-        (OURS, 0, 1, [0, 0, 0, 0, 1]),
-        (OURS, 2, 1, [1, 1, 0, 0, 1]),
-        (OURS, 4, 1, [1, 1, 1, 1, 1]),
-        (OURS, 2, 2, [1, 1, 0, 0, 1, 1, 0]),
-        (ADDITIVE, 1, 1, [0, -65500, -65500, -65500, 0]),
+        (OURS, 0, [0, 0, 0, 0, 1]),
+        (OURS, 2, [1, 1, 0, 0, 1]),
+        (OURS, 4, [1, 1, 1, 1, 1]),
+        (ADDITIVE, 1, [0, -65500, -65500, -65500, 0]),
     ],
 )
-def test_masks_as_written(convention: MaskConvention, n_cached: int, n_tokens: int, expected: list[float]) -> None:
+def test_masks_as_written(convention: MaskConvention, n_cached: int, expected: list[float]) -> None:
     mask = np.full(len(expected), 7, np.float16)
-    convention.write(mask, n_cached, n_tokens, 4)
+    convention.write(mask, n_cached)
     # -65500 is -65504 in half precision, its largest.
     np.testing.assert_array_equal(mask, np.array(expected, np.float16))
     assert np.isfinite(mask).all()
