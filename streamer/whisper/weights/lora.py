@@ -8,7 +8,7 @@ and names: what PEFT's `save_pretrained` writes.
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from streamer.outside import one_line
 from streamer.whisper.files import read_json
 from streamer.whisper.weights import safetensors, torch
 from streamer.whisper.weights.checkpoint import Checkpoint, LazyTensors, expected_shapes
-from streamer.whisper.weights.tensors import READ_AS, StoredTensor
+from streamer.whisper.weights.tensors import FLOATS, Tensor
 
 CONFIG = "adapter_config.json"
 
@@ -60,48 +60,36 @@ def base_of(directory: Path) -> str:
 
 
 def merged(checkpoint: Checkpoint, directory: Path) -> Checkpoint:
-    """Return a checkpoint with an adapter in it, added when read. Raises ModelError where the adapter does not fit."""
+    """Return a checkpoint with an adapter in it, added when read. Raises ModelError if the adapter does not fit."""
     tensors = checkpoint.tensors
     shapes = expected_shapes(checkpoint.dims, tied="proj_out.weight" not in frozenset(tensors))
     changes = _read_changes(directory, shapes)
 
     def read(name: str) -> FloatArray:
-        values = tensors[name]
-        return changes[name].added_to(values) if name in changes else values
+        if name not in changes:
+            return tensors[name]
+        a, b, scale = changes[name]
+        weight, rank = tensors[name], a.shape[0]
+        # A number that is not finite is found by the reader of the sum.
+        with np.errstate(invalid="ignore", over="ignore"):
+            change = b.read().astype(np.float32).reshape(-1, rank) @ a.read().reshape(rank, -1)
+            change = np.float32(scale) * change.reshape(weight.shape) + weight
+            changed: FloatArray = change.astype(weight.dtype, copy=False)
+            return changed
 
     return replace(checkpoint, tensors=LazyTensors({name: partial(read, name) for name in shapes}, str(directory)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Change:
-    """What is added to a weight."""
-
-    a: StoredTensor  # (rank, n_in, ...)
-    b: StoredTensor  # (n_out, rank, 1, ...)
-    scale: float
-
-    def added_to(self, weight: FloatArray) -> FloatArray:
-        """Return the sum, made in float32 and rounded to the weight's own type."""
-        rank = self.a.shape[0]
-        # A number that is not finite is found by the reader of the sum.
-        with np.errstate(invalid="ignore", over="ignore"):
-            change = self.b.read().astype(np.float32).reshape(-1, rank) @ self.a.read().reshape(rank, -1)
-            change *= np.float32(self.scale)
-            change = change.reshape(weight.shape)
-            change += weight
-            return change.astype(weight.dtype, copy=False)
-
-
-def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, _Change]:
-    """Return what an adapter adds to which of the tensors of these shapes. No matrix is read."""
+def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, tuple[Tensor, Tensor, float]]:
+    """Return of each weight that an adapter changes A (rank, n_in, ...), B (n_out, rank, 1, ...) and the scale."""
     where = directory / CONFIG
     config = read_json(where, expected=_EXPECTED)
     _check_kind(config, where)
-    path, stored = _find_matrices(directory)
-    layers: dict[str, dict[str, StoredTensor]] = {}
-    for name, tensor in stored.items():
+    path, found = _find_matrices(directory)
+    layers: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in found.items():
         match = _NAME.fullmatch(name)
-        if match is None or not isinstance(tensor, StoredTensor) or tensor.dtype not in READ_AS:
+        if match is None or not isinstance(tensor, Tensor) or tensor.dtype not in FLOATS:
             raise ModelError(
                 f"{path} has {name!r:.80}: expected lora_A.weight and lora_B.weight of layers, as F16, BF16 or F32;"
                 f" {_REMEDY}"
@@ -116,14 +104,14 @@ def _read_changes(directory: Path, shapes: Mapping[str, tuple[int, ...]]) -> dic
         shape = shapes.get(f"{layer}.weight", ())
         expected = {"A": (rank, *shape[1:]), "B": (*shape[:1], rank, *(1,) * len(shape[2:]))}
         if len(shape) < 2 or {part: tensor.shape for part, tensor in parts.items()} != expected:
-            found = " and ".join(f"{part} {list(tensor.shape)!s:.40}" for part, tensor in sorted(parts.items()))
+            here = " and ".join(f"{part} {list(tensor.shape)!s:.40}" for part, tensor in sorted(parts.items()))
             wanted = f"A {list(expected['A'])} and B {list(expected['B'])}" if len(shape) > 1 else "no such layer"
             raise ModelError(
-                f"{path} has {found} for {layer!r:.80}, the model {wanted} of rank {rank}: expected an adapter of this"
+                f"{path} has {here} for {layer!r:.80}, the model {wanted} of rank {rank}: expected an adapter of this"
                 f" model; it was made for {base_of(directory) or 'another'}"
             )
         scale = alpha / (math.sqrt(rank) if config.get("use_rslora") else rank)
-        changes[f"{layer}.weight"] = _Change(parts["A"], parts["B"], scale)
+        changes[f"{layer}.weight"] = parts["A"], parts["B"], scale
     return changes
 
 

@@ -23,7 +23,7 @@ from streamer.whisper.files import read_json
 from streamer.whisper.ir import probe_graphs, read_graph
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint, as_checkpoint, expected_shapes
-from streamer.whisper.weights.tensors import ComputedTensor
+from streamer.whisper.weights.tensors import Tensor
 
 NAME = "optimum-intel"
 
@@ -68,7 +68,7 @@ def load(directory: Path) -> Checkpoint:
 
 
 # A weight in a graph: its name, what goes into an operation and is made of constants alone, and the tensor of it.
-_Weight = tuple[str, tuple[ov.Output, ComputedTensor]]
+_Weight = tuple[str, tuple[ov.Output, Tensor]]
 
 
 def _read(output: ov.Output, shape: tuple[int, ...], transposed: bool, factor: float) -> FloatArray:
@@ -76,7 +76,7 @@ def _read(output: ov.Output, shape: tuple[int, ...], transposed: bool, factor: f
     values = _fold(output).reshape(shape[::-1] if transposed else shape)
     if factor != 1.0:
         values = values * values.dtype.type(factor)
-    return np.ascontiguousarray(values.T if transposed else values)
+    return values.T if transposed else values
 
 
 def _weights(path: Path, half: str, dims: ModelDimensions) -> Iterator[_Weight]:
@@ -88,7 +88,7 @@ def _weights(path: Path, half: str, dims: ModelDimensions) -> Iterator[_Weight]:
         # Vectors stand in the shape in which they are added.
         if name in shapes and _constant(output) and prod(output.shape) == prod(shapes[name]):
             read = partial(_read, output, shapes[name], transposed, factor)
-            yield name, (output, ComputedTensor(shapes[name], read))
+            yield name, (output, Tensor(shapes[name], "F32", read))
 
     for node in read_graph(path).get_ordered_ops():
         kind, match = node.get_type_name(), _LAYER.match(node.get_friendly_name())
