@@ -25,6 +25,9 @@ from streamer.whisper.weights.tensors import FLOATS, TYPES, Tensor, stored
 
 NAME = "CTranslate2"
 
+# Translation models have two vocabularies, or a shared one.
+FILES = (("model.bin", "vocabulary.json"), ("model.bin", "vocabulary.txt"))
+
 _FILE = "model.bin"
 _VERSION = 6
 _KIND = "WhisperSpec"

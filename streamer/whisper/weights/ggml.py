@@ -22,6 +22,7 @@ from streamer.whisper.weights.openai import openai_name
 from streamer.whisper.weights.tensors import Tensor, stored
 
 NAME = "ggml"
+FILES = (("ggml-*.bin",),)
 MAGIC = b"lmgg"  # 0x67676d6c, "ggml" in a number
 
 # The header's numbers, in the order of the file; then comes the type of the tensors.

@@ -23,6 +23,8 @@ from streamer.whisper.weights.tensors import Tensor
 
 NAME = "MLX"
 
+FILES = (("weights.safetensors",), ("weights.npz",))
+
 # In the order in which they are looked for.
 _WEIGHTS = ("model.safetensors", "weights.safetensors", "weights.npz")
 

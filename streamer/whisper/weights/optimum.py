@@ -27,7 +27,8 @@ from streamer.whisper.weights.tensors import Tensor
 
 NAME = "optimum-intel"
 
-ENCODER, DECODER = FILES = ("openvino_encoder_model.xml", "openvino_decoder_model.xml")
+_GRAPHS = ("openvino_encoder_model.xml", "openvino_decoder_model.xml")
+FILES = ((*_GRAPHS, "openvino_encoder_model.bin", "openvino_decoder_model.bin"),)
 
 # A layer, with all that an exporter's wrappers put before `layers`.
 _LAYER = re.compile(r"__module\.(?:model\.)*(?:(?:en|de)coder\.)?([\w.]+)/")
@@ -46,7 +47,7 @@ _MAX_STEPS = 8
 
 def matches(path: Path) -> bool:
     """Return whether a path is a directory of such an export, whole or not, and of no checkpoint besides."""
-    found = any((path / name).is_file() for name in FILES)
+    found = any((path / name).is_file() for name in _GRAPHS)
     return found and not any(path.glob("*.safetensors")) and not (path / "pytorch_model.bin").exists()
 
 
@@ -56,10 +57,10 @@ def load(directory: Path) -> Checkpoint:
     config = read_json(path)
     dims = ModelDimensions.from_huggingface(config, path)
     huggingface.read_tied(config, path)
-    probe_graphs([directory / name for name in FILES])
+    probe_graphs([directory / name for name in _GRAPHS])
     found = {
-        **dict(_weights(directory / ENCODER, "encoder", dims)),
-        **dict(_weights(directory / DECODER, "decoder", dims)),
+        **dict(_weights(directory / _GRAPHS[0], "encoder", dims)),
+        **dict(_weights(directory / _GRAPHS[1], "decoder", dims)),
     }
     sources = {name: _constant(output) for name, (output, _) in found.items()}
     tied = sources.get("proj_out.weight") in (None, sources.get("decoder.embed_tokens.weight"))
