@@ -131,7 +131,7 @@ def downloaded() -> list[Downloaded]:
         file = "" if path.name == "model.json" else "/" + path.name.removesuffix(".json").replace("--", "/")
         wanted = parse(f"{name}{file}")
         if wanted and (here := find(wanted)):
-            n_bytes = sum(_read_record(wanted).files.values())
+            n_bytes = sum(_read_record(path).files.values())
             found.append(Downloaded(wanted.name, here, n_bytes, wanted.name))
     return sorted(found, key=lambda model: model.name)
 
@@ -153,7 +153,7 @@ def parse(name: str) -> Wanted | None:
 def find(wanted: Wanted) -> Path | None:
     """Return where a model is whose record says that it is here and whole, as `cached`."""
     try:
-        record = _read_record(wanted)
+        record = _read_record(wanted.record)
         snapshot = wanted.folder / "snapshots" / record.commit
         whole = all((snapshot / name).stat().st_size == n_bytes for name, n_bytes in record.files.items())
     except (OSError, ValueError, RecursionError, msgspec.MsgspecError):
@@ -161,8 +161,8 @@ def find(wanted: Wanted) -> Path | None:
     return wanted.at(snapshot) if whole else None
 
 
-def _read_record(wanted: Wanted) -> _Record:
-    return msgspec.json.decode(wanted.record.read_bytes(), type=_Record)
+def _read_record(path: Path) -> _Record:
+    return msgspec.json.decode(path.read_bytes(), type=_Record)
 
 
 def adopt(wanted: Wanted, on_file: Callable[[str], None]) -> Path | None:
