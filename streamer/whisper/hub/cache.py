@@ -93,8 +93,11 @@ def cached(name: str) -> Path | None:
 
 
 def adopted(name: str, on_file: Callable[[str], None] = lambda name: None) -> Path | None:
-    """Return the directory of a model that another program fetched, once its files were checked; see `adopt`."""
-    return next(filter(None, (adopt(wanted, on_file) for wanted in _meanings(name))), None)
+    """Return the directory of a model that another program fetched, if it is whole and right.
+
+    on_file : called with the name of each file before it is read, which takes seconds for a large one
+    """
+    return next(filter(None, (_adopt(wanted, on_file) for wanted in _meanings(name) if not wanted.file)), None)
 
 
 def _meanings(name: str) -> list[Wanted]:
@@ -165,15 +168,10 @@ def _read_record(path: Path) -> _Record:
     return msgspec.json.decode(path.read_bytes(), type=_Record)
 
 
-def adopt(wanted: Wanted, on_file: Callable[[str], None]) -> Path | None:
-    """Take what another program fetched, if it is whole and right: the cache names content by its digest.
-
-    on_file : called with the name of each file before it is read, which takes seconds for a large one
-    """
+def _adopt(wanted: Wanted, on_file: Callable[[str], None]) -> Path | None:
+    """Check the files of a model, which the cache names by their digests, and record that they are right."""
     from streamer.whisper.hub.download import has_digest
 
-    if wanted.file:
-        return None
     try:
         commit = (wanted.folder / "refs" / "main").read_text(encoding="utf-8").strip()
         if not COMMIT.fullmatch(commit):
