@@ -142,4 +142,4 @@ def _read_tensor_header(file: File, version: int) -> tuple[str, Tensor]:
     if type_name not in BLOCKS:
         return name, stored(file.path, type_name.upper(), shape, start)
     blocks = stored(file.path, "U8", (count * layout.itemsize,), start)
-    return name, Tensor(shape, "F32", lambda: dequantize(np.asarray(blocks.load()).view(layout)).reshape(shape))
+    return name, Tensor(shape, "F32", lambda: dequantize(blocks.load().view(layout)).reshape(shape))

@@ -41,9 +41,9 @@ def grouped(name: str, where: str, packed: Tensor, scales: Tensor, biases: Tenso
         )
 
     def load() -> Float32Array:
-        values = np.empty(shape, np.float32)
+        numbers, values = packed.load(), np.empty(shape, np.float32)
         for i in range(0, rows, _ROWS):
-            values[i : i + _ROWS] = _unpack(packed.load()[i : i + _ROWS], columns)
+            values[i : i + _ROWS] = _unpack(numbers[i : i + _ROWS], columns)
         # A scale that is not finite is the file's, and found by the reader of the result.
         with np.errstate(invalid="ignore", over="ignore"):
             by_group = values.reshape(*scales.shape, -1)

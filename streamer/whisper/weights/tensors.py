@@ -1,5 +1,6 @@
 """Tensors of a file, read one by one."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeGuard
@@ -35,17 +36,16 @@ class Tensor(NamedTuple):
     # As safetensors writes it, such as F16.
     dtype: str
 
-    # Returns the elements, or a view of the file. Raises ModelError if the file has changed or is damaged.
+    # Returns the elements. Raises ModelError if the file has changed or is damaged.
     load: Callable[[], NDArray[Any]]
 
     def read(self) -> NDArray[Any]:
-        """Return a copy of the elements in the order of rows, bfloat16 as float32. Raises ModelError as `load`."""
+        """Return the elements in the order of rows, bfloat16 as float32. Raises ModelError as `load`."""
         values = self.load()
         if self.dtype == "BF16":
             halves: NDArray[np.uint32] = np.left_shift(values, 16, dtype=np.uint32, order="C")
             return halves.view(np.float32)
-        # No file stays open. What was computed is not copied.
-        return np.array(values, order="C") if isinstance(values, np.memmap) else np.ascontiguousarray(values)
+        return np.ascontiguousarray(values)
 
     def view(self, shape: tuple[int, ...], change: Callable[[NDArray[Any]], NDArray[Any]]) -> "Tensor":
         """Return the tensor of this shape that a change of the elements gives."""
@@ -57,7 +57,7 @@ def stored(path: Path, dtype: str, shape: tuple[int, ...], start: int) -> Tensor
 
     def load() -> NDArray[Any]:
         try:
-            return np.memmap(path, TYPES[dtype], "r", start, shape)
+            return np.fromfile(path, TYPES[dtype], math.prod(shape), offset=start).reshape(shape)
         except OSError as error:
             raise ModelError(f"{path} cannot be read ({error.strerror}): expected a file that stays") from None
         except ValueError:

@@ -10,7 +10,7 @@ import pickle
 import zipfile
 from collections import OrderedDict
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from numpy.lib.stride_tricks import as_strided
 
@@ -52,6 +52,15 @@ def read(path: Path) -> dict[str, Any]:
     return saved
 
 
+class _Storage(NamedTuple):
+    """Elements in a file, of which tensors are made."""
+
+    path: Path
+    dtype: str
+    n_elements: int
+    start: int  # the first byte
+
+
 class _Unpickler(pickle.Unpickler):
     """Reads an archive's pickle."""
 
@@ -76,8 +85,7 @@ class _Unpickler(pickle.Unpickler):
             raise UnfitError(f"it asks for {f'{module}.{name}'!r:.60}")
         return found
 
-    def persistent_load(self, key: object) -> Tensor:
-        """Return a storage, as a tensor of all of its elements."""
+    def persistent_load(self, key: object) -> "_Storage":
         match key:
             case ("storage", str(dtype), str(name), str(), int(count)) if dtype in TYPES:
                 info = self._member(f"data/{name}")
@@ -87,7 +95,7 @@ class _Unpickler(pickle.Unpickler):
             start = self._file.tell()  # behind the member's header
         if not 0 <= count * TYPES[dtype].itemsize <= min(info.file_size, self._file.n_bytes - start):
             raise ValueError(f"data/{name:.60} is shorter than the pickle says")
-        return stored(self._file.path, dtype, (count,), start)
+        return _Storage(self._file.path, dtype, count, start)
 
     def _member(self, name: str) -> zipfile.ZipInfo:
         """Return what the archive says of a member, whose bytes are in the file as they are."""
@@ -102,14 +110,16 @@ class _Unpickler(pickle.Unpickler):
 
 def _tensor(storage: object, offset: int, shape: object, strides: object, *more: object) -> Tensor:
     """Return a tensor from the arguments of `_rebuild_tensor_v2`."""
-    if not isinstance(storage, Tensor) or len(storage.shape) != 1:
+    if not isinstance(storage, _Storage):
         raise ValueError("the pickle has a tensor without a storage")
     if len(more) > 2:
         raise UnfitError("a tensor's elements are to be changed")
     if not is_shape((offset,)) or not is_shape(shape) or not is_shape(strides) or len(shape) != len(strides):
         raise ValueError("the pickle has a tensor without a shape")
-    last = offset + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
-    if math.prod(shape) and last >= storage.shape[0]:
+    count = 1 + sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True))
+    if math.prod(shape) and offset + count > storage.n_elements:
         raise ValueError("the pickle has a tensor that its storage does not hold")
-    steps = [stride * TYPES[storage.dtype].itemsize for stride in strides]
-    return storage.view(tuple(shape), lambda values: as_strided(values[offset:], shape, steps, subok=True))
+    n_bytes = TYPES[storage.dtype].itemsize
+    steps = [stride * n_bytes for stride in strides]
+    elements = stored(storage.path, storage.dtype, (count,), storage.start + offset * n_bytes)
+    return elements.view(tuple(shape), lambda values: as_strided(values, shape, steps))
