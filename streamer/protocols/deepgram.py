@@ -20,8 +20,8 @@ from streamer.audio.encodings import ALAW, FLOAT32, LINEAR16, MULAW, AudioFormat
 from streamer.errors import AudioFileError, ConfigError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line
-from streamer.protocols import dialogue
-from streamer.protocols.dialogue import Action, Do, Finish, Hangup, Hear, Open, say_json
+from streamer.protocols import adapter
+from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Write, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.protocols.text import bare, note_model
@@ -115,7 +115,7 @@ class _Command(msgspec.Struct):
     type: Literal["KeepAlive", "Finalize", "CloseStream"]
 
 
-def read_query(query: dialogue.Query) -> Query:
+def read_query(query: adapter.Query) -> Query:
     """Read what an address asks for. Raises ConfigError where a value is none."""
     values: dict[str, Any] = {}
     for field in msgspec.structs.fields(Query):
@@ -139,13 +139,13 @@ def describe_error(status: int, message: str) -> dict[str, str]:
     return {"err_code": code, "err_msg": message, "request_id": str(uuid.uuid4())}
 
 
-def make_live(query: dialogue.Query, headers: Mapping[str, str]) -> "Live":
-    """Begin a dialogue. Raises ConfigError where the address asks for what cannot be."""
+def make_live(query: adapter.Query, headers: Mapping[str, str]) -> "Live":
+    """Begin an adapter. Raises ConfigError where the address asks for what cannot be."""
     return Live(read_query(query), request_id=str(uuid.uuid4()), created=_now())
 
 
-class Live(dialogue.Dialogue):
-    """Live transcription over a WebSocket (see `protocols.dialogue.Dialogue`)."""
+class Live(adapter.Adapter):
+    """Live transcription over a WebSocket (see `protocols.adapter.Adapter`)."""
 
     def __init__(self, query: Query, *, request_id: str, created: str) -> None:
         self._query = query
@@ -225,7 +225,7 @@ class Live(dialogue.Dialogue):
             case Gap():
                 self._end_stretches(event.end)
             case Flushed():
-                if self._finalizing_until is not None and event.time >= self._finalizing_until - dialogue.FLUSH_SKEW_S:
+                if self._finalizing_until is not None and event.time >= self._finalizing_until - adapter.FLUSH_SKEW_S:
                     self._finalizing_until = None
                 return self._release(from_finalize=True) or [
                     self._result((), event.time, final=True, from_finalize=True)
@@ -260,7 +260,7 @@ class Live(dialogue.Dialogue):
         except AudioFileError as error:
             return self._hang_up(1008, f"DATA-0000: {error}")
         ended = [] if self._stretches else self._end_utterance(self._reader.read_s)
-        return [*self._open(), *([Hear(audio)] if audio else []), *ended]
+        return [*self._open(), *([Write(audio)] if audio else []), *ended]
 
     def _obey(self, text: str) -> list[Action]:
         try:
@@ -285,7 +285,7 @@ class Live(dialogue.Dialogue):
             rest = self._reader.finish()
         except AudioFileError as error:
             return self._hang_up(1008, f"DATA-0000: {error}")
-        hear: list[Action] = [*self._open(), *([Hear(rest)] if rest else [])]
+        hear: list[Action] = [*self._open(), *([Write(rest)] if rest else [])]
         return [*hear, Finish()] if self._opened else self._conclude()
 
     def _conclude(self) -> list[Action]:

@@ -14,7 +14,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import UsageError
 from streamer.events import End, Final, Ready
 from streamer.languages import LANGUAGE_NAMES, code_of
-from streamer.protocols.dialogue import Query
+from streamer.protocols.adapter import Query
 from streamer.protocols.native import StreamTask
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
 from streamer.sinks.subtitles import open_writer

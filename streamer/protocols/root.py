@@ -6,19 +6,19 @@ import msgspec
 
 from streamer.errors import StreamerError
 from streamer.events import Event
-from streamer.protocols.dialogue import Action, Dialogue, Hangup
+from streamer.protocols.adapter import Action, Adapter, Hangup
 from streamer.protocols.vosk import Vosk
 from streamer.protocols.whisperlive import WhisperLive
 
 
-class Root(Dialogue):
-    """One client's connection (see `Dialogue`)."""
+class Root(Adapter):
+    """One client's connection (see `Adapter`)."""
 
     def __init__(self, *, vosk: bool) -> None:
         """Serve WhisperLive's clients, and Vosk's where `vosk` says so."""
         self._vosk = vosk
         # What the client is served by; None before its first message.
-        self._chosen: Dialogue | None = None
+        self._chosen: Adapter | None = None
 
     @property
     def wake_s(self) -> float | None:

@@ -15,7 +15,7 @@ from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import IdleError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Word
 from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Do, Finish, Hangup, Hear, Open, say_json
+from streamer.protocols.adapter import Action, Adapter, Do, Finish, Hangup, Open, Write, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import bare, hotwords, note_model
 
@@ -45,8 +45,8 @@ class _Message(msgspec.Struct):
     reset: bool | float = False
 
 
-class Vosk(Dialogue):
-    """One client's connection (see `Dialogue`)."""
+class Vosk(Adapter):
+    """One client's connection (see `Adapter`)."""
 
     def __init__(self) -> None:
         self._start = StreamStart(sample_rate=SAMPLE_RATE, words=True)
@@ -74,7 +74,7 @@ class Vosk(Dialogue):
                 return [Hangup(1008, "too much was sent after reset: expected nothing before its reply")]
             return []
         if isinstance(message, bytes):
-            return [*self._opened(), Hear(message), say_json(self._known())]
+            return [*self._opened(), Write(message), say_json(self._known())]
         try:
             said = msgspec.json.decode(message, type=_Message, strict=False)  # numbers come as strings, too
         except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep

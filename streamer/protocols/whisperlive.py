@@ -15,7 +15,7 @@ from streamer.audio.encodings import FLOAT32, LINEAR16, PCM
 from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
 from streamer.outside import one_line
-from streamer.protocols.dialogue import Action, Dialogue, Finish, Hangup, Hear, Open, Say, say_json
+from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, say_json
 from streamer.protocols.native import StreamStart, StreamTask
 from streamer.protocols.text import hotwords, note_model, prompt
 
@@ -57,8 +57,8 @@ class _Config(_Name):
     word_timestamps: bool | None = None
 
 
-class WhisperLive(Dialogue):
-    """One client's connection (see `Dialogue`)."""
+class WhisperLive(Adapter):
+    """One client's connection (see `Adapter`)."""
 
     # When the connection of a client that has to wait is closed; None: it is not.
     wake_s: float | None = None
@@ -88,7 +88,7 @@ class WhisperLive(Dialogue):
         if message == END_OF_AUDIO:
             self._finished = True
             return [Finish()]
-        return [Hear(ENCODINGS[self._config.audio_format].decode(message))]
+        return [Write(ENCODINGS[self._config.audio_format].decode(message))]
 
     def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
         match event:

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import logging
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,27 +18,24 @@ from starlette.websockets import WebSocket
 from websockets.frames import CloseCode
 
 from streamer.errors import UsageError
-from streamer.protocols.native import StreamResume
 from streamer.server.access import Access, Refusal, chosen_subprotocol
 from streamer.server.app import Prepare, Serve, make_app
 from streamer.server.connection import HttpProtocol, State, WebSocketProtocol
-from streamer.server.exchange import hold_dialogue
 from streamer.server.history import History
 from streamer.server.http import Pages
-from streamer.server.interfaces import Input, Recordings, Streams
+from streamer.server.interfaces import Context, Input, Recordings, Streams
 from streamer.server.limits import Limits
 from streamer.server.listener import TlsListener
 from streamer.server.metrics import ServerMetrics
-from streamer.server.replay import earlier_events
 from streamer.server.rest import Rest
+from streamer.server.runtime import serve
 from streamer.server.sockets import BACKLOG, listen, url
-from streamer.server.stream import StreamEndpoint
 from streamer.server.tokens import Token
 from streamer.server.transcripts import Transcripts
 from streamer.server.unix import UnixSocket
 from streamer.server.uploads import Uploads
-from streamer.server.wires import WIRES, Wire, wires
-from streamer.server.ws import Close, Connection, Context, serve_captions
+from streamer.server.wires import CAPTIONS_PATH, WIRES, Wire, wires
+from streamer.server.ws import Close, Connection
 from streamer.server.wyoming import WyomingServer
 from streamer.settings.table import ServerSettings
 from streamer.stream.eventlog import EventLog
@@ -53,12 +49,6 @@ MAX_MESSAGE_BYTES = 2**20  # 5.5 s of stereo float audio at 24 kHz, far more tha
 ANSWER_TIMEOUT_S = 1.0  # for requests that are being answered when the daemon stops
 ABORT_TIMEOUT_S = 2.0  # for a connection that was cut to be gone
 TOKENS_S = 1.0  # from one look for revoked tokens to the next
-
-CAPTIONS_PATH = "/v1/captions"
-STREAM_PATH = "/v1/stream"
-
-# A sequence number as `after` may give it.
-_SEQ = re.compile(r"\d{1,15}", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,21 +89,11 @@ class Server:
 
         Raises ConfigError where it would be open to a network without a token, or an origin is not one.
         """
-        self._settings = settings
         self._default_token_file = default_token_file
         self._access = Access.of(settings, default_token_file)
-        self._feed = feed
-        self._history_file = history_file
         self._metrics = ServerMetrics(registry)
-        self._context = Context(
-            queue_events=settings.queue_events,
-            draining=asyncio.Event(),
-            stopping=asyncio.Event(),
-            metrics=self._metrics,
-        )
-        self._streams = streams
+        self._context = Context(settings, self._metrics, streams, feed, history_file)
         self._uploads = Uploads(round(settings.max_upload_mb * 1e6), settings.max_recordings)
-        self._stream = StreamEndpoint(self._context, streams, first_message_s=settings.first_message_s)
         limits = Limits(settings.max_connections, settings.max_connections_per_address)
         self._state = State(
             limits,
@@ -125,11 +105,7 @@ class Server:
         app = make_app(
             lambda: self._access,
             Pages(health, is_live, registry, input_now if feed is not None else None, kept=history_file is not None),
-            {
-                CAPTIONS_PATH: ("read", self._prepare_captions),
-                STREAM_PATH: ("stream", self._prepare_stream),
-                **{path: ("stream", self._prepare_dialogue(wire)) for path, wire in wires(settings).items()},
-            },
+            {path: (wire.needs, self._prepare(wire)) for path, wire in wires(settings).items()},
             self._refusal,
             self._serve,
             self._metrics,
@@ -157,9 +133,7 @@ class Server:
         self._tls: Tls | None = None
         self._unix: UnixSocket | None = None
         # Wyoming's own port; None where it is off.
-        self._wyoming = WyomingServer(settings, self._context, streams, limits) if settings.wyoming_port else None
-        # Whether the log has the warning of clients that resume by their address.
-        self._warned_of_address = False
+        self._wyoming = WyomingServer(self._context, limits) if settings.wyoming_port else None
         # What closes the connections of tokens that are revoked, and what exchanges the certificate.
         self._watching: list[asyncio.Task[None]] = []
 
@@ -169,7 +143,7 @@ class Server:
         Raises PortInUseError where the port is taken, ConfigError where the host, the Unix socket or Wyoming's port
         cannot be listened on, or there is no certificate.
         """
-        settings = self._settings
+        settings = self._context.settings
         self._config.load()
         # A visitor's mistake, such as a port scanner's, is none of ours.
         mistakes = ("Invalid", "Unsupported upgrade")
@@ -222,13 +196,10 @@ class Server:
     def reload(self, settings: ServerSettings) -> None:
         """Take up other origins, tokens and limits. Raises ConfigError, and changes nothing, where they cannot be."""
         self._access = Access.of(settings, self._default_token_file, self._access.guesses)
-        self._settings = settings
+        self._context.settings = settings
         self._state.limits.max_connections = settings.max_connections
         self._state.limits.max_per_address = settings.max_connections_per_address
         self._state.header_timeout_s = settings.header_timeout_s
-        self._stream.first_message_s = settings.first_message_s
-        if self._wyoming is not None:
-            self._wyoming.settings = settings
 
     def drain(self) -> None:
         """Begin to stop: take no new WebSockets, and let clients' streams end. Subscribers still get what comes."""
@@ -268,16 +239,12 @@ class Server:
 
     def _refusal(self, opening: HTTPConnection) -> Refusal | None:
         """Why a request for a WebSocket's address cannot be met; None where it can."""
-        if opening.url.path == CAPTIONS_PATH and self._feed is None:
+        if opening.url.path == CAPTIONS_PATH and self._context.feed is None:
             text = (
-                f"the daemon runs without an input of its own, there are no captions: send audio to {STREAM_PATH},"
+                "the daemon runs without an input of its own, there are no captions: send audio to /v1/stream,"
                 " or start it with --input mic or a file"
             )
             return Refusal(HTTPStatus.NOT_FOUND, text, "path")
-        after = opening.query_params.get("after")
-        if after is not None and opening.url.path not in WIRES and _SEQ.fullmatch(after) is None:
-            text = f"after is {after!r:.60}: expected the seq of the last event received, a whole number, 0 for all"
-            return Refusal(HTTPStatus.BAD_REQUEST, text, "after")
         if self._context.draining.is_set():
             return Refusal(HTTPStatus.SERVICE_UNAVAILABLE, "the daemon stops: try again in a moment", "stopping")
         if opening.scope["type"] == "http":
@@ -285,15 +252,15 @@ class Server:
             return Refusal(HTTPStatus.UPGRADE_REQUIRED, text, "upgrade")
         return None
 
-    async def _serve(self, websocket: WebSocket, serve: Serve) -> None:
+    async def _serve(self, websocket: WebSocket, endpoint: Serve) -> None:
         """Serve a WebSocket, from before it is accepted to its end."""
         await websocket.accept(subprotocol=chosen_subprotocol(websocket.scope["subprotocols"]))
         path = websocket.url.path
         handler = _Handler(path, websocket.state.caller, Connection(websocket))
         connection = handler.connection
-        if sum(other.path == path for other in self._handlers.values()) >= self._settings.max_subscribers:
+        if sum(other.path == path for other in self._handlers.values()) >= self._context.settings.max_subscribers:
             self._metrics.refused("subscribers")
-            reason = f"no room: {self._settings.max_subscribers} clients are connected, try again later"
+            reason = f"no room: {self._context.settings.max_subscribers} clients are connected, try again later"
             await connection.close(Close(CloseCode.TRY_AGAIN_LATER, reason))
             return
         task = asyncio.current_task()
@@ -301,7 +268,7 @@ class Server:
         self._handlers[task] = handler
         logger.debug("%s connects to %s", websocket.client, path)
         try:
-            await serve(connection)
+            await endpoint(connection)
         except asyncio.CancelledError:
             logger.debug("%s on %s is cut off", websocket.client, path)  # `stop` cuts the connection next
         except Exception:
@@ -327,59 +294,14 @@ class Server:
                 for request in requests:
                     if request.caller is not None and not tokens.holds(request.caller, now):
                         request.revoke()
-                self._streams.abandon_unreachable(tokens.names("stream", now))
+                self._context.streams.abandon_unreachable(tokens.names("stream", now))
             except Exception:  # a token that is revoked tomorrow must not stay
                 logger.exception("looking for revoked tokens failed")
 
-    def _prepare_captions(self, websocket: WebSocket) -> Serve:
-        after, session = _place(websocket)
-
-        async def serve(connection: Connection) -> None:
-            feed, earlier = self._feed, None
-            assert feed is not None
-            if self._history_file is not None and session is not None and after is not None:
-                earlier = earlier_events(self._history_file, feed, session, after)
-            with self._metrics.subscribers.track_inprogress():
-                await serve_captions(connection, self._context, feed, after=after, session=session, earlier=earlier)
-
-        return serve
-
-    def _prepare_stream(self, websocket: WebSocket) -> Serve:
-        after, session = _place(websocket)
-        if session is not None and not self._warned_of_address:
-            self._warned_of_address = True
-            logger.warning(
-                "a client resumes its stream with ?session= in the address of %s, which proxies write into their logs:"
-                ' expected {"type":"resume","session":...,"after":...} as first message; the next release ignores the'
-                " address, so update the client",
-                STREAM_PATH,
-            )
-        asked = StreamResume(session=session, after=after or 0) if session is not None else None
-        return partial(self._stream.serve, asked=asked, tenant=_tenant(websocket))
-
-    def _prepare_dialogue(self, wire: Wire) -> Prepare:
+    def _prepare(self, wire: Wire) -> Prepare:
         def prepare(websocket: WebSocket) -> Serve:
-            dialogue = wire.make(websocket.query_params, websocket.headers)
-            return partial(
-                hold_dialogue,
-                context=self._context,
-                streams=self._streams,
-                dialogue=dialogue,
-                idle_s=self._settings.idle_s,
-                first_message_s=self._settings.first_message_s,
-                tenant=_tenant(websocket),
-            )
+            caller: Token = websocket.state.caller
+            adapter = wire.make(websocket.query_params, websocket.headers)
+            return partial(serve, adapter=adapter, context=self._context, tenant=caller.name)
 
         return prepare
-
-
-def _tenant(websocket: WebSocket) -> str:
-    """Return the name of the token that was shown; empty where none is asked for."""
-    caller: Token = websocket.state.caller
-    return caller.name
-
-
-def _place(websocket: WebSocket) -> tuple[int | None, str | None]:
-    """Return the event that a client had last, and its session, as its address says."""
-    after = websocket.query_params.get("after")
-    return None if after is None else int(after), websocket.query_params.get("session") or None

@@ -1,12 +1,17 @@
 """What the server needs from the rest of the program."""
 
+import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, Self
 
 from streamer.events import Error
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
+from streamer.server.history import History
+from streamer.server.metrics import ServerMetrics
+from streamer.settings.table import ServerSettings
 from streamer.stream.eventlog import EventLog
 
 
@@ -153,3 +158,31 @@ class Recordings(Protocol):
 
         Raises BusyError where the queue is full or the daemon's model still loads, StoppingError, UnknownModelError.
         """
+
+
+class Holder(Protocol):
+    """A connection that has a session."""
+
+    async def give_way(self) -> None:
+        """Leave the session to another connection; return when it is free."""
+
+
+@dataclass(slots=True)
+class Context:
+    """What all connections of a server share."""
+
+    # May be replaced by others.
+    settings: ServerSettings
+    metrics: ServerMetrics
+    streams: Streams
+
+    # Events of the daemon's own input, and what is kept of earlier ones; None without an input, or a history.
+    feed: EventLog | None = None
+    history: History | None = None
+
+    # Set when streams are to end, since the server will stop; and when it stops.
+    draining: asyncio.Event = field(default_factory=asyncio.Event)
+    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+
+    # The newest connection of each session that has one, by the session's name.
+    connections: "dict[str, Holder]" = field(default_factory=dict)

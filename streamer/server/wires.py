@@ -7,27 +7,34 @@ from http import HTTPStatus
 from starlette.responses import Response
 
 from streamer.protocols import deepgram, openai_realtime, openai_rest
-from streamer.protocols.dialogue import Dialogue, Query
+from streamer.protocols.adapter import Adapter, Query
 from streamer.protocols.root import Root
+from streamer.protocols.stream import Captions, Stream
 from streamer.protocols.vosk import Vosk
 from streamer.server.http import respond_error, respond_json
+from streamer.server.tokens import Scope
 from streamer.settings.table import ServerSettings
+
+CAPTIONS_PATH = "/v1/captions"
 
 
 @dataclass(frozen=True, slots=True)
 class Wire:
     """A protocol over WebSockets."""
 
-    # Makes the dialogue of a connection from its query and its headers (names in lower case). Raises UsageError where
+    # Makes the adapter of a connection from its query and its headers (names in lower case). Raises UsageError where
     # what they ask for cannot be: HTTP 400.
-    make: Callable[[Query, Mapping[str, str]], Dialogue]
+    make: Callable[[Query, Mapping[str, str]], Adapter]
 
-    # Most bytes of a message.
+    # Most bytes of a message; 1 MiB: 5.5 s of stereo float audio at 24 kHz, more than a live client sends at a time.
     max_message_bytes: int = 2**20
+    needs: Scope = "stream"
 
 
 # Address -> the protocol that is spoken over WebSockets there.
 WIRES: dict[str, Wire] = {
+    CAPTIONS_PATH: Wire(lambda query, headers: Captions(query), needs="read"),
+    "/v1/stream": Wire(lambda query, headers: Stream(query)),
     "/v1/listen": Wire(deepgram.make_live),
     "/v1/realtime": Wire(openai_realtime.make, max_message_bytes=16 * 2**20),  # 15 MiB of base64, and JSON around it
     "/": Wire(lambda query, headers: Root(vosk=False)),

@@ -10,8 +10,8 @@ import pytest
 
 from streamer.errors import BusyError, ConfigError, StoppingError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
+from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Say, Write
 from streamer.protocols.deepgram import Live, describe_error, read_query, write_answer
-from streamer.protocols.dialogue import Action, Do, Finish, Hangup, Hear, Open, Say
 from streamer.protocols.recordings import RecordedSegment
 
 READY = Ready(model="nano.en", device={}, sample_rate=16_000, language="en")
@@ -62,7 +62,7 @@ def speech(start: float, end: float | None = None) -> list[Event]:
 
 
 class Talk:
-    """A dialogue at work, with everything that it wanted done."""
+    """A adapter at work, with everything that it wanted done."""
 
     def __init__(self, query: Mapping[str, Sequence[str]] = RAW, **more: str) -> None:
         address = Address(**query, **{key: [value] for key, value in more.items()})
@@ -310,7 +310,7 @@ def test_an_unreadable_text_frame_is_told_and_changes_nothing(text: str) -> None
     assert (error["type"], error["variant"]) == ("Error", "SchemaError")
     assert error["description"]
     assert len(error["message"]) <= 1000
-    assert talk.send(SECOND) == [Hear(SECOND)]
+    assert talk.send(SECOND) == [Write(SECOND)]
 
 
 def test_refusals_close_with_a_reason() -> None:
@@ -336,7 +336,7 @@ def test_a_wav_stream_is_read_wherever_it_is_cut() -> None:
         talk.send(*[wav[i : i + size] for i in range(0, len(wav), size)])
         opened = [action.start for action in talk.done if isinstance(action, Open)]
         assert [(start.format, start.sample_rate, start.channels) for start in opened] == [("s16le", 44_100, 2)]
-        assert b"".join(action.audio for action in talk.done if isinstance(action, Hear)) == pcm
+        assert b"".join(action.audio for action in talk.done if isinstance(action, Write)) == pcm
         assert talk.command("CloseStream") == [Finish()]
         metadata = talk.on(End())[-1]
         assert metadata["sha256"] == hashlib.sha256(wav).hexdigest()
@@ -361,7 +361,7 @@ def test_a_client_that_sent_nothing_gets_its_metadata() -> None:
 
 def test_telephone_audio_is_made_linear() -> None:
     talk = Talk({"encoding": ["mulaw"], "sample_rate": ["8000"]})
-    assert talk.send(b"\xff\x80") == [Hear(b"\x00\x00\x7c\x7d")]
+    assert talk.send(b"\xff\x80") == [Write(b"\x00\x00\x7c\x7d")]
 
 
 def test_a_recordings_answer() -> None:

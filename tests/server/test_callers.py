@@ -170,7 +170,7 @@ async def test_the_first_token_is_asked_of_who_is_connected(tmp_path: Path, monk
 async def test_a_reload_takes_up_another_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(front, "TOKENS_S", 0.02)
     async with serving(token=TOKEN) as running:
-        settings = running.server._settings
+        settings = running.server._context.settings
         client = await running.socket("/v1/captions", additional_headers=bearer(TOKEN))
         for bad in ({"token": "short"}, {"proxies": ("x",)}, {"token_file": "/missing"}):
             with pytest.raises(ConfigError):

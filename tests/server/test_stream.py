@@ -12,7 +12,7 @@ from websockets.exceptions import ConnectionClosed
 from streamer.errors import BusyError, ConfigError, InferenceError, UsageError
 from streamer.events import Error, Final, Resumed
 from streamer.protocols.native import StreamStart
-from streamer.server.stream import MAX_BAD_MESSAGES
+from streamer.protocols.stream import MAX_BAD_MESSAGES
 from tests.server.engine import FakeRunner, OneStream, open_stream
 from tests.server.support import (
     SESSION,

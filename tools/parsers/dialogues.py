@@ -38,11 +38,11 @@ def make_parsers(folder: Path) -> list[Parser]:
 
 
 def _talk(path: str, data: bytes) -> None:
-    dialogue = WIRES[path].make(QueryParams(""), Headers({}))
-    dialogue.begin(0.0)
+    adapter = WIRES[path].make(QueryParams(""), Headers({}))
+    adapter.begin(0.0)
     for i, line in enumerate(data.split(b"\n")):
         # Text frames are UTF-8, and binary ones hold anything.
-        dialogue.receive(line.decode("utf-8", "replace") if line[:1] == b"{" else line, float(i))
+        adapter.receive(line.decode("utf-8", "replace") if line[:1] == b"{" else line, float(i))
 
 
 def _make(path: str, data: bytes) -> None:

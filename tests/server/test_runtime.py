@@ -1,4 +1,4 @@
-"""Dialogues in other people's protocols over WebSockets: here one that is made for the test."""
+"""A protocol over WebSockets: here one that is made for the test."""
 
 import asyncio
 import http.client
@@ -9,40 +9,39 @@ from websockets.exceptions import InvalidStatus
 
 from streamer.errors import BusyError, ConfigError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Final
-from streamer.protocols.dialogue import Action, Change, Do, Finish, Hangup, Hear, Open, Query, Say
-from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.protocols.adapter import Action, Adapter, Change, Do, Finish, Hangup, Open, Query, Say, Write
+from streamer.protocols.native import StreamStart
 from streamer.server.wires import ERROR_BODIES, WIRES, Wire
 from tests.server.support import RecordingStream, closing, final, serving, within
 
 PATH = "/v1/parrot"
 
 
-class Parrot:
+class Parrot(Adapter):
     """Repeats what it is told, and opens a session where it is told to."""
 
-    def __init__(self) -> None:
-        self.wake_s: float | None = None
+    wake_s: float | None = None
 
     def begin(self, now_s: float) -> Sequence[Action]:
         return [Say("hello")]
 
     def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
         if isinstance(message, bytes):
-            return [Hear(message)]
+            return [Write(message)]
         match message:
             case "open":
                 return [Open(StreamStart(language="en"))]
             case "flush":
                 return [Say("will flush"), Do("flush")]
             case "change":
-                return [Change(SessionOptions(language="de"))]
+                return [Change({"language": "de"})]
             case "finish":
                 return [Finish()]
             case "wake me":
                 self.wake_s = now_s + 0.05
             case "hold me":
                 self.wake_s = now_s
-                return [Hear(b"\1\2")]
+                return [Write(b"\1\2")]
             case "fail":
                 raise ValueError(message)
         return [Say(message)]
@@ -59,6 +58,9 @@ class Parrot:
 
     def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
         return [Say(f"no: {error}"), *([Hangup(1013, "full")] if isinstance(error, BusyError) else [])]
+
+    def unchanged(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+        return [Say(f"no: {error}")]
 
     def wake(self, now_s: float) -> Sequence[Action]:
         self.wake_s = None
@@ -133,7 +135,7 @@ async def test_a_session_that_cannot_be_finished_closes_the_dialogue_as_internal
             await client.send("finish")
             assert await closing(client) == (1011, "internal")
             await within((await running.streams.first()).abandoned.wait())
-            assert caplog.messages.count("a dialogue failed") == 1
+            assert caplog.messages.count("serving a client failed") == 1
             await other.send("open")
             assert await within(other.recv()) == "hello"
             while len(running.streams.opened) < 2:
@@ -233,7 +235,7 @@ async def test_it_is_woken_when_it_wants_to_be() -> None:
 
 
 async def test_it_is_not_woken_while_the_client_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.exchange.GRACE_S", 0.01)
+    monkeypatch.setattr("streamer.server.runtime.GRACE_S", 0.01)
     async with serving() as running:
         running.streams.prepare = lambda stream: stream.room.clear()
         async with running.socket(PATH) as client:
@@ -256,7 +258,7 @@ async def test_a_fault_ends_its_connection_alone(caplog: pytest.LogCaptureFixtur
         await within((await running.streams.first()).abandoned.wait())
         await other.send("polly")
         assert [await within(other.recv()) for _ in range(2)] == ["hello", "polly"]
-    assert "a dialogue failed" in caplog.messages
+    assert "serving a client failed" in caplog.messages
 
 
 async def test_when_the_daemon_stops_what_was_said_becomes_final() -> None:
@@ -274,9 +276,9 @@ async def test_when_the_daemon_stops_what_was_said_becomes_final() -> None:
 async def test_who_opens_nothing_is_ended() -> None:
     async with serving(idle_s=1.0, first_message_s=0.1) as running:
         async with running.socket(PATH) as client:
-            assert await closing(client) == (1008, "idle: nothing came for 1 s")
+            assert await closing(client) == (1008, "idle: nothing came for 1 s (server.idle_s)")
         async with running.socket("/vosk") as client:  # here the client speaks first
-            assert await closing(client) == (1008, "idle: nothing came for 0.1 s")
+            assert await closing(client) == (1008, "nothing came for 0.1 s (server.first_message_s)")
 
 
 async def test_messages_may_be_as_long_as_the_protocol_wants_them() -> None:

@@ -1,0 +1,149 @@
+"""A protocol adapter: messages, events and the time go in, actions come out. One instance serves one connection."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import msgspec
+
+from streamer.errors import IdleError, StreamerError
+from streamer.events import Error, Event
+from streamer.outside import one_line
+from streamer.protocols.native import Command, StreamResume, StreamStart
+
+# A `flushed` event may be this many seconds before the end of the audio that was sent until then: a resampler holds
+# some back, and the speech detector takes 32 ms at a time.
+FLUSH_SKEW_S = 0.09
+
+
+@dataclass(frozen=True, slots=True)
+class Say:
+    """Send a text frame."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Open a session, which all later actions are for. Another one may be opened when it has ended."""
+
+    start: StreamStart
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Go on with the session of an earlier connection."""
+
+    request: StreamResume
+
+
+@dataclass(frozen=True, slots=True)
+class Follow:
+    """Pass on the events of the daemon's own input behind event `after` of a session (see `EventLog.subscribe`)."""
+
+    after: int | None
+    session: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write audio to the session, in the format that it was opened with, cut anywhere."""
+
+    audio: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Do:
+    """Give the session a command, at the end of the audio so far."""
+
+    command: Command
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Change options of the session, by their names in `SessionOptions`; the others stay."""
+
+    options: Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Publish an `error` event in the session."""
+
+    error: Error
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End the session's audio: all its speech becomes final, then comes `End`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hangup:
+    """Close the connection after everything before was sent; a session that has not ended is abandoned."""
+
+    code: int = 1000
+    reason: str = ""
+
+
+def say_json(message: object) -> Say:
+    """Return a message as a text frame of JSON."""
+    return Say(msgspec.json.encode(message).decode("utf-8"))
+
+
+def hangup_after(error: Error) -> Hangup:
+    """Return how a connection is closed when its session has ended with a fatal error."""
+    return Hangup(
+        IdleError.close_code if error.code == IdleError.code else 1011, one_line(f"{error.code}: {error.message}")
+    )
+
+
+Action = Say | Open | Resume | Follow | Write | Do | Change | Report | Finish | Hangup
+
+
+class Query(Protocol):
+    """The query of an address, as Starlette reads it."""
+
+    def get(self, key: str, default: str) -> str:
+        """Return the last value of a key."""
+
+    def getlist(self, key: str) -> list[str]:
+        """Return all values of a key."""
+
+
+class Adapter(Protocol):
+    """One client's connection. `now_s` is of a clock that only goes forward.
+
+    What one call says is sent at once and in order; its other actions are done in order, and wait while the session
+    has no room. Meanwhile no further message is read, but events may come.
+    """
+
+    # Whether a client whose connection broke may go on with its session over another one.
+    resumable: ClassVar[bool] = False
+
+    @property
+    def wake_s(self) -> float | None:
+        """When to call `wake`, unless something comes before; None: never."""
+        return None
+
+    def begin(self, now_s: float) -> Sequence[Action]:
+        """Handle an open connection. Most protocols wait for the client's first message."""
+        return []
+
+    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+        """Handle a text or a binary frame. A StreamerError that this raises is passed to `refused`."""
+
+    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+        """Handle an event of the session; `End` is the last of it. A newer partial may stand for older ones."""
+
+    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+        """Handle that there is no session: it cannot be opened, the client says nothing, or the daemon stops."""
+        return [Hangup(error.close_code, one_line(str(error)))]
+
+    def unchanged(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+        """Handle that the session goes on with the options that it had."""
+        return []
+
+    def wake(self, now_s: float) -> Sequence[Action]:
+        """Handle that the time `wake_s` has come."""
+        return []
