@@ -82,7 +82,7 @@ class Stream(Captions):
     def begin(self, now_s: float) -> Sequence[Action]:
         if self._session is None:
             return []
-        _warn_of_address()
+        warn_of_address()
         self._opened = True
         return [Resume(StreamResume(session=self._session, after=self._after or 0))]
 
@@ -148,7 +148,8 @@ def _position(query: Query) -> tuple[int | None, str | None]:
 
 
 @functools.cache
-def _warn_of_address() -> None:
+def warn_of_address() -> None:
+    """Warn, once, of clients that resume by their address."""
     logger.warning(
         "a client resumes its stream with ?session= in the address of /v1/stream, which proxies write into their logs:"
         ' expected {"type":"resume","session":...,"after":...} as first message; the next release ignores the'

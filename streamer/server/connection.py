@@ -10,7 +10,7 @@ import logging
 import re
 import select
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from email.utils import formatdate
 from http import HTTPStatus
 from typing import Any, cast
@@ -25,8 +25,9 @@ from websockets.frames import CloseCode, Frame
 
 from streamer.outside import one_line
 from streamer.server.access import Refusal
-from streamer.server.limits import Limits
+from streamer.server.interfaces import Context
 from streamer.server.tokens import Token
+from streamer.server.ws import GONE_EVENT
 
 logger = logging.getLogger(__name__)
 
@@ -41,36 +42,18 @@ READ_BYTES = 16 * 1024  # read at a time: frames in it are parsed in one go, whi
 # cost: a flood of small frames gets a tenth of the event loop.
 FREE_FRAMES = 200
 FRAME_S = 0.0002
+MAX_MESSAGE_BYTES = 4096  # at an address that is no WebSocket's, where none comes
 BODY_BYTES = 16 * 1024  # of a request's body must come in the time that its head may take
-
-# The name of the event, in a WebSocket's ASGI `extensions`, that is set once its connection is gone, whatever was
-# received over it and not read yet.
-GONE = "streamer.gone"
 
 
 class State(ServerState):
     """What the connections of a server share."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        *,
-        header_timeout_s: float,
-        count_refusal: Callable[[str], None],
-        is_proxy: Callable[[str], bool],
-        max_message_bytes: Mapping[str, int],
-    ) -> None:
-        """Let in what `limits` admits; `count_refusal` is called with the reason of each refusal.
-
-        `is_proxy` says of an address whether many clients come from it. `max_message_bytes` has the paths where a
-        WebSocket takes messages of another size than the configuration says.
-        """
+    def __init__(self, context: Context, max_message_bytes: Mapping[str, int]) -> None:
+        """`max_message_bytes` has the paths of WebSockets, and how long a message may be there."""
         self._headers = [(b"server", b"streamer")]
         super().__init__()
-        self.limits = limits
-        self.header_timeout_s = header_timeout_s
-        self.count_refusal = count_refusal
-        self.is_proxy = is_proxy
+        self.context = context
         self.max_message_bytes = max_message_bytes
 
     @property
@@ -150,15 +133,15 @@ class HttpProtocol(H11Protocol):
         if self._counted is not None:
             return None
         # A proxy's clients are counted one by one, once the head of their request says who they are.
-        address = "" if self._state.is_proxy(peer) else peer
-        full = self._state.limits.enter(address)
+        address = "" if self._state.context.access.proxies.trust(peer) else peer
+        full = self._state.context.limits.enter(address)
         if full is None:
             self._counted = address
         return full
 
     def count_out(self) -> None:
         if self._counted is not None:
-            self._state.limits.leave(self._counted)
+            self._state.context.limits.leave(self._counted)
             self._counted = None
 
     def data_received(self, data: bytes) -> None:
@@ -217,7 +200,7 @@ class HttpProtocol(H11Protocol):
     def _expect_request(self) -> None:
         self._expect_nothing()
         self._n_bytes = 0
-        timeout_s = self._state.header_timeout_s
+        timeout_s = self._state.context.settings.header_timeout_s
         self._deadline = self.loop.call_later(timeout_s, self._refuse_slow, timeout_s)
 
     def _expect_nothing(self) -> None:
@@ -236,7 +219,7 @@ class HttpProtocol(H11Protocol):
         """Answer with an error and close: without h11, whose state may allow nothing more."""
         self._expect_nothing()
         self._refused = True
-        self._state.count_refusal(reason)
+        self._state.context.metrics.refused(reason)
         logger.debug("a connection is refused: %s", one_line(message))
         if self.cycle is not None:
             self.cycle.disconnected = True
@@ -277,7 +260,7 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
         self._gone.set()
         super().connection_lost(exc)
         if self.counted is not None:
-            self._state.limits.leave(self.counted)
+            self._state.context.limits.leave(self.counted)
 
     def data_received(self, data: bytes) -> None:
         """Take frames; any is a sign of life."""
@@ -295,8 +278,8 @@ class WebSocketProtocol(WebSocketsSansIOProtocol):
 
     async def run_asgi(self) -> None:
         """Let the application know when the connection is gone."""
-        cast(dict[str, Any], self.scope["extensions"])[GONE] = self._gone
-        self.conn.max_message_size = self._state.max_message_bytes.get(self.scope["path"], self.conn.max_message_size)
+        cast(dict[str, Any], self.scope["extensions"])[GONE_EVENT] = self._gone
+        self.conn.max_message_size = self._state.max_message_bytes.get(self.scope["path"], MAX_MESSAGE_BYTES)
         await super().run_asgi()
 
     def shutdown(self) -> None:

@@ -47,7 +47,7 @@ class TlsListener:
     def __init__(
         self, sock: socket.socket, context: ssl.SSLContext, state: State, make_protocol: Callable[[], HttpProtocol]
     ) -> None:
-        """Begin to accept. A handshake has `state.header_timeout_s`."""
+        """Begin to accept. A handshake has `server.header_timeout_s`."""
         self._sock = sock
         self._context = context
         self._state = state
@@ -86,11 +86,11 @@ class TlsListener:
         protocol = self._make_protocol()
         counted = protocol.count_in(address) is None
         if not counted and self._n_uncounted >= MAX_REFUSALS:
-            self._state.count_refusal("handshakes")
+            self._state.context.metrics.refused("handshakes")
             sock.close()
             return
         self._n_uncounted += not counted
-        timeout_s = self._state.header_timeout_s
+        timeout_s = self._state.context.settings.header_timeout_s
         try:
             async with asyncio.timeout(timeout_s):
                 first = await self._first_byte(sock)

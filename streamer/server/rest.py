@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from functools import partial
 from http import HTTPStatus
 
 from starlette.requests import Request
@@ -14,10 +13,9 @@ from streamer.errors import StreamerError, UploadError
 from streamer.protocols import deepgram, openai_rest
 from streamer.protocols.native import StreamTask
 from streamer.protocols.recordings import RecordedSegment
-from streamer.server.app import Endpoint
-from streamer.server.http import HEADERS, respond, respond_json
 from streamer.server.interfaces import Recordings, Transcription
-from streamer.server.uploads import Uploads, answering, unless_gone
+from streamer.server.responses import HEADERS, respond, respond_json
+from streamer.server.uploads import Uploads, unless_gone
 
 # Of what `format` may ask for, besides OpenAI's `verbose_json`.
 CONTENT_TYPES = {
@@ -37,19 +35,7 @@ class Rest:
         self._recordings = recordings
         self._uploads = uploads
 
-    def endpoints(self) -> list[Endpoint]:
-        transcribe, translate = partial(self._openai, task="transcribe"), partial(self._openai, task="translate")
-        return [
-            Endpoint("POST", "/v1/audio/transcriptions", "stream", answering(transcribe), uploads=True),
-            Endpoint("POST", "/v1/audio/translations", "stream", answering(translate), uploads=True),
-            Endpoint("GET", "/v1/models", "stream", answering(self._models)),
-            Endpoint("GET", "/v1/models/{model:path}", "stream", answering(self._model)),
-            Endpoint("GET", "/whisper/{model:path}", "stream", answering(self._model)),
-            Endpoint("POST", "/whisper/{model:path}", "stream", answering(self._whisper), uploads=True),
-            Endpoint("POST", "/v1/listen", "stream", answering(self._listen), uploads=True),
-        ]
-
-    async def _openai(self, request: Request, *, task: StreamTask) -> Response:
+    async def openai(self, request: Request, *, task: StreamTask) -> Response:
         async with AsyncExitStack() as stack:
             upload = await stack.enter_async_context(self._uploads.take(request))
             asked = openai_rest.read_form(upload.fields, task)
@@ -62,7 +48,7 @@ class Rest:
             text = openai_rest.TextStream(finals=asked.format == "verbose_json")
             return _TextResponse(_events(text, first, segments), stack.pop_all())
 
-    async def _whisper(self, request: Request) -> Response:
+    async def whisper(self, request: Request) -> Response:
         name = request.path_params["model"]
         formats = (*CONTENT_TYPES, "verbose_json")
         asked = openai_rest.read_form(request.query_params, format_name="format", formats=formats)
@@ -75,7 +61,7 @@ class Rest:
         body = openai_rest.write(asked.format, [segment.final for segment in segments], job.model)
         return respond(HTTPStatus.OK, body.encode(), CONTENT_TYPES[asked.format])
 
-    async def _listen(self, request: Request) -> Response:
+    async def listen(self, request: Request) -> Response:
         query = deepgram.read_query(request.query_params)
         if request.headers.get("content-type", "").lower().startswith("application/json"):
             raise UploadError("the body is JSON: recordings elsewhere are not fetched, send the file itself")
@@ -92,12 +78,12 @@ class Rest:
         )
         return respond_json(HTTPStatus.OK, answer)
 
-    async def _models(self, request: Request) -> Response:
+    async def models(self, request: Request) -> Response:
         models = await asyncio.to_thread(self._recordings.models)
         data = [openai_rest.describe_model(model) for model in models]
         return respond_json(HTTPStatus.OK, {"object": "list", "data": data})
 
-    async def _model(self, request: Request) -> Response:
+    async def model(self, request: Request) -> Response:
         name = request.path_params["model"]
         model = await asyncio.to_thread(self._recordings.find, name)
         return respond_json(HTTPStatus.OK, {**openai_rest.describe_model(model), "id": name})

@@ -227,13 +227,14 @@ class _Runtime:
             self._todo.task_done()
 
     async def _perform(self, action: Action) -> None:
+        streams = self._context.services.streams
         match action:
             case Open(start):
-                stream = await self._open(self._context.streams.open(start, tenant=self._tenant))
+                stream = await self._open(streams.open(start, tenant=self._tenant))
                 if stream is not None:
                     self._follow(stream.feed, self._context.metrics.streams)
             case Resume(request):
-                resuming = self._context.streams.resume(request.session, after=request.after, tenant=self._tenant)
+                resuming = streams.resume(request.session, after=request.after, tenant=self._tenant)
                 stream = await self._open(resuming)
                 if stream is not None:
                     await self._resume(stream, request.after)
@@ -288,7 +289,7 @@ class _Runtime:
         self._follow(feed, self._context.metrics.streams, after)
 
     def _follow_input(self, after: int | None, session: str | None) -> None:
-        feed, history, earlier = self._context.feed, self._context.history, None
+        feed, history, earlier = self._context.services.feed, self._context.services.history, None
         assert feed is not None
         if history is not None and after is not None and session is not None:
             earlier = earlier_events(history, feed, session, after)

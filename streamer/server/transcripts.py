@@ -13,7 +13,7 @@ from starlette.responses import Response, StreamingResponse
 
 from streamer.errors import ConfigError, HistoryError
 from streamer.server.history import History, Hit, KeptSession, utc
-from streamer.server.http import HEADERS, respond_error, respond_json
+from streamer.server.responses import HEADERS, respond_error, respond_json
 from streamer.sinks.subtitles import open_writer
 
 logger = logging.getLogger(__name__)

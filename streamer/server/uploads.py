@@ -21,7 +21,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamer.errors import BusyError, StoppingError, StreamerError, UploadError
 from streamer.server.access import Refusal
-from streamer.server.wires import respond_error_at
+from streamer.server.responses import respond_error
+from streamer.settings.table import ServerSettings
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +56,9 @@ class Upload:
 class Uploads:
     """Takes recordings, so many at once."""
 
-    def __init__(self, max_bytes: int, max_open: int) -> None:
-        self.max_bytes = max_bytes
-        self.max_open = max_open
+    def __init__(self, settings: ServerSettings) -> None:
+        self.max_bytes = round(settings.max_upload_mb * 1e6)
+        self.max_open = settings.max_recordings
         # Those whose block has not been left.
         self._n_open = 0
 
@@ -240,7 +241,6 @@ def answering(endpoint: Endpoint) -> Endpoint:
             logger.exception("%s failed", request.url.path)
             text = "the daemon failed: see its log, and report it as a bug"
             refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, text, "internal")
-        status = HTTPStatus(refusal.status)
-        return respond_error_at(request.url.path, status, refusal.message, refusal.headers)
+        return respond_error(refusal.status, refusal.message, refusal.headers, path=request.url.path)
 
     return answer

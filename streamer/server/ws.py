@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from starlette.websockets import WebSocket, WebSocketDisconnect
 from websockets.frames import CloseCode
 
-from streamer.server import connection
+# The name of the event, in a WebSocket's ASGI `extensions`, that is set once its connection is gone, whatever was
+# received over it and not read yet.
+GONE_EVENT = "streamer.gone"
 
 MAX_REASON_BYTES = 123  # of a close frame (RFC 6455, 5.5)
 
@@ -33,7 +35,7 @@ class Connection:
     def __init__(self, websocket: WebSocket) -> None:
         self._websocket = websocket
         # Set when the connection is gone; what came over it before can still be received.
-        self.gone: asyncio.Event = websocket.scope["extensions"].get(connection.GONE, asyncio.Event())
+        self.gone: asyncio.Event = websocket.scope["extensions"].get(GONE_EVENT, asyncio.Event())
         # How the client closed it: 1005 without a code, 1006 if it did not; None while it is open.
         self.close_code: int | None = None
 

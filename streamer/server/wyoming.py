@@ -11,7 +11,6 @@ from streamer.outside import is_loopback
 from streamer.protocols.wyoming import Wyoming, describe, error_line
 from streamer.server.announce import announce
 from streamer.server.interfaces import Context
-from streamer.server.limits import Limits
 from streamer.server.runtime import serve
 from streamer.server.sockets import listen
 from streamer.server.ws import Close, GoneError
@@ -29,10 +28,9 @@ CLOSE_TIMEOUT_S = 2.0  # for a client to read the last words
 class WyomingServer:
     """Serves Wyoming's clients, who show no token: on this machine, unless the settings name another address."""
 
-    def __init__(self, context: Context, limits: Limits) -> None:
-        """Prepare to serve; connections count among those of `limits`."""
+    def __init__(self, context: Context) -> None:
+        """Prepare to serve; connections count among those of the server."""
         self._context = context
-        self._limits = limits
         self._sockets: list[socket.socket] = []
         self._listeners: list[asyncio.Server] = []
         self._handlers: set[asyncio.Task[None]] = set()
@@ -90,7 +88,7 @@ class WyomingServer:
         assert task is not None
         self._handlers.add(task)
         address = str((writer.get_extra_info("peername") or [""])[0])
-        full = self._limits.enter(address)
+        full = self._context.limits.enter(address)
         try:
             if full is None:
                 await serve(_Connection(reader, writer, self._context), Wyoming(self._info), self._context)
@@ -103,7 +101,7 @@ class WyomingServer:
             logger.exception("serving a client of Wyoming failed")
         finally:
             if full is None:
-                self._limits.leave(address)
+                self._context.limits.leave(address)
             writer.transport.abort()
             self._handlers.discard(task)
 

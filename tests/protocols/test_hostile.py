@@ -10,7 +10,7 @@ from starlette.datastructures import Headers, QueryParams
 from streamer.errors import BusyError, ConfigError, ProtocolError
 from streamer.events import End, Error, Event, Flushed, Gap, Speech
 from streamer.protocols.adapter import Adapter, Say
-from streamer.server.wires import WIRES
+from streamer.server.routes import SOCKETS
 from tests.server.support import final, partial, ready
 
 VALUES: tuple[object, ...] = (
@@ -58,10 +58,10 @@ def events() -> Iterator[Event]:
     yield Error(code="device", message="no\nway", fatal=False)
 
 
-@pytest.mark.parametrize("path", WIRES)
+@pytest.mark.parametrize("path", SOCKETS)
 @pytest.mark.parametrize("seed", range(8))
 def test_no_message_makes_an_adapter_fail_or_say_what_is_no_text(path: str, seed: int) -> None:
-    adapter: Adapter = WIRES[path].make(QueryParams(""), Headers({}))
+    adapter: Adapter = SOCKETS[path].make(QueryParams(""), Headers({}))
     now_s, told = 0.0, events()
     said = [*adapter.begin(now_s)]
     for message in messages(seed):

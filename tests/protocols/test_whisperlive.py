@@ -184,18 +184,13 @@ def test_what_is_no_first_message_closes(message: str) -> None:
 
 
 def test_at_the_root_the_first_message_says_whose_client_it_is() -> None:
-    assert [type(action) for action in Root(vosk=False).receive(json.dumps(STOCK), 0.0)] == [Open]
+    assert [type(action) for action in Root().receive(json.dumps(STOCK), 0.0)] == [Open]
     for first in ('{"config":{"sample_rate":16000}}', b"\0\0", "no JSON"):
-        (hangup,) = Root(vosk=False).receive(first, 0.0)
-        assert isinstance(hangup, Hangup)
-        assert hangup.code == 1008
-        assert "/vosk" in hangup.reason
-        assert len(hangup.reason) <= 123, "a close frame holds no more"
-        assert Root(vosk=True).receive(first, 0.0) == Vosk().receive(first, 0.0)
+        assert Root().receive(first, 0.0) == Vosk().receive(first, 0.0)
 
 
 def test_at_the_root_all_goes_to_the_one_that_was_chosen() -> None:
-    adapter = Root(vosk=False)
+    adapter = Root()
     assert (adapter.begin(0.0), adapter.wake_s) == ([], None)
     adapter.receive(json.dumps(STOCK), 0.0)
     assert said(adapter.on_event(ready(), 0.0))

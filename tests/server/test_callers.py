@@ -118,7 +118,7 @@ async def test_a_revoked_token_closes_its_connections_and_no_other(
             assert (await next_event(sockets[-1])).type == "ready"
         TokenFile(path).change(lambda tokens: tokens[1:])
         for client in sockets[:2]:
-            assert await closing(client) == (1008, "the token counts no more")
+            assert await closing(client) == (1008, "token revoked or expired")
         assert await status(running, "/v1/captions", gone) == 401
         late = added(path, "late")
         assert await status(running, "/v1/captions", late) == 101  # at once
@@ -162,7 +162,7 @@ async def test_the_first_token_is_asked_of_who_is_connected(tmp_path: Path, monk
         async with running.socket("/v1/captions") as client:
             assert (await next_event(client)).type == "ready"
             token = added(path, "first")
-            assert await closing(client) == (1008, "the token counts no more")
+            assert await closing(client) == (1008, "token revoked or expired")
         assert await status(running, "/v1/captions", "wrong") == 401
         assert await status(running, "/v1/captions", token) == 101
 

@@ -11,7 +11,8 @@ from streamer.errors import BusyError, ConfigError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Final
 from streamer.protocols.adapter import Action, Adapter, Change, Do, Finish, Hangup, Open, Query, Say, Write
 from streamer.protocols.native import StreamStart
-from streamer.server.wires import ERROR_BODIES, WIRES, Wire
+from streamer.server.responses import ERROR_BODIES
+from streamer.server.routes import SOCKETS, Socket
 from tests.server.support import RecordingStream, closing, final, serving, within
 
 PATH = "/v1/parrot"
@@ -75,7 +76,7 @@ def make(query: Query, headers: Mapping[str, str]) -> Parrot:
 
 @pytest.fixture(autouse=True)
 def parrot(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(WIRES, PATH, Wire(make, max_message_bytes=2_000_000))
+    monkeypatch.setitem(SOCKETS, PATH, Socket(make, max_message_bytes=2_000_000))
     monkeypatch.setitem(ERROR_BODIES, PATH, lambda status, message: {"squawk": message})
 
 
@@ -102,7 +103,7 @@ async def test_many_sessions_of_one_connection_leave_no_tasks_behind(
         def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
             return [Say("bye")] if isinstance(event, End) else []
 
-    monkeypatch.setitem(WIRES, PATH, Wire(lambda query, headers: Lasting()))
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Lasting()))
     async with serving() as running, running.socket(PATH) as client:
         assert await within(client.recv()) == "hello"
         counts = set()

@@ -25,6 +25,7 @@ from streamer.errors import (
     UploadError,
 )
 from streamer.server.uploads import ReadBodies, Uploads, answering, refusal_of
+from streamer.settings.table import ServerSettings
 from tests.server.support import within
 
 MAX_BYTES = 3_000_000
@@ -36,7 +37,7 @@ class Taken:
     """An application that takes uploads and tells what came."""
 
     def __init__(self, max_open: int = 2) -> None:
-        self.uploads = Uploads(MAX_BYTES, max_open)
+        self.uploads = Uploads(ServerSettings(max_upload_mb=MAX_BYTES / 1e6, max_recordings=max_open))
         self.paths: list[Path] = []
         # Cleared to hold requests.
         self.go = asyncio.Event()
