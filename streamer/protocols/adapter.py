@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from streamer.errors import IdleError, StreamerError
+from streamer.errors import IdleError, ProtocolError, StreamerError
 from streamer.events import Error, Event
 from streamer.outside import one_line
 from streamer.protocols.native import Command, StreamResume, StreamStart
@@ -14,6 +14,8 @@ from streamer.protocols.native import Command, StreamResume, StreamStart
 # A `flushed` event may be this many seconds before the end of the audio that was sent until then: a resampler holds
 # some back, and the speech detector takes 32 ms at a time.
 FLUSH_SKEW_S = 0.09
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,14 @@ class Hangup:
     reason: str = ""
 
 
+def read_json(text: str | bytes, type: type[T], what: str, *, strict: bool = True) -> T:
+    """Read a client's message. Raises ProtocolError, which names `what` it is not."""
+    try:
+        return msgspec.json.decode(text, type=type, strict=strict)
+    except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
+        raise ProtocolError(f"{what}: {one_line(str(error)[:200])}") from None
+
+
 def say_json(message: object) -> Say:
     """Return a message as a text frame of JSON."""
     return Say(msgspec.json.encode(message).decode("utf-8"))
@@ -120,6 +130,9 @@ class Adapter(Protocol):
 
     # Whether a client whose connection broke may go on with its session over another one.
     resumable: ClassVar[bool] = False
+
+    # How the connection is closed when the session has ended.
+    hangup: Hangup = Hangup()
 
     @property
     def wake_s(self) -> float | None:

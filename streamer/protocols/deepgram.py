@@ -21,7 +21,7 @@ from streamer.errors import AudioFileError, ConfigError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line
 from streamer.protocols import adapter
-from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Write, say_json
+from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Write, hangup_after, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.protocols.text import bare, note_model
@@ -158,8 +158,6 @@ class Live(adapter.Adapter):
         self._opened = False
         # Whether no more is listened to.
         self._finished = False
-        # Close code and reason, for when all is said.
-        self._end = Hangup(1000)
         # When the client was heard last.
         self._heard_from_s = 0.0
         self._model = ""
@@ -231,7 +229,7 @@ class Live(adapter.Adapter):
                     self._result((), event.time, final=True, from_finalize=True)
                 ]
             case Error(fatal=True):
-                self._end = Hangup(1011, one_line(f"{event.code}: {event.message}"))
+                self.hangup = hangup_after(event)
             case End():
                 return self._conclude()
         return []
@@ -303,7 +301,7 @@ class Live(adapter.Adapter):
             "duration": round(self._reader.read_s, 3),
             "channels": 1,
         }
-        return [*said, say_json(metadata), self._end]
+        return [*said, say_json(metadata), self.hangup]
 
     def _hang_up(self, code: int, reason: str) -> list[Action]:
         self._finished = True

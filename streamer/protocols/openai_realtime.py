@@ -16,10 +16,10 @@ from dataclasses import asdict, dataclass, field
 
 import msgspec
 
-from streamer.errors import IdleError, StreamerError, UsageError
+from streamer.errors import StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech
 from streamer.protocols import adapter, openai_messages
-from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write, say_json
+from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write, hangup_after, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.openai_messages import Append, Clear, Commit, FlatUpdate, InvalidRequestError, Session, Update
 from streamer.protocols.text import OPENAI_MODELS, note_model
@@ -98,8 +98,6 @@ class Realtime(adapter.Adapter):
         self._commits: deque[tuple[float, float, int]] = deque()
         # The segment that deltas are of, and how many characters of it they have said.
         self._segment = self._told = 0
-        # How the connection ends when the session does.
-        self._hangup = Hangup()
 
     def begin(self, now_s: float) -> Sequence[Action]:
         return [self._show("created")]
@@ -142,10 +140,10 @@ class Realtime(adapter.Adapter):
                 until_s = time + adapter.FLUSH_SKEW_S
                 return [*self._answer_commits(until_s), *self._complete(until_s)]
             case Error(code=code, message=message, fatal=True):
-                self._hangup = Hangup(1008 if code == IdleError.code else 1011, code)
+                self.hangup = hangup_after(event)
                 return [self._say_failure(code, message)]
             case End():
-                return [*self._complete(math.inf), self._hangup]
+                return [*self._complete(math.inf), self.hangup]
         return []
 
     def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:

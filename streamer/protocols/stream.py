@@ -25,6 +25,7 @@ from streamer.protocols.adapter import (
     Resume,
     Say,
     Write,
+    hangup_after,
 )
 from streamer.protocols.native import Kind, StreamResume, StreamStart, parse_message
 
@@ -36,9 +37,6 @@ MAX_IGNORED_BYTES = 4096  # of a message from a subscriber, which has nothing to
 # A sequence number in a query.
 _SEQ = re.compile(r"\d{1,15}", re.ASCII)
 
-# How a connection is closed behind a session that ended with a fatal error.
-_CLOSE_CODES = {"idle": 1008, ProtocolError.code: 1003}
-
 
 class Captions(Adapter):
     """A subscriber of the daemon's own captions."""
@@ -46,8 +44,6 @@ class Captions(Adapter):
     def __init__(self, query: Query) -> None:
         """Follow the input from the place that the address names. Raises ProtocolError."""
         self._after, self._session = _position(query)
-        # Code of the session's fatal error; empty before.
-        self._failure = ""
 
     def begin(self, now_s: float) -> Sequence[Action]:
         return [Follow(self._after, self._session)]
@@ -60,11 +56,10 @@ class Captions(Adapter):
     def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
         said = Say(event.to_json())
         match event:
-            case Error(fatal=True):
-                self._failure = event.code
+            case Error(fatal=True, code=code):
+                self.hangup = Hangup(1003 if code == ProtocolError.code else hangup_after(event).code, code)
             case End():
-                code = _CLOSE_CODES.get(self._failure, 1011) if self._failure else 1000
-                return [said, Hangup(code, self._failure)]
+                return [said, self.hangup]
         return [said]
 
 

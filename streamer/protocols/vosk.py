@@ -12,10 +12,20 @@ from typing import Annotated, Any
 import msgspec
 
 from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
-from streamer.errors import IdleError, StreamerError
+from streamer.errors import ProtocolError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Word
-from streamer.outside import one_line
-from streamer.protocols.adapter import Action, Adapter, Do, Finish, Hangup, Open, Write, say_json
+from streamer.protocols.adapter import (
+    Action,
+    Adapter,
+    Do,
+    Finish,
+    Hangup,
+    Open,
+    Write,
+    hangup_after,
+    read_json,
+    say_json,
+)
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import bare, hotwords, note_model
 
@@ -62,8 +72,6 @@ class Vosk(Adapter):
         self._partial: Partial | None = None
         # While the reply to `reset` is awaited, the messages behind it; None while none is.
         self._held: deque[str | bytes] | None = None
-        # How the connection ends after the session has.
-        self._hangup = Hangup()
 
     def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
         if self._finished:
@@ -71,14 +79,11 @@ class Vosk(Adapter):
         if self._held is not None:
             self._held.append(message)
             if len(self._held) > MAX_HELD_MESSAGES or sum(map(len, self._held)) > MAX_HELD_BYTES:
-                return [Hangup(1008, "too much was sent after reset: expected nothing before its reply")]
+                raise ProtocolError("too much was sent after reset: expected nothing before its reply")
             return []
         if isinstance(message, bytes):
             return [*self._opened(), Write(message), say_json(self._known())]
-        try:
-            said = msgspec.json.decode(message, type=_Message, strict=False)  # numbers come as strings, too
-        except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
-            return [Hangup(1008, f"the message is not Vosk's: {one_line(str(error)[:200])}")]
+        said = read_json(message, _Message, "the message is not Vosk's", strict=False)  # numbers come as strings, too
         if said.config is not None:
             self._configure(said.config)
         if said.eof:
@@ -88,7 +93,7 @@ class Vosk(Adapter):
             self._held = deque()
             return [*self._opened(), Do("flush")]
         if said.config is None:  # a client that waits for a reply would wait for ever
-            return [Hangup(1008, "the message is not Vosk's: expected config, eof or reset")]
+            raise ProtocolError("the message is not Vosk's: expected config, eof or reset")
         return []
 
     def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
@@ -102,15 +107,11 @@ class Vosk(Adapter):
             case Flushed() if self._held is not None:
                 return [say_json(self._result()), *self._release(self._held, now_s)]
             case Error(fatal=True):
-                self._hangup = Hangup(1008 if event.code == IdleError.code else 1011, event.message)
+                self.hangup = hangup_after(event)
             case End():
                 awaited = self._finished or self._held is not None
-                return [*([say_json(self._result())] if awaited else []), self._hangup]
+                return [*([say_json(self._result())] if awaited else []), self.hangup]
         return []
-
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
-        """Close: the protocol has no word for it."""
-        return [Hangup(error.close_code, str(error))]
 
     def _configure(self, config: _Config) -> None:
         if config.model:

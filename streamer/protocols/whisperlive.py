@@ -14,8 +14,18 @@ import msgspec
 from streamer.audio.encodings import FLOAT32, LINEAR16, PCM
 from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
-from streamer.outside import one_line
-from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, say_json
+from streamer.protocols.adapter import (
+    Action,
+    Adapter,
+    Finish,
+    Hangup,
+    Open,
+    Say,
+    Write,
+    hangup_after,
+    read_json,
+    say_json,
+)
 from streamer.protocols.native import StreamStart, StreamTask
 from streamer.protocols.text import hotwords, note_model, prompt
 
@@ -75,8 +85,6 @@ class WhisperLive(Adapter):
         self._incomplete: Segment | None = None
         # Whether the client knows the language.
         self._language_known = False
-        # How the connection ends after the session has.
-        self._hangup = Hangup()
 
     def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
         if self._config is None:
@@ -104,22 +112,22 @@ class WhisperLive(Adapter):
             case Error(fatal=True, code=IdleError.code):
                 return [self._say(message="DISCONNECT")]
             case Error(fatal=True):
-                self._hangup = Hangup(1011, event.code)
+                self.hangup = hangup_after(event)
                 return [self._status("ERROR", event.message)]
             case End():
-                return [self._hangup]
+                return [self.hangup]
         return []
 
     def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
         """Tell the client why it gets no text."""
         if not self._uid:
-            return [Hangup(1008, str(error))]
+            return super().refused(error, now_s)
         match error:
             case BusyError():
                 self.wake_s = now_s + WAIT_CLOSE_S
                 return [self._say(status="WAIT", message=WAIT_MINUTES)]
             case StoppingError():  # who is told of an error does not come back
-                return [Hangup(error.close_code, str(error))]
+                return super().refused(error, now_s)
         return [self._status("ERROR", str(error)), Hangup(error.close_code, error.code)]
 
     def wake(self, now_s: float) -> Sequence[Action]:
@@ -128,13 +136,9 @@ class WhisperLive(Adapter):
         return [Hangup(1013, "no room: try again later")]
 
     def _configure(self, message: str | bytes) -> Sequence[Action]:
-        try:
-            self._uid = msgspec.json.decode(message, type=_Name).uid
-            config = self._config = msgspec.json.decode(message, type=_Config)
-        except (ValueError, RecursionError) as error:  # RecursionError: brackets nested thousands deep
-            reason = f"the first message is not WhisperLive's: {one_line(str(error)[:200])}"
-            said = [self._status("ERROR", reason)] if self._uid else []
-            return [*said, Hangup(1008, reason)]
+        what = "the first message is not WhisperLive's"
+        self._uid = read_json(message, _Name, what).uid
+        config = self._config = read_json(message, _Config, what)
         if config.model:
             note_model(config.model)
         self._completed = deque(maxlen=min(max(config.send_last_n_segments or N_SEGMENTS, 1), MAX_SEGMENTS))

@@ -6,18 +6,18 @@ import logging
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import uvicorn
 from prometheus_client import CollectorRegistry
 from websockets.frames import CloseCode
 
 from streamer.errors import UsageError
+from streamer.server import connection
 from streamer.server.access import Access
-from streamer.server.connection import HttpProtocol, State, WebSocketProtocol
+from streamer.server.connection import CLOSE_TIMEOUT_S, HttpProtocol, State, WebSocketProtocol
 from streamer.server.interfaces import Context, Services
 from streamer.server.limits import Limits
-from streamer.server.listener import TlsListener
 from streamer.server.metrics import ServerMetrics
 from streamer.server.routes import SOCKETS, make_app
 from streamer.server.sockets import BACKLOG, listen, url
@@ -67,13 +67,15 @@ class Server:
             ws=WebSocketProtocol,
             # Captions are short and must not wait for a compressor; and each connection would hold its memory.
             ws_per_message_deflate=False,
+            ws_ping_interval=connection.KEEPALIVE_S,
+            ws_ping_timeout=connection.KEEPALIVE_S,
             lifespan="off",
             log_config=None,
             access_log=False,
             proxy_headers=False,
         )
         # One a listening socket: `localhost` has an IPv4 and an IPv6 address.
-        self._listeners: list[asyncio.Server | TlsListener] = []
+        self._listeners: list[asyncio.Server] = []
         # The certificate; None for plain HTTP.
         self._tls: Tls | None = None
         self._unix: UnixSocket | None = None
@@ -115,11 +117,12 @@ class Server:
         def make_protocol() -> HttpProtocol:
             return HttpProtocol(self._config, self._state, {})
 
+        tls: dict[str, Any] = {}
+        if self._tls is not None:
+            timeouts = {"ssl_handshake_timeout": settings.header_timeout_s, "ssl_shutdown_timeout": CLOSE_TIMEOUT_S}
+            tls = {"ssl": self._tls.context, **timeouts}
         for sock in sockets:
-            if self._tls is not None:
-                self._listeners.append(TlsListener(sock, self._tls.context, self._state, make_protocol))
-            else:
-                self._listeners.append(await loop.create_server(make_protocol, sock=sock, backlog=BACKLOG))
+            self._listeners.append(await loop.create_server(make_protocol, sock=sock, backlog=BACKLOG, **tls))
         if self._unix is not None:
             self._listeners.append(await loop.create_unix_server(make_protocol, sock=self._unix.sock, backlog=BACKLOG))
             logger.info("listening on unix://%s", settings.unix_socket)
@@ -170,8 +173,8 @@ class Server:
         await asyncio.gather(*stopping)
         if self._state.tasks:  # answers that are on their way
             await asyncio.wait(list(self._state.tasks), timeout=ANSWER_TIMEOUT_S)
-        for connection in list(self._state.connections):
-            connection.transport.abort()
+        for each in list(self._state.connections):
+            each.transport.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(ABORT_TIMEOUT_S):
                 while self._state.connections or self._state.tasks:
@@ -183,14 +186,13 @@ class Server:
             self._unix.close()
 
     async def _watch_tokens(self) -> None:
-        """Close connections whose token was revoked, changed or expired, abandon their streams, and log guesses."""
+        """Close connections whose token was revoked, changed or expired, abandon their streams."""
         while True:
             await asyncio.sleep(TOKENS_S)
             try:
                 now = time.time()
                 tokens = self._context.access.tokens
                 tokens.refresh()
-                self._context.access.report(now)
                 sockets = [each for each in self._context.sockets.values() if not tokens.holds(each.caller, now)]
                 for socket in sockets:
                     await socket.connection.shut(Close(CloseCode.POLICY_VIOLATION, "token revoked or expired"))

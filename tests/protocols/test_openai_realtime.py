@@ -609,7 +609,7 @@ def test_a_failure_is_told_before_the_end(code: str, close: int) -> None:
     talk = Talk()
     said = talk.hear(Error(code=code, message="why", fatal=True), End())
     assert [(event["error"]["type"], event["error"]["code"]) for event in said] == [("server_error", code)]
-    assert talk.done == [Hangup(close, code)]
+    assert talk.done == [Hangup(close, f"{code}: why")]
 
 
 def test_names_of_openais_models_are_taken_and_logged_once(caplog: pytest.LogCaptureFixture) -> None:

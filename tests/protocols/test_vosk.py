@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from streamer.errors import BusyError, ConfigError, StoppingError, StreamerError
-from streamer.events import End, Error, Event, Final, Flushed, Gap, Word
+from streamer.errors import ProtocolError
+from streamer.events import End, Event, Final, Flushed, Gap, Word
 from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Say, Write
 from streamer.protocols.vosk import MAX_HELD_MESSAGES, Vosk
 from tests.server.support import final, partial
@@ -160,7 +160,8 @@ def test_no_more_than_a_bound_is_held_behind_reset() -> None:
         adapter = configured()
         adapter.receive(RESET, 0.0)
         assert [adapter.receive(message, 0.0) for _ in range(n)] == [[]] * n
-        assert isinstance(adapter.receive(message, 0.0)[0], Hangup)
+        with pytest.raises(ProtocolError, match="too much"):
+            adapter.receive(message, 0.0)
 
 
 def test_a_stop_of_the_daemon_answers_what_is_awaited() -> None:
@@ -180,22 +181,5 @@ def test_a_stop_of_the_daemon_answers_what_is_awaited() -> None:
     ],
 )
 def test_what_is_no_message_closes_since_nobody_knows_whether_a_reply_is_awaited(message: str) -> None:
-    (hangup,) = Vosk().receive(message, 0.0)
-    assert isinstance(hangup, Hangup)
-    assert hangup.code == 1008
-
-
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(BusyError("full"), 1013), (StoppingError("later"), 1001), (ConfigError("no"), 1008), (StreamerError("no"), 1011)],
-)
-def test_a_refusal_is_told_by_the_close_code(error: StreamerError, code: int) -> None:
-    assert Vosk().refused(error, 0.0) == [Hangup(code, str(error))]
-
-
-def test_a_session_that_fails_is_told_by_the_close_code() -> None:
-    for code, closed in (("idle", 1008), ("internal", 1011)):
-        adapter = configured()
-        opened(adapter)
-        assert adapter.on_event(Error(code=code, message="why", fatal=True), 0.0) == []
-        assert adapter.on_event(End(), 0.0) == [Hangup(closed, "why")]
+    with pytest.raises(ProtocolError, match="the message is not Vosk's"):
+        Vosk().receive(message, 0.0)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.errors import BusyError, ConfigError, StoppingError, StreamerError
+from streamer.errors import BusyError, ConfigError, ProtocolError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Gap
 from streamer.protocols.adapter import Action, Finish, Hangup, Open, Say, Write
 from streamer.protocols.root import Root
@@ -154,7 +154,7 @@ def test_a_client_is_told_why_it_is_refused(error: StreamerError, messages: list
     ("code", "message", "closed"),
     [
         ("idle", {"message": "DISCONNECT"}, Hangup(1000)),
-        ("internal", {"status": "ERROR", "message": "why"}, Hangup(1011, "internal")),
+        ("internal", {"status": "ERROR", "message": "why"}, Hangup(1011, "internal: why")),
     ],
 )
 def test_a_session_that_fails(code: str, message: object, closed: Hangup) -> None:
@@ -171,7 +171,10 @@ def test_text_out_of_place_is_told_and_changes_nothing() -> None:
 
 @pytest.mark.parametrize("wrong", [{"task": "sing"}, {"audio_format": "mp3"}, {"language": 7}, {"hotwords": [[]]}])
 def test_a_wrong_first_message_is_told_by_name(wrong: dict[str, object]) -> None:
-    actions = WhisperLive().receive(json.dumps({**STOCK, **wrong}), 0.0)
+    adapter = WhisperLive()
+    with pytest.raises(ProtocolError) as error:
+        adapter.receive(json.dumps({**STOCK, **wrong}), 0.0)
+    actions = adapter.refused(error.value, 0.0)
     (message,) = said(actions)
     assert message["status"] == "ERROR"
     assert next(iter(wrong)) in message["message"]
@@ -180,13 +183,18 @@ def test_a_wrong_first_message_is_told_by_name(wrong: dict[str, object]) -> None
 
 @pytest.mark.parametrize("message", ["", "[" * 100_000, '{"uid": ""}', '{"uid": 7}', '{"uid":"\\ud800"}', "\0"])
 def test_what_is_no_first_message_closes(message: str) -> None:
-    assert [type(action) for action in WhisperLive().receive(message, 0.0)] == [Hangup]
+    adapter = WhisperLive()
+    with pytest.raises(ProtocolError) as error:
+        adapter.receive(message, 0.0)
+    assert [type(action) for action in adapter.refused(error.value, 0.0)] == [Hangup]
 
 
 def test_at_the_root_the_first_message_says_whose_client_it_is() -> None:
     assert [type(action) for action in Root().receive(json.dumps(STOCK), 0.0)] == [Open]
-    for first in ('{"config":{"sample_rate":16000}}', b"\0\0", "no JSON"):
+    for first in ('{"config":{"sample_rate":16000}}', b"\0\0"):
         assert Root().receive(first, 0.0) == Vosk().receive(first, 0.0)
+    with pytest.raises(ProtocolError, match="Vosk"):
+        Root().receive("no JSON", 0.0)
 
 
 def test_at_the_root_all_goes_to_the_one_that_was_chosen() -> None:

@@ -32,7 +32,7 @@ from tests.stream.machine import Machine
 @pytest.fixture(autouse=True)
 def _unforgiving(monkeypatch: pytest.MonkeyPatch) -> None:
     """Forgive no wrong token while a test runs, however long that takes."""
-    monkeypatch.setattr(guesses, "REFILL_S", 3600.0)
+    monkeypatch.setattr(guesses, "WINDOW_S", 3600.0)
 
 
 def added(path: Path, name: str, **known: Any) -> str:  # noqa: ANN401 - passed on
@@ -188,7 +188,7 @@ async def test_guessing_is_slowed_and_told(caplog: pytest.LogCaptureFixture, mon
     async with serving(token=TOKEN) as running:
         found = [(await get(running, "/metrics", **bearer(f"guess {n}")))[0] for n in range(MAX_WRONG + 5)]
         assert [response.status for response in found] == MAX_WRONG * [401] + 5 * [429]
-        assert 1 <= int(found[-1].getheader("Retry-After") or 0) <= guesses.REFILL_S
+        assert 1 <= int(found[-1].getheader("Retry-After") or 0) <= guesses.WINDOW_S
         begin_s = time.monotonic()
         for path, expected in (("/metrics", 429), ("/healthz", 200)):  # which tells who has a token more
             response, body = await get(running, path, **bearer("guess"))
@@ -199,7 +199,10 @@ async def test_guessing_is_slowed_and_told(caplog: pytest.LogCaptureFixture, mon
         await running.value("streamer_refusals_total", {"reason": "token"}, MAX_WRONG)
         await running.value("streamer_refusals_total", {"reason": "guessing"}, 7)
     told = [record for record in caplog.records if record.levelno == logging.WARNING]
-    assert [record.getMessage() for record in told] == ["wrong tokens: 1, from 127.0.0.1"]
+    assert [record.getMessage() for record in told] == [
+        "a wrong token from 127.0.0.1",
+        "more than 20 wrong tokens within a minute from 127.0.0.1: it is answered late",
+    ]
     assert "guess 0" not in caplog.text
     assert TOKEN not in caplog.text
 
