@@ -118,9 +118,13 @@ class HttpProtocol(H11Protocol):
             self._expect_request()
 
     def on_response_complete(self) -> None:
+        """Expect the next request in time, or the rest of a body that was answered before (endless-bodies)."""
         super().on_response_complete()
         if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
             self._expect_request()
+        elif self.conn.their_state is h11.SEND_BODY:
+            self._expect_nothing()
+            self._deadline = self.loop.call_later(self._context.settings.header_timeout_s, finish, self.transport)
 
     def handle_websocket_upgrade(self, event: h11.Request) -> None:
         """Go on as a WebSocket, unless something follows the request (pipelined-upgrade, bodies-unasked)."""
@@ -160,7 +164,7 @@ class HttpProtocol(H11Protocol):
         if self.cycle is not None:
             self.cycle.disconnected = True
             self.cycle.message_event.set()
-        if self.cycle is None or not self.cycle.response_started:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             self.transport.write(raw_response(status, message))
         finish(self.transport)
 

@@ -32,7 +32,7 @@ from streamer.server.pages import COMMANDS, PAGE_FILES, Pages
 from streamer.server.responses import respond_error
 from streamer.server.rest import Rest
 from streamer.server.transcripts import Transcripts
-from streamer.server.uploads import ReadBodies, Uploads, answering
+from streamer.server.uploads import Uploads, answering
 from streamer.server.ws import Close, Connection
 
 logger = logging.getLogger(__name__)
@@ -83,7 +83,6 @@ def make_app(context: Context) -> ASGIApp:
     app = Starlette(
         routes=routes,
         middleware=[
-            Middleware(ReadBodies, _brings_recording),
             Middleware(Guard, context=context, max_body_bytes=max_body_bytes),
             Middleware(Cors),
         ],
@@ -132,7 +131,7 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
 
 
 def _brings_recording(scope: Scope) -> bool:
-    """Whether a request may have a large body (see `ReadBodies`)."""
+    """Whether a request may have a large body. Errors are answered before it is read, and uvicorn reads the rest."""
     path: str = scope["path"]
     return scope.get("method") == "POST" and (path in SOCKETS or path.startswith(("/v1/audio/", "/whisper/")))
 

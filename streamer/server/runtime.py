@@ -80,13 +80,12 @@ class _Runtime:
         self._adapter = adapter
         self._context = context
         self._tenant = tenant
-        self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         # What is to be done in the session, in order. What is to be said is sent by its callers, one after another.
         self._todo: asyncio.Queue[Action] = asyncio.Queue()
         self._sending = asyncio.Lock()
         # How the connection is to be closed, once that is known, and instead of normally when the daemon stops.
-        self._closing: asyncio.Future[Close] = self._loop.create_future()
+        self._closing: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._stopped: Close | None = None
         self._stream: ClientStream | None = None
         self._follower: Follower | None = None
@@ -106,7 +105,7 @@ class _Runtime:
     async def run(self) -> Close:
         """Talk until one side has enough; return how to close."""
         try:
-            actions = self._adapter.begin(self._loop.time())
+            actions = self._adapter.begin(_now_s())
             speaks = any(isinstance(action, Say) for action in actions)
             self._expect("idle_s" if speaks else "first_message_s")
             self._start(self._work())
@@ -157,7 +156,7 @@ class _Runtime:
     async def _read(self) -> None:
         while True:
             message = await self._line.receive()
-            now_s = self._loop.time()
+            now_s = _now_s()
             if self._stopped is not None or self._closing.done():
                 continue
             self._expect("idle_s")
@@ -169,8 +168,8 @@ class _Runtime:
             await self._take(actions)
             await self._todo.join()
             self._held_back = False
-            if self._loop.time() - now_s > GRACE_S:
-                self._released_s = self._loop.time()
+            if _now_s() - now_s > GRACE_S:
+                self._released_s = _now_s()
             await asyncio.sleep(0)  # a flood of messages must not keep the others waiting
 
     def _expect(self, setting: str) -> None:
@@ -179,7 +178,9 @@ class _Runtime:
         if self._follower is None:
             patience_s: float = getattr(self._context.settings, setting)
             error = IdleError(f"nothing came for {patience_s:g} s (server.{setting})")
-            self._patience = self._loop.call_later(patience_s, lambda: self._start(self._turn_away(error)))
+            self._patience = asyncio.get_running_loop().call_later(
+                patience_s, lambda: self._start(self._turn_away(error))
+            )
 
     async def _turn_away(self, error: StreamerError) -> None:
         if self._follower is None:
@@ -188,7 +189,7 @@ class _Runtime:
 
     def _refusal(self, error: StreamerError) -> Sequence[Action]:
         self._context.metrics.refused(error.code)
-        return self._adapter.refused(error, self._loop.time())
+        return self._adapter.refused(error, _now_s())
 
     # What the adapter wants.
 
@@ -199,7 +200,7 @@ class _Runtime:
             said.append(action) if isinstance(action, Say | Hangup) else self._todo.put_nowait(action)
         _cancel(self._alarm)
         if self._adapter.wake_s is not None:
-            self._alarm = self._loop.call_at(self._adapter.wake_s, self._wake)
+            self._alarm = asyncio.get_running_loop().call_at(self._adapter.wake_s, self._wake)
         if not said:
             return
         async with self._sending:  # in the order in which it was asked for
@@ -211,14 +212,14 @@ class _Runtime:
 
     def _wake(self) -> None:
         """Wake the adapter, but not while its client cannot send anything."""
-        now_s = self._loop.time()
+        now_s = _now_s()
         if self._held_back or now_s - self._released_s < GRACE_S:
-            self._alarm = self._loop.call_later(GRACE_S, self._wake)
+            self._alarm = asyncio.get_running_loop().call_later(GRACE_S, self._wake)
         else:
             self._start(self._woken())
 
     async def _woken(self) -> None:
-        await self._take(self._adapter.wake(self._loop.time()))
+        await self._take(self._adapter.wake(_now_s()))
 
     async def _work(self) -> None:
         while True:
@@ -258,7 +259,7 @@ class _Runtime:
                 try:
                     await stream.change(dataclasses.replace(stream.options, **options))  # type: ignore[arg-type]
                 except UsageError as error:
-                    await self._take(self._adapter.unchanged(error, self._loop.time()))
+                    await self._take(self._adapter.unchanged(error, _now_s()))
             case Report(error):
                 stream.report(error)
             case Finish():
@@ -319,7 +320,7 @@ class _Runtime:
             metrics.refused(event.code)
         if is_over and not self._adapter.resumable:
             self._drop()  # it has its slot no longer than it needs it
-        await self._take(self._adapter.on_event(event, self._loop.time()))
+        await self._take(self._adapter.on_event(event, _now_s()))
         metrics.events_sent.labels(event.type).inc()
         if is_over and self._context.draining.is_set():
             self._close(STOPPED)
@@ -410,6 +411,10 @@ class _Runtime:
         elif error is not None:
             logger.error("serving a client failed", exc_info=error)
             self._close(FAILED)
+
+
+def _now_s() -> float:
+    return asyncio.get_running_loop().time()
 
 
 def _cancel(*timers: asyncio.TimerHandle | None) -> None:

@@ -5,7 +5,6 @@ import contextlib
 import functools
 import hashlib
 import logging
-import math
 import tempfile
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
@@ -13,11 +12,10 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
-from starlette.datastructures import Headers, ImmutableMultiDict, UploadFile
+from starlette.datastructures import ImmutableMultiDict, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from streamer.errors import BusyError, StoppingError, StreamerError, UploadError
 from streamer.server.access import Refusal
@@ -30,8 +28,6 @@ MAX_FIELDS = 32  # of a form
 MAX_FIELD_BYTES = 128 * 1024
 WRITE_BYTES = 2**20  # written to the file at a time
 RETRY_AFTER_S = 5
-MAX_DRAINED_BYTES = 2**20  # left of a body that is refused: with more the connection is closed
-DRAIN_S = 5.0  # for the rest of a body that is refused
 
 T = TypeVar("T")
 
@@ -143,60 +139,6 @@ async def _write(chunks: AsyncIterator[bytes], path: Path) -> tuple[int, str]:
                 await asyncio.to_thread(write, file)
         await asyncio.to_thread(write, file)
     return n_bytes, digest.hexdigest()
-
-
-class ReadBodies:
-    """Answers errors before the body is read; closes the connection if much of it is left.
-
-    A client that sends its whole body before it reads the answer would see a reset instead if the connection were
-    closed with something unread. So the rest is read behind the answer, for a while.
-    """
-
-    def __init__(self, app: ASGIApp, takes: Callable[[Scope], bool]) -> None:
-        """Wrap an application, for the requests that `takes` says bring a body."""
-        self._app = app
-        self._takes = takes
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request (ASGI 3)."""
-        if scope["type"] != "http" or not self._takes(scope):
-            await self._app(scope, receive, send)
-            return
-        headers = Headers(scope=scope)
-        # Bytes of the body that are to come; unknown, so infinitely many, if it is chunked.
-        n_left = math.inf if "transfer-encoding" in headers else int(headers.get("content-length", "0"))
-        # Whether the client waits for 100 Continue, which the server sends at the first `receive`.
-        waits = headers.get("expect", "").lower() == "100-continue"
-        refused = False
-
-        async def receiving() -> Message:
-            nonlocal n_left, waits
-            waits = False
-            message = await receive()
-            more = message["type"] == "http.request" and message.get("more_body", False)
-            n_left = n_left - len(message.get("body", b"")) if more else 0
-            return message
-
-        async def drain() -> None:
-            while n_left:
-                await receiving()
-
-        async def sending(message: Message) -> None:
-            nonlocal refused
-            if message["type"] == "http.response.start":
-                refused = message["status"] >= HTTPStatus.BAD_REQUEST and n_left > 0
-                if refused and (waits or n_left > MAX_DRAINED_BYTES):
-                    message = {**message, "headers": [*message["headers"], (b"connection", b"close")]}
-            if not refused or message["type"] != "http.response.body" or message.get("more_body", False):
-                await send(message)
-                return
-            await send({**message, "more_body": True})
-            if not waits:
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(drain(), DRAIN_S)
-            await send({"type": "http.response.body", "body": b""})
-
-        await self._app(scope, receiving, sending)
 
 
 async def unless_gone(request: Request, work: Awaitable[T]) -> T:
