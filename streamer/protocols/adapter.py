@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import msgspec
 
-from streamer.errors import IdleError, ProtocolError, StreamerError
+from streamer.errors import ConfigError, IdleError, ProtocolError, StreamerError
 from streamer.events import Error, Event
 from streamer.outside import one_line
 from streamer.protocols.native import Command, StreamResume, StreamStart
@@ -16,6 +16,7 @@ from streamer.protocols.native import Command, StreamResume, StreamStart
 FLUSH_SKEW_S = 0.09
 
 T = TypeVar("T")
+S = TypeVar("S", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,24 @@ class Query(Protocol):
 
     def getlist(self, key: str) -> list[str]:
         """Return all values of a key."""
+
+
+def read_query(query: Query, type: type[S]) -> S:
+    """Read the fields of a query, or of a form, into a struct; unknown and empty ones are ignored.
+
+    Raises ConfigError, which names a field with a value that it cannot have.
+    """
+    values: dict[str, Any] = {}
+    for field in msgspec.structs.fields(type):
+        name = field.encode_name
+        if found := [value for value in query.getlist(name) or query.getlist(name.removesuffix("[]")) if value]:
+            # Where one value is expected, the last counts. True and False is how older SDKs write booleans.
+            value = found if field.default_factory is list else found[-1]
+            try:
+                values[field.name] = msgspec.convert(value, field.type, strict=False)
+            except msgspec.ValidationError as error:
+                raise ConfigError(f"{name} is {found[-1]!r:.60}: {one_line(error)}") from None
+    return type(**values)
 
 
 class Adapter(Protocol):

@@ -116,17 +116,8 @@ class _Command(msgspec.Struct):
 
 
 def read_query(query: adapter.Query) -> Query:
-    """Read what an address asks for. Raises ConfigError where a value is none."""
-    values: dict[str, Any] = {}
-    for field in msgspec.structs.fields(Query):
-        if found := query.getlist(field.name):
-            # True and False is how older SDKs write booleans; where one value is expected, the last counts.
-            value = found if field.default_factory is list else found[-1]
-            try:
-                values[field.name] = msgspec.convert(value, field.type, strict=False)
-            except msgspec.ValidationError as error:
-                raise ConfigError(f"query has {field.name}={found[-1]!r:.60}: {one_line(error)}") from None
-    read = Query(**values)
+    """Read what an address asks for. Raises ConfigError for a value that it cannot have."""
+    read = adapter.read_query(query, Query)
     if read.encoding in ENCODINGS and not read.sample_rate:
         raise ConfigError(f"query has encoding={read.encoding} without sample_rate: expected both")
     if read.model:

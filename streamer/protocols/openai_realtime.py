@@ -77,7 +77,7 @@ class Realtime(adapter.Adapter):
         """Begin with the defaults; `beta` says whether the client speaks the older shapes."""
         self._beta = beta
         self._id = secrets.token_hex(8)
-        self._n_events = self._n_items = 0
+        self._n_events = 0
         self._session = Session()
         # The configuration before the newest update, and the client's name for that.
         self._before = self._session
@@ -305,8 +305,8 @@ class Realtime(adapter.Adapter):
         return self._waiting if self._item is None else [*self._waiting, self._item]
 
     def _new_item(self, start_s: float) -> _Item:
-        self._n_items += 1
-        return _Item(f"item_{self._id}_{self._n_items}", start_s)
+        self._n_events += 1
+        return _Item(f"item_{self._id}_{self._n_events}", start_s)
 
     def _item_at(self, time_s: float) -> _Item | None:
         """Return the item of what is said at a time; the first also has what is said before."""

@@ -4,28 +4,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from http import HTTPStatus
+from typing import Literal
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from streamer.errors import StreamerError, UploadError
 from streamer.protocols import deepgram, openai_rest
-from streamer.protocols.native import StreamTask
+from streamer.protocols.adapter import read_query
 from streamer.protocols.recordings import RecordedSegment
 from streamer.server.interfaces import Recordings, Transcription
 from streamer.server.responses import HEADERS, respond, respond_json
 from streamer.server.uploads import Uploads, unless_gone
-
-# Of what `format` may ask for, besides OpenAI's `verbose_json`.
-CONTENT_TYPES = {
-    "txt": "text/plain; charset=utf-8",
-    "json": "application/json",
-    "jsonl": "application/jsonl; charset=utf-8",
-    "srt": "application/x-subrip; charset=utf-8",
-    "vtt": "text/vtt; charset=utf-8",
-    "tsv": "text/tab-separated-values; charset=utf-8",
-}
 
 
 class Rest:
@@ -35,10 +27,10 @@ class Rest:
         self._recordings = recordings
         self._uploads = uploads
 
-    async def openai(self, request: Request, *, task: StreamTask) -> Response:
+    async def openai(self, request: Request, *, task: Literal["transcribe", "translate"]) -> Response:
         async with AsyncExitStack() as stack:
             upload = await stack.enter_async_context(self._uploads.take(request))
-            asked = openai_rest.read_form(upload.fields, task)
+            asked = msgspec.structs.replace(read_query(upload.fields, openai_rest.Asked), task=task)
             job = stack.enter_context(await self._recordings.open(upload.path, asked.options, asked.model))
             if not asked.stream:
                 return _answer(asked, await unless_gone(request, _collect(job)), job)
@@ -50,8 +42,7 @@ class Rest:
 
     async def whisper(self, request: Request) -> Response:
         name = request.path_params["model"]
-        formats = (*CONTENT_TYPES, "verbose_json")
-        asked = openai_rest.read_form(request.query_params, format_name="format", formats=formats)
+        asked = read_query(request.query_params, openai_rest.AskedOfModel)
         await asyncio.to_thread(self._recordings.find, name)
         async with self._uploads.take(request) as upload:
             with await self._recordings.open(upload.path, asked.options, name) as job:
@@ -59,7 +50,7 @@ class Rest:
         if asked.format == "verbose_json":
             return _answer(asked, segments, job)
         body = openai_rest.write(asked.format, [segment.final for segment in segments], job.model)
-        return respond(HTTPStatus.OK, body.encode(), CONTENT_TYPES[asked.format])
+        return respond(HTTPStatus.OK, body.encode(), openai_rest.FILE_FORMATS[asked.format])
 
     async def listen(self, request: Request) -> Response:
         query = deepgram.read_query(request.query_params)
@@ -93,7 +84,7 @@ async def _collect(job: Transcription) -> list[RecordedSegment]:
     return [segment async for segment in job]
 
 
-def _answer(asked: openai_rest.Asked, segments: list[RecordedSegment], job: Transcription) -> Response:
+def _answer(asked: openai_rest.AnyAsked, segments: list[RecordedSegment], job: Transcription) -> Response:
     content_type, body = openai_rest.answer(asked, segments, job.duration_s, job.language)
     return respond(HTTPStatus.OK, body.encode(), content_type)
 
