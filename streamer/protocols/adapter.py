@@ -102,13 +102,6 @@ def say_json(message: object) -> Say:
     return Say(msgspec.json.encode(message).decode("utf-8"))
 
 
-def hangup_after(error: Error) -> Hangup:
-    """Return how a connection is closed when its session has ended with a fatal error."""
-    return Hangup(
-        IdleError.close_code if error.code == IdleError.code else 1011, one_line(f"{error.code}: {error.message}")
-    )
-
-
 Action = Say | Open | Resume | Follow | Write | Do | Change | Report | Finish | Hangup
 
 
@@ -175,6 +168,11 @@ class Adapter(Protocol):
     def unchanged(self, error: StreamerError, now_s: float) -> Sequence[Action]:
         """Handle that the session goes on with the options that it had."""
         return []
+
+    def fail(self, error: Error) -> None:
+        """Note how the connection is closed when the session has ended with a fatal error."""
+        code = IdleError.close_code if error.code == IdleError.code else StreamerError.close_code
+        self.hangup = Hangup(code, one_line(f"{error.code}: {error.message}"))
 
     def wake(self, now_s: float) -> Sequence[Action]:
         """Handle that the time `wake_s` has come."""

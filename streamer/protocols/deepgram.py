@@ -21,7 +21,7 @@ from streamer.errors import AudioFileError, ConfigError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line
 from streamer.protocols import adapter
-from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Write, hangup_after, say_json
+from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Write, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.protocols.text import bare, note_model
@@ -220,7 +220,7 @@ class Live(adapter.Adapter):
                     self._result((), event.time, final=True, from_finalize=True)
                 ]
             case Error(fatal=True):
-                self.hangup = hangup_after(event)
+                self.fail(event)
             case End():
                 return self._conclude()
         return []

@@ -19,7 +19,7 @@ import msgspec
 from streamer.errors import StreamerError, UsageError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech
 from streamer.protocols import adapter, openai_messages
-from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write, hangup_after, say_json
+from streamer.protocols.adapter import Action, Change, Do, Hangup, Open, Say, Write, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.openai_messages import Append, Clear, Commit, FlatUpdate, InvalidRequestError, Session, Update
 from streamer.protocols.text import OPENAI_MODELS, note_model
@@ -140,7 +140,7 @@ class Realtime(adapter.Adapter):
                 until_s = time + adapter.FLUSH_SKEW_S
                 return [*self._answer_commits(until_s), *self._complete(until_s)]
             case Error(code=code, message=message, fatal=True):
-                self.hangup = hangup_after(event)
+                self.fail(event)
                 return [self._say_failure(code, message)]
             case End():
                 return [*self._complete(math.inf), self.hangup]

@@ -25,7 +25,6 @@ from streamer.protocols.adapter import (
     Resume,
     Say,
     Write,
-    hangup_after,
 )
 from streamer.protocols.native import Kind, StreamResume, StreamStart, parse_message
 
@@ -57,7 +56,8 @@ class Captions(Adapter):
         said = Say(event.to_json())
         match event:
             case Error(fatal=True, code=code):
-                self.hangup = Hangup(1003 if code == ProtocolError.code else hangup_after(event).code, code)
+                self.fail(event)
+                self.hangup = Hangup(1003 if code == ProtocolError.code else self.hangup.code, code)
             case End():
                 return [said, self.hangup]
         return [said]

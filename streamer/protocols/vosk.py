@@ -14,18 +14,7 @@ import msgspec
 from streamer.audio.constants import MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.errors import ProtocolError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Word
-from streamer.protocols.adapter import (
-    Action,
-    Adapter,
-    Do,
-    Finish,
-    Hangup,
-    Open,
-    Write,
-    hangup_after,
-    read_json,
-    say_json,
-)
+from streamer.protocols.adapter import Action, Adapter, Do, Finish, Hangup, Open, Write, read_json, say_json
 from streamer.protocols.native import StreamStart
 from streamer.protocols.text import bare, hotwords, note_model
 
@@ -107,7 +96,7 @@ class Vosk(Adapter):
             case Flushed() if self._held is not None:
                 return [say_json(self._result()), *self._release(self._held, now_s)]
             case Error(fatal=True):
-                self.hangup = hangup_after(event)
+                self.fail(event)
             case End():
                 awaited = self._finished or self._held is not None
                 return [*([say_json(self._result())] if awaited else []), self.hangup]

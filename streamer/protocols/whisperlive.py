@@ -14,18 +14,7 @@ import msgspec
 from streamer.audio.encodings import FLOAT32, LINEAR16, PCM
 from streamer.errors import BusyError, IdleError, StoppingError, StreamerError
 from streamer.events import End, Error, Event, Final, Gap, Partial, Ready
-from streamer.protocols.adapter import (
-    Action,
-    Adapter,
-    Finish,
-    Hangup,
-    Open,
-    Say,
-    Write,
-    hangup_after,
-    read_json,
-    say_json,
-)
+from streamer.protocols.adapter import Action, Adapter, Finish, Hangup, Open, Say, Write, read_json, say_json
 from streamer.protocols.native import StreamStart, StreamTask
 from streamer.protocols.text import hotwords, note_model, prompt
 
@@ -112,7 +101,7 @@ class WhisperLive(Adapter):
             case Error(fatal=True, code=IdleError.code):
                 return [self._say(message="DISCONNECT")]
             case Error(fatal=True):
-                self.hangup = hangup_after(event)
+                self.fail(event)
                 return [self._status("ERROR", event.message)]
             case End():
                 return [self.hangup]

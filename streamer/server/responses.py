@@ -6,7 +6,10 @@ from http import HTTPStatus
 import msgspec
 from starlette.responses import Response
 
+from streamer.errors import BusyError, StoppingError, StreamerError
 from streamer.protocols import deepgram, openai_rest
+
+RETRY_AFTER_S = 5
 
 # No cache keeps an answer, and no browser guesses about it.
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
@@ -36,3 +39,9 @@ def respond_error(status: int, message: str, headers: Mapping[str, str] | None =
         if path == start or path.startswith(f"{start}/"):
             return respond_json(status, write(status, message), headers)
     return respond_json(status, {"error": message}, headers)
+
+
+def respond_failure(error: StreamerError, path: str) -> Response:
+    """Build the response to a request that failed with an error."""
+    later = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, BusyError | StoppingError) else None
+    return respond_error(error.status, str(error), later, path=path)

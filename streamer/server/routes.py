@@ -10,14 +10,14 @@ from http import HTTPStatus
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import HTTPConnection, Request
+from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
 from websockets.frames import CloseCode
 
-from streamer.errors import UsageError
+from streamer.errors import StreamerError, UsageError
 from streamer.protocols import deepgram, openai_realtime
 from streamer.protocols.adapter import Adapter, Query
 from streamer.protocols.root import Root
@@ -29,10 +29,10 @@ from streamer.server.accesslog import AccessLog
 from streamer.server.guard import Cors, Guard, RequireToken, respond_refusal
 from streamer.server.interfaces import Context, OpenSocket
 from streamer.server.pages import COMMANDS, PAGE_FILES, Pages
-from streamer.server.responses import respond_error
+from streamer.server.responses import respond_error, respond_failure
 from streamer.server.rest import Rest
 from streamer.server.transcripts import Transcripts
-from streamer.server.uploads import Uploads, answering
+from streamer.server.uploads import Uploads
 from streamer.server.ws import Close, Connection
 
 logger = logging.getLogger(__name__)
@@ -86,7 +86,12 @@ def make_app(context: Context) -> ASGIApp:
             Middleware(Guard, context=context, max_body_bytes=max_body_bytes),
             Middleware(Cors),
         ],
-        exception_handlers={HTTPException: _answer_error, Exception: _answer_failure},
+        exception_handlers={
+            HTTPException: _answer_error,
+            StreamerError: _answer_failure,
+            ClientDisconnect: lambda request, error: Response(status_code=HTTPStatus.BAD_REQUEST),  # it is gone
+            Exception: _answer_bug,
+        },
     )
     app.router.default = not_found
     app.router.redirect_slashes = False
@@ -119,13 +124,13 @@ def _routes(context: Context) -> Iterator[Route | WebSocketRoute]:
     if recordings is not None:
         rest = Rest(recordings, Uploads(context.settings))
         transcribe, translate = partial(rest.openai, task="transcribe"), partial(rest.openai, task="translate")
-        yield http("POST", "/v1/audio/transcriptions", "stream", answering(transcribe))
-        yield http("POST", "/v1/audio/translations", "stream", answering(translate))
-        yield http("GET", "/v1/models", "stream", answering(rest.models))
-        yield http("GET", "/v1/models/{model:path}", "stream", answering(rest.model))
-        yield http("GET", "/whisper/{model:path}", "stream", answering(rest.model))
-        yield http("POST", "/whisper/{model:path}", "stream", answering(rest.whisper))
-        yield http("POST", "/v1/listen", "stream", answering(rest.listen))
+        yield http("POST", "/v1/audio/transcriptions", "stream", transcribe)
+        yield http("POST", "/v1/audio/translations", "stream", translate)
+        yield http("GET", "/v1/models", "stream", rest.models)
+        yield http("GET", "/v1/models/{model:path}", "stream", rest.model)
+        yield http("GET", "/whisper/{model:path}", "stream", rest.model)
+        yield http("POST", "/whisper/{model:path}", "stream", rest.whisper)
+        yield http("POST", "/v1/listen", "stream", rest.listen)
     # A client that posts a recording to a WebSocket's address gets an explanation, even if it reads only at the end.
     yield from (http("POST", path, socket.needs, partial(_explain, context)) for path, socket in SOCKETS.items())
 
@@ -203,5 +208,10 @@ async def _answer_error(request: Request, error: Exception) -> Response:
 
 
 async def _answer_failure(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StreamerError)
+    return respond_failure(error, request.url.path)
+
+
+async def _answer_bug(request: Request, error: Exception) -> Response:
     message = "the daemon failed: see its log, and report it as a bug"
     return respond_error(HTTPStatus.INTERNAL_SERVER_ERROR, message, path=request.url.path)

@@ -83,8 +83,6 @@ class Transcripts:
         try:
             loop = asyncio.get_running_loop()
             return await loop.run_in_executor(self._threads, respond, self._history, request)
-        except ConfigError as error:
-            return respond_error(HTTPStatus.BAD_REQUEST, str(error))
         except HistoryError as error:
             logger.warning("%s", error)
             return respond_error(

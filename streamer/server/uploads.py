@@ -2,11 +2,10 @@
 
 import asyncio
 import contextlib
-import functools
 import hashlib
 import logging
 import tempfile
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from pathlib import Path
@@ -15,11 +14,8 @@ from typing import Any, BinaryIO, TypeVar
 from starlette.datastructures import ImmutableMultiDict, UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import Response
 
-from streamer.errors import BusyError, StoppingError, StreamerError, UploadError
-from streamer.server.access import Refusal
-from streamer.server.responses import respond_error
+from streamer.errors import BusyError, UploadError
 from streamer.settings.table import ServerSettings
 
 logger = logging.getLogger(__name__)
@@ -27,11 +23,8 @@ logger = logging.getLogger(__name__)
 MAX_FIELDS = 32  # of a form
 MAX_FIELD_BYTES = 128 * 1024
 WRITE_BYTES = 2**20  # written to the file at a time
-RETRY_AFTER_S = 5
 
 T = TypeVar("T")
-
-Endpoint = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,29 +153,3 @@ async def unless_gone(request: Request, work: Awaitable[T]) -> T:
 async def _wait_gone(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
-
-
-def refusal_of(error: StreamerError) -> Refusal:
-    """Return how a request that failed with an error is answered."""
-    later = {"Retry-After": str(RETRY_AFTER_S)} if isinstance(error, BusyError | StoppingError) else {}
-    return Refusal(error.status, str(error), error.code, later)
-
-
-def answering(endpoint: Endpoint) -> Endpoint:
-    """Wrap an endpoint: what it raises is answered in the words of its address's protocol."""
-
-    @functools.wraps(endpoint)
-    async def answer(request: Request) -> Response:
-        try:
-            return await endpoint(request)
-        except ClientDisconnect:
-            return Response(status_code=HTTPStatus.BAD_REQUEST)  # nobody reads it
-        except StreamerError as error:
-            refusal = refusal_of(error)
-        except Exception:
-            logger.exception("%s failed", request.url.path)
-            text = "the daemon failed: see its log, and report it as a bug"
-            refusal = Refusal(HTTPStatus.INTERNAL_SERVER_ERROR, text, "internal")
-        return respond_error(refusal.status, refusal.message, refusal.headers, path=request.url.path)
-
-    return answer

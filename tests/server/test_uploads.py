@@ -25,13 +25,19 @@ from streamer.errors import (
     UnknownModelError,
     UploadError,
 )
-from streamer.server.uploads import Uploads, answering, refusal_of
+from streamer.server.responses import respond_failure
+from streamer.server.uploads import Uploads
 from streamer.settings.table import ServerSettings
 from tests.server.support import serving, within
 
 MAX_BYTES = 3_000_000
 AUDIO = bytes(range(256)) * 6_000
 FORM = b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\naudio\r\n--x--\r\n'
+
+
+async def _refuse(request: Request, error: Exception) -> Response:
+    assert isinstance(error, StreamerError)
+    return respond_failure(error, request.url.path)
 
 
 class Taken:
@@ -43,7 +49,10 @@ class Taken:
         # Cleared to hold requests.
         self.go = asyncio.Event()
         self.go.set()
-        self.app: ASGIApp = Starlette(routes=[Route("/", answering(self.take), methods=["POST"])])
+        self.app: ASGIApp = Starlette(
+            routes=[Route("/", self.take, methods=["POST"])],
+            exception_handlers={UploadError: _refuse, BusyError: _refuse},
+        )
 
     async def take(self, request: Request) -> Response:
         async with self.uploads.take(request) as upload:
@@ -159,5 +168,6 @@ async def test_the_rest_of_a_refused_body_is_not_waited_for() -> None:
     ],
 )
 def test_each_error_has_its_status(error: StreamerError, status: int) -> None:
-    assert refusal_of(error).status == status
-    assert ("Retry-After" in refusal_of(error).headers) == (status in (429, 503))
+    response = respond_failure(error, "/")
+    assert response.status_code == status
+    assert ("Retry-After" in response.headers) == (status in (429, 503))
