@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from streamer.errors import BusyError, ConfigError, StoppingError
-from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
+from streamer.errors import ConfigError
+from streamer.events import End, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.protocols.adapter import Action, Do, Finish, Hangup, Open, Say, Write
 from streamer.protocols.deepgram import Live, describe_error, read_query, write_answer
 from streamer.protocols.recordings import RecordedSegment
@@ -311,19 +311,6 @@ def test_an_unreadable_text_frame_is_told_and_changes_nothing(text: str) -> None
     assert error["description"]
     assert len(error["message"]) <= 1000
     assert talk.send(SECOND) == [Write(SECOND)]
-
-
-def test_refusals_close_with_a_reason() -> None:
-    for error, code in ((BusyError("full"), 1013), (ConfigError("no"), 1008), (StoppingError("bye"), 1001)):
-        (hangup,) = Talk().live.refused(error, 0.0)
-        assert isinstance(hangup, Hangup)
-        assert (hangup.code, hangup.reason) == (code, f"{error.code}: {error}")
-
-
-def test_a_session_that_ends_by_a_fault_closes_with_1011() -> None:
-    talk = Talk()
-    talk.on(Error(code="internal", message="the daemon\nfailed", fatal=True), End())
-    assert talk.done[-1] == Hangup(1011, "internal: the daemon failed")
 
 
 def test_a_wav_stream_is_read_wherever_it_is_cut() -> None:
