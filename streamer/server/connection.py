@@ -145,15 +145,20 @@ class HttpProtocol(H11Protocol):
     def _expect_request(self) -> None:
         self._expect_nothing()
         self._n_bytes = 0
-        timeout_s = self._context.settings.header_timeout_s
-        message = f"the request was not complete after {timeout_s:g} s (server.header_timeout_s)"
-        refused = (HTTPStatus.REQUEST_TIMEOUT, message, "header_timeout")
-        self._deadline = self.loop.call_later(timeout_s, self._refuse, *refused)
+        self._deadline = self.loop.call_later(self._context.settings.header_timeout_s, self._refuse_slow)
 
     def _expect_nothing(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _refuse_slow(self) -> None:
+        if not self._n_bytes and self.cycle is not None:  # between two requests there is nothing to answer (odd-lines)
+            self.transport.close()
+            return
+        timeout_s = self._context.settings.header_timeout_s
+        message = f"the request was not complete after {timeout_s:g} s (server.header_timeout_s)"
+        self._refuse(HTTPStatus.REQUEST_TIMEOUT, message, "header_timeout")
 
     def _refuse(self, status: HTTPStatus, message: str, reason: str) -> None:
         """Answer with an error and close: without h11, whose state may allow nothing more."""
