@@ -1,4 +1,4 @@
-"""A protocol adapter: messages, events and the time go in, actions come out. One instance serves one connection."""
+"""A protocol adapter: messages and events go in, actions come out. One instance serves one connection."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -87,6 +87,7 @@ class Hangup:
 
     code: int = 1000
     reason: str = ""
+    after_s: float = 0.0
 
 
 def read_json(text: str | bytes, type: type[T], what: str, *, strict: bool = True) -> T:
@@ -134,7 +135,7 @@ def read_query(query: Query, type: type[S]) -> S:
 
 
 class Adapter(Protocol):
-    """One client's connection. `now_s` is of a clock that only goes forward.
+    """One client's connection.
 
     What one call says is sent at once and in order; its other actions are done in order, and wait while the session
     has no room. Meanwhile no further message is read, but events may come.
@@ -146,26 +147,24 @@ class Adapter(Protocol):
     # How the connection is closed when the session has ended.
     hangup: Hangup = Hangup()
 
-    @property
-    def wake_s(self) -> float | None:
-        """When to call `wake`, unless something comes before; None: never."""
-        return None
+    # Seconds in which the client must send something; None: it may be silent for as long as the session takes that.
+    timeout_s: float | None = None
 
-    def begin(self, now_s: float) -> Sequence[Action]:
+    def begin(self) -> Sequence[Action]:
         """Handle an open connection. Most protocols wait for the client's first message."""
         return []
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         """Handle a text or a binary frame. A StreamerError that this raises is passed to `refused`."""
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         """Handle an event of the session; `End` is the last of it. A newer partial may stand for older ones."""
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         """Handle that there is no session: it cannot be opened, the client says nothing, or the daemon stops."""
         return [Hangup(error.close_code, one_line(str(error)))]
 
-    def unchanged(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def unchanged(self, error: StreamerError) -> Sequence[Action]:
         """Handle that the session goes on with the options that it had."""
         return []
 
@@ -173,7 +172,3 @@ class Adapter(Protocol):
         """Note how the connection is closed when the session has ended with a fatal error."""
         code = IdleError.close_code if error.code == IdleError.code else StreamerError.close_code
         self.hangup = Hangup(code, one_line(f"{error.code}: {error.message}"))
-
-    def wake(self, now_s: float) -> Sequence[Action]:
-        """Handle that the time `wake_s` has come."""
-        return []

@@ -17,7 +17,7 @@ import msgspec
 
 from streamer.audio.constants import MAX_CHANNELS, MAX_SAMPLE_RATE, MIN_SAMPLE_RATE
 from streamer.audio.encodings import ALAW, FLOAT32, LINEAR16, MULAW, AudioFormat, AudioReader
-from streamer.errors import AudioFileError, ConfigError, StreamerError
+from streamer.errors import AudioFileError, ConfigError, IdleError, StreamerError
 from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, Word
 from streamer.outside import one_line
 from streamer.protocols import adapter
@@ -138,6 +138,8 @@ def make_live(query: adapter.Query, headers: Mapping[str, str]) -> "Live":
 class Live(adapter.Adapter):
     """Live transcription over a WebSocket (see `protocols.adapter.Adapter`)."""
 
+    timeout_s: float | None = TIMEOUT_S
+
     def __init__(self, query: Query, *, request_id: str, created: str) -> None:
         self._query = query
         self._request_id = request_id
@@ -149,8 +151,6 @@ class Live(adapter.Adapter):
         self._opened = False
         # Whether no more is listened to.
         self._finished = False
-        # When the client was heard last.
-        self._heard_from_s = 0.0
         self._model = ""
         self._speakers: Speakers = {} if query.diarize else None
         # Where the newest final ends, in seconds.
@@ -164,34 +164,23 @@ class Live(adapter.Adapter):
         # The newest final meanwhile: it may be the answer.
         self._held: Final | None = None
 
-    def begin(self, now_s: float) -> list[Action]:
-        self._heard_from_s = now_s
+    def begin(self) -> list[Action]:
         return self._open()
 
-    @property
-    def wake_s(self) -> float | None:
-        """When the client has been silent for too long."""
-        return None if self._finished else self._heard_from_s + TIMEOUT_S
-
-    def wake(self, now_s: float) -> list[Action]:
-        """Close the connection of a client that is silent."""
-        if self.wake_s is None or now_s < self.wake_s:
-            return []
-        reason = f"NET-0001: no audio and no text for {TIMEOUT_S:g} s: expected audio, or KeepAlive every 3 to 5 s"
-        return self._hang_up(1011, reason)
-
-    def receive(self, message: str | bytes, now_s: float) -> list[Action]:
-        self._heard_from_s = now_s
+    def receive(self, message: str | bytes) -> list[Action]:
         if self._finished:
             return []
         if isinstance(message, str):
             return self._obey(message)
         return self._hear(message) if message else self._finish()
 
-    def refused(self, error: StreamerError, now_s: float) -> list[Action]:
+    def refused(self, error: StreamerError) -> list[Action]:
+        if isinstance(error, IdleError):
+            reason = f"NET-0001: no audio and no text for {TIMEOUT_S:g} s: expected audio, or KeepAlive every 3 to 5 s"
+            return self._hang_up(1011, reason)
         return self._hang_up(error.close_code, f"{error.code}: {error}")
 
-    def on_event(self, event: Event, now_s: float) -> list[Action]:
+    def on_event(self, event: Event) -> list[Action]:
         match event:
             case Ready():
                 self._model = event.model
@@ -269,7 +258,7 @@ class Live(adapter.Adapter):
         return [Do("resume")] if self._opened else []
 
     def _finish(self) -> list[Action]:
-        self._finished = True
+        self._finished, self.timeout_s = True, None
         try:
             rest = self._reader.finish()
         except AudioFileError as error:

@@ -99,10 +99,10 @@ class Realtime(adapter.Adapter):
         # The segment that deltas are of, and how many characters of it they have said.
         self._segment = self._told = 0
 
-    def begin(self, now_s: float) -> Sequence[Action]:
+    def begin(self) -> Sequence[Action]:
         return [self._show("created")]
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         event_id = None
         try:
             said = openai_messages.read_message(message)
@@ -122,7 +122,7 @@ class Realtime(adapter.Adapter):
         except InvalidRequestError as error:
             return [self._say_invalid(error, event_id or error.event_id)]
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         match event:
             case Ready(model=model):
                 self._model = model
@@ -146,14 +146,14 @@ class Realtime(adapter.Adapter):
                 return [*self._complete(math.inf), self.hangup]
         return []
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         """Say why there is no session; after a usage error the client may ask for another."""
         if isinstance(error, UsageError):
             self._opened, self._refused, self._item, self._sent_s = False, True, None, 0.0
             return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]
         return [self._say_failure(error.code, str(error)), Hangup(error.close_code, error.code)]
 
-    def unchanged(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def unchanged(self, error: StreamerError) -> Sequence[Action]:
         """Say why the session goes on as before."""
         self._session = self._before
         return [self._say_invalid(InvalidRequestError("invalid_value", str(error), "session"), self._update_id)]

@@ -19,24 +19,17 @@ class Root(Adapter):
         self._chosen: Adapter = Vosk()
         self._begun = False
 
-    @property
-    def wake_s(self) -> float | None:
-        return self._chosen.wake_s
-
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if not self._begun and isinstance(message, str) and _has_uid(message):
             self._chosen = WhisperLive()
         self._begun = True
-        return self._chosen.receive(message, now_s)
+        return self._chosen.receive(message)
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
-        return self._chosen.on_event(event, now_s)
+    def on_event(self, event: Event) -> Sequence[Action]:
+        return self._chosen.on_event(event)
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
-        return self._chosen.refused(error, now_s)
-
-    def wake(self, now_s: float) -> Sequence[Action]:
-        return self._chosen.wake(now_s)
+    def refused(self, error: StreamerError) -> Sequence[Action]:
+        return self._chosen.refused(error)
 
 
 def _has_uid(message: str) -> bool:

@@ -44,15 +44,15 @@ class Captions(Adapter):
         """Follow the input from the place that the address names. Raises ProtocolError."""
         self._after, self._session = _position(query)
 
-    def begin(self, now_s: float) -> Sequence[Action]:
+    def begin(self) -> Sequence[Action]:
         return [Follow(self._after, self._session)]
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if len(message) > MAX_IGNORED_BYTES:
             return [Hangup(1009, "subscribers only read; audio goes to /v1/stream")]
         return []
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         said = Say(event.to_json())
         match event:
             case Error(fatal=True, code=code):
@@ -74,14 +74,14 @@ class Stream(Captions):
         self._opened = self._finished = False
         self._n_bad = 0
 
-    def begin(self, now_s: float) -> Sequence[Action]:
+    def begin(self) -> Sequence[Action]:
         if self._session is None:
             return []
         warn_of_address()
         self._opened = True
         return [Resume(StreamResume(session=self._session, after=self._after or 0))]
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if self._finished:
             return []
         try:
@@ -92,14 +92,14 @@ class Stream(Captions):
         except ProtocolError as error:
             if not self._opened:
                 raise
-            return self.unchanged(error, now_s)
+            return self.unchanged(error)
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         again = isinstance(error, BusyError | StoppingError)  # the client reads in the reason when it may try again
         event = Error(seq=1, code=error.code, message=str(error), fatal=True)
         return [Say(event.to_json()), Hangup(error.close_code, f"{error.code}: {error}" if again else error.code)]
 
-    def unchanged(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def unchanged(self, error: StreamerError) -> Sequence[Action]:
         self._n_bad += 1
         if self._n_bad < MAX_BAD_MESSAGES:
             return [Report(Error(code=error.code, message=str(error), fatal=False))]

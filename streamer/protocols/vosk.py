@@ -62,7 +62,7 @@ class Vosk(Adapter):
         # While the reply to `reset` is awaited, the messages behind it; None while none is.
         self._held: deque[str | bytes] | None = None
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if self._finished:
             return []
         if self._held is not None:
@@ -85,7 +85,7 @@ class Vosk(Adapter):
             raise ProtocolError("the message is not Vosk's: expected config, eof or reset")
         return []
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         match event:
             case Partial():
                 self._partial = event
@@ -94,7 +94,7 @@ class Vosk(Adapter):
                 if isinstance(event, Final) and _text(event):
                     self._finals.append(event)
             case Flushed() if self._held is not None:
-                return [say_json(self._result()), *self._release(self._held, now_s)]
+                return [say_json(self._result()), *self._release(self._held)]
             case Error(fatal=True):
                 self.fail(event)
             case End():
@@ -121,7 +121,7 @@ class Vosk(Adapter):
         self._open = True
         return [Open(self._start)]
 
-    def _release(self, held: deque[str | bytes], now_s: float) -> list[Action]:
+    def _release(self, held: deque[str | bytes]) -> list[Action]:
         """Take what came behind `reset`, as far as the next one."""
         self._held = None
         actions: list[Action] = []
@@ -129,7 +129,7 @@ class Vosk(Adapter):
             if self._held is not None:
                 self._held.extend(held)
                 break
-            actions += self.receive(held.popleft(), now_s)
+            actions += self.receive(held.popleft())
         return actions
 
     def _known(self) -> dict[str, Any]:

@@ -59,9 +59,6 @@ class _Config(_Name):
 class WhisperLive(Adapter):
     """One client's connection (see `Adapter`)."""
 
-    # When the connection of a client that has to wait is closed; None: it is not.
-    wake_s: float | None = None
-
     def __init__(self) -> None:
         # What the first message says; None before it.
         self._config: _Config | None = None
@@ -75,7 +72,7 @@ class WhisperLive(Adapter):
         # Whether the client knows the language.
         self._language_known = False
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if self._config is None:
             return self._configure(message)
         if self._finished:
@@ -87,7 +84,7 @@ class WhisperLive(Adapter):
             return [Finish()]
         return [Write(ENCODINGS[self._config.audio_format].decode(message))]
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         match event:
             case Ready():
                 ready = self._say(message="SERVER_READY", backend=BACKEND)
@@ -107,22 +104,17 @@ class WhisperLive(Adapter):
                 return [self.hangup]
         return []
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         """Tell the client why it gets no text."""
         if not self._uid:
-            return super().refused(error, now_s)
+            return super().refused(error)
         match error:
             case BusyError():
-                self.wake_s = now_s + WAIT_CLOSE_S
-                return [self._say(status="WAIT", message=WAIT_MINUTES)]
+                wait = self._say(status="WAIT", message=WAIT_MINUTES)
+                return [wait, Hangup(error.close_code, "no room: try again later", after_s=WAIT_CLOSE_S)]
             case StoppingError():  # who is told of an error does not come back
-                return super().refused(error, now_s)
+                return super().refused(error)
         return [self._status("ERROR", str(error)), Hangup(error.close_code, error.code)]
-
-    def wake(self, now_s: float) -> Sequence[Action]:
-        """Close the connection of a client that has to wait."""
-        self.wake_s = None
-        return [Hangup(1013, "no room: try again later")]
 
     def _configure(self, message: str | bytes) -> Sequence[Action]:
         what = "the first message is not WhisperLive's"

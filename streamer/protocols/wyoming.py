@@ -128,14 +128,14 @@ class Wyoming(Adapter):
         # Whether the connection is at its end.
         self._failed = False
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         try:
             self._reader.feed(message.encode("utf-8") if isinstance(message, str) else message)
         except ProtocolError as error:
             return self._fail(error)
         return self._advance()
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         """Tell the client of text that is final, and at the end of all of it."""
         match event:
             case Final() if event.text:
@@ -146,7 +146,7 @@ class Wyoming(Adapter):
                 return [*self._transcript(), *self._advance()]
         return []
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         return self._fail(error)
 
     def _advance(self) -> list[Action]:

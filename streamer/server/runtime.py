@@ -34,9 +34,6 @@ from streamer.stream.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
 
-# A client that was held back is given this time to send what it could not, before it counts as silent.
-GRACE_S = 1.0
-
 FAILED = Close(CloseCode.INTERNAL_ERROR, "internal")
 RESUMED_ELSEWHERE = Close(4000, "resumed elsewhere")
 STOPPED = Close(CloseCode.GOING_AWAY, "the daemon stops: reconnect in a moment")
@@ -91,11 +88,10 @@ class _Runtime:
         self._follower: Follower | None = None
         self._following: asyncio.Task[None] | None = None
         self._finishing: asyncio.Task[None] | None = None
-        # Wakes the adapter; ends a connection without a session.
-        self._alarm: asyncio.TimerHandle | None = None
+        # Ends the connection of a client that is silent.
         self._patience: asyncio.TimerHandle | None = None
-        # Whether the client cannot send, since its last message is still at work; when that was over.
-        self._held_back, self._released_s = False, 0.0
+        # The setting that says how long it may be silent without a session.
+        self._limit = "first_message_s"
         # The gauge that counts the connection.
         self._gauge: Gauge | None = None
         # The connection that had the session before; set when this one does nothing with it any more.
@@ -105,9 +101,9 @@ class _Runtime:
     async def run(self) -> Close:
         """Talk until one side has enough; return how to close."""
         try:
-            actions = self._adapter.begin(_now_s())
-            speaks = any(isinstance(action, Say) for action in actions)
-            self._expect("idle_s" if speaks else "first_message_s")
+            actions = self._adapter.begin()
+            if any(isinstance(action, Say) for action in actions):  # the client need not speak first
+                self._limit = "idle_s"
             self._start(self._work())
             self._start(self._take(actions))
             self._start(self._read())
@@ -115,7 +111,6 @@ class _Runtime:
             self._start(self._watch())
             return await self._closing
         finally:
-            _cancel(self._alarm, self._patience)
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -125,6 +120,7 @@ class _Runtime:
                 self._drop()
             if self._follower is not None:
                 self._follower.close()
+            self._expect_nothing()
             self._detached.set()
 
     @property
@@ -155,71 +151,60 @@ class _Runtime:
 
     async def _read(self) -> None:
         while True:
+            self._expect_message()
             message = await self._line.receive()
-            now_s = _now_s()
+            self._expect_nothing()
             if self._stopped is not None or self._closing.done():
                 continue
-            self._expect("idle_s")
+            self._limit = "idle_s"
             try:
-                actions = self._adapter.receive(message, now_s)
+                actions = self._adapter.receive(message)
             except StreamerError as error:
                 actions = self._refusal(error)
-            self._held_back = True
             await self._take(actions)
             await self._todo.join()
-            self._held_back = False
-            if _now_s() - now_s > GRACE_S:
-                self._released_s = _now_s()
             await asyncio.sleep(0)  # a flood of messages must not keep the others waiting
 
-    def _expect(self, setting: str) -> None:
-        """End the connection if it has no session, and no message comes in time."""
-        _cancel(self._patience)
-        if self._follower is None:
-            patience_s: float = getattr(self._context.settings, setting)
-            error = IdleError(f"nothing came for {patience_s:g} s (server.{setting})")
-            self._patience = asyncio.get_running_loop().call_later(
-                patience_s, lambda: self._start(self._turn_away(error))
-            )
+    def _expect_message(self) -> None:
+        """End the connection if no message comes in time, and it has no session or its protocol asks for one."""
+        self._expect_nothing()
+        timeout_s = self._adapter.timeout_s
+        if timeout_s is None and self._follower is None:
+            timeout_s = getattr(self._context.settings, self._limit)
+        if timeout_s is not None:
+            error = IdleError(f"nothing came for {timeout_s:g} s (server.{self._limit})")
+            loop = asyncio.get_running_loop()
+            self._patience = loop.call_later(timeout_s, lambda: self._start(self._turn_away(error)))
+
+    def _expect_nothing(self) -> None:
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
 
     async def _turn_away(self, error: StreamerError) -> None:
-        if self._follower is None:
-            last = Hangup(error.close_code, f"{error.code}: {error}")
-            await self._take([*self._refusal(error), last])
+        if self._follower is None or self._adapter.timeout_s is not None:  # none began just now
+            await self._take([*self._refusal(error), Hangup(error.close_code, f"{error.code}: {error}")])
 
     def _refusal(self, error: StreamerError) -> Sequence[Action]:
         self._context.metrics.refused(error.code)
-        return self._adapter.refused(error, _now_s())
+        return self._adapter.refused(error)
 
     # What the adapter wants.
 
     async def _take(self, actions: Sequence[Action]) -> None:
-        """Queue what is to be done in the session, send what is to be said, and note when to wake the adapter."""
+        """Queue what is to be done in the session, and send what is to be said."""
         said = []
         for action in actions:
             said.append(action) if isinstance(action, Say | Hangup) else self._todo.put_nowait(action)
-        _cancel(self._alarm)
-        if self._adapter.wake_s is not None:
-            self._alarm = asyncio.get_running_loop().call_at(self._adapter.wake_s, self._wake)
         if not said:
             return
         async with self._sending:  # in the order in which it was asked for
             for action in said:
                 if isinstance(action, Hangup):
+                    await asyncio.sleep(action.after_s)
                     self._close(Close(action.code, action.reason))
                     return
                 await self._line.send_text(action.text)
-
-    def _wake(self) -> None:
-        """Wake the adapter, but not while its client cannot send anything."""
-        now_s = _now_s()
-        if self._held_back or now_s - self._released_s < GRACE_S:
-            self._alarm = asyncio.get_running_loop().call_later(GRACE_S, self._wake)
-        else:
-            self._start(self._woken())
-
-    async def _woken(self) -> None:
-        await self._take(self._adapter.wake(_now_s()))
 
     async def _work(self) -> None:
         while True:
@@ -259,7 +244,7 @@ class _Runtime:
                 try:
                     await stream.change(dataclasses.replace(stream.options, **options))  # type: ignore[arg-type]
                 except UsageError as error:
-                    await self._take(self._adapter.unchanged(error, _now_s()))
+                    await self._take(self._adapter.unchanged(error))
             case Report(error):
                 stream.report(error)
             case Finish():
@@ -309,7 +294,8 @@ class _Runtime:
             self._gauge = gauge
             gauge.inc()
         self._line.note_session(feed.session)
-        _cancel(self._patience)
+        if self._adapter.timeout_s is None:
+            self._expect_nothing()
         follower = Follower(feed, self._context, self._overflow, after=after, session=session, earlier=earlier)
         self._follower = follower
         self._following = self._start(follower.run(self._pass))
@@ -320,7 +306,7 @@ class _Runtime:
             metrics.refused(event.code)
         if is_over and not self._adapter.resumable:
             self._drop()  # it has its slot no longer than it needs it
-        await self._take(self._adapter.on_event(event, _now_s()))
+        await self._take(self._adapter.on_event(event))
         metrics.events_sent.labels(event.type).inc()
         if is_over and self._context.draining.is_set():
             self._close(STOPPED)
@@ -358,7 +344,7 @@ class _Runtime:
             self._context.connections.pop(stream.feed.session, None)
             with contextlib.suppress(Exception):
                 stream.abandon()
-            self._expect("idle_s")
+            self._expect_message()
 
     # The end.
 
@@ -411,13 +397,3 @@ class _Runtime:
         elif error is not None:
             logger.error("serving a client failed", exc_info=error)
             self._close(FAILED)
-
-
-def _now_s() -> float:
-    return asyncio.get_running_loop().time()
-
-
-def _cancel(*timers: asyncio.TimerHandle | None) -> None:
-    for timer in timers:
-        if timer is not None:
-            timer.cancel()

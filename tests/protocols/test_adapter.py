@@ -20,7 +20,7 @@ MAKERS: dict[str, Callable[[], Adapter]] = {
 
 def hangup(adapter: Adapter, *errors: StreamerError) -> Hangup:
     """Return how a client is closed whose session is refused."""
-    last = [action for error in errors for action in adapter.refused(error, 0.0)][-1]
+    last = [action for error in errors for action in adapter.refused(error)][-1]
     assert isinstance(last, Hangup)
     return last
 
@@ -29,10 +29,10 @@ def hangup(adapter: Adapter, *errors: StreamerError) -> Hangup:
 @pytest.mark.parametrize(("code", "closed"), [("idle", 1008), ("internal", 1011), ("device", 1011)])
 def test_the_failure_of_a_session_is_the_close_code(path: str, code: str, closed: int) -> None:
     adapter = MAKERS[path]()
-    adapter.begin(0.0)
-    adapter.on_event(ready().stamped(1, "s1"), 0.0)
-    adapter.on_event(Error(code=code, message="why\nnot", fatal=True).stamped(2, "s1"), 0.0)
-    last = adapter.on_event(End().stamped(3, "s1"), 0.0)[-1]
+    adapter.begin()
+    adapter.on_event(ready().stamped(1, "s1"))
+    adapter.on_event(Error(code=code, message="why\nnot", fatal=True).stamped(2, "s1"))
+    last = adapter.on_event(End().stamped(3, "s1"))[-1]
     assert isinstance(last, Hangup)
     assert last.code == closed
     assert last.reason.startswith(code)
@@ -43,10 +43,10 @@ def test_the_failure_of_a_session_is_the_close_code(path: str, code: str, closed
 @pytest.mark.parametrize("code", ["stopping", "audio_file"])
 def test_an_error_that_is_not_fatal_does_not_change_how_it_is_closed(path: str, code: str) -> None:
     adapter = MAKERS[path]()
-    adapter.begin(0.0)
-    adapter.on_event(ready().stamped(1, "s1"), 0.0)
-    adapter.on_event(Error(code=code, message="why", fatal=False).stamped(2, "s1"), 0.0)
-    assert adapter.on_event(End().stamped(3, "s1"), 0.0)[-1] == Hangup()
+    adapter.begin()
+    adapter.on_event(ready().stamped(1, "s1"))
+    adapter.on_event(Error(code=code, message="why", fatal=False).stamped(2, "s1"))
+    assert adapter.on_event(End().stamped(3, "s1"))[-1] == Hangup()
 
 
 @pytest.mark.parametrize("path", PATHS)
@@ -62,6 +62,6 @@ def test_so_are_a_wrong_request_and_a_failure(path: str, error: StreamerError, c
 
 
 def test_a_client_of_wyoming_is_told_before_the_close() -> None:
-    said, last = Wyoming("{}").refused(BusyError("full"), 0.0)
+    said, last = Wyoming("{}").refused(BusyError("full"))
     assert '"full"' in str(said)
     assert last == Hangup(1008)

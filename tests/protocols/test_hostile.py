@@ -62,22 +62,19 @@ def events() -> Iterator[Event]:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_message_makes_an_adapter_fail_or_say_what_is_no_text(path: str, seed: int) -> None:
     adapter: Adapter = SOCKETS[path].make(QueryParams(""), Headers({}))
-    now_s, told = 0.0, events()
-    said = [*adapter.begin(now_s)]
+    told = events()
+    said = [*adapter.begin()]
     for message in messages(seed):
-        now_s += 0.01
         try:
-            said += adapter.receive(message, now_s)
+            said += adapter.receive(message)
         except ProtocolError as error:
-            said += adapter.refused(error, now_s)
+            said += adapter.refused(error)
         if seed % 2 and (event := next(told, None)) is not None:
-            said += adapter.on_event(event, now_s)
+            said += adapter.on_event(event)
         if seed % 3 == 0:
-            said += adapter.refused(ConfigError("the model does not know it"), now_s)
-        if adapter.wake_s is not None and adapter.wake_s <= now_s:
-            said += adapter.wake(now_s)
-    said += adapter.refused(BusyError("no room"), now_s)
-    said += adapter.on_event(End(), now_s)
+            said += adapter.refused(ConfigError("the model does not know it"))
+    said += adapter.refused(BusyError("no room"))
+    said += adapter.on_event(End())
     for action in said:
         if isinstance(action, Say):
             action.text.encode("utf-8")  # as the server does

@@ -29,20 +29,20 @@ STARTED, STOPPED, COMMITTED = "speech_started", "speech_stopped", "committed"
 
 
 class Talk:
-    """A adapter, what it said, and what it wanted done."""
+    """An adapter, what it said, and what it wanted done."""
 
     def __init__(self, query: str = "intent=transcription", headers: Mapping[str, str] | None = None) -> None:
         self.adapter = make(QueryParams(query), Headers(headers or {}))
         self.said: list[dict[str, Any]] = []
         self.done: list[Action] = []
-        self._take(self.adapter.begin(0.0))
+        self._take(self.adapter.begin())
 
     def send(self, **message: object) -> list[dict[str, Any]]:
         """Let the client say something; return the answer."""
         return self.send_text(json.dumps(message))
 
     def send_text(self, text: str | bytes) -> list[dict[str, Any]]:
-        return self._take(self.adapter.receive(text, 0.0))
+        return self._take(self.adapter.receive(text))
 
     def update(self, include: object = (), **inputs: object) -> list[dict[str, Any]]:
         return self.send(type="session.update", session={"audio": {"input": inputs}, "include": include})
@@ -61,13 +61,13 @@ class Talk:
 
     def hear(self, *events: Event) -> list[dict[str, Any]]:
         """Let the session tell something; return what the client is told."""
-        return [said for event in events for said in self._take(self.adapter.on_event(event, 0.0))]
+        return [said for event in events for said in self._take(self.adapter.on_event(event))]
 
     def unchanged(self, error: StreamerError) -> list[dict[str, Any]]:
-        return self._take(self.adapter.unchanged(error, 0.0))
+        return self._take(self.adapter.unchanged(error))
 
     def refuse(self, error: StreamerError) -> list[dict[str, Any]]:
-        return self._take(self.adapter.refused(error, 0.0))
+        return self._take(self.adapter.refused(error))
 
     def texts(self) -> dict[str, str]:
         """Return the deltas of each item, joined."""

@@ -21,27 +21,27 @@ def replies(actions: Sequence[Action]) -> list[Any]:
 
 def configured(**config: object) -> Vosk:
     adapter = Vosk()
-    assert adapter.receive(json.dumps({"config": config}), 0.0) == []
+    assert adapter.receive(json.dumps({"config": config})) == []
     return adapter
 
 
 def reply(adapter: Vosk, *events: Event) -> Any:  # noqa: ANN401 - JSON
     """Return the reply to a chunk that comes behind some events."""
     for event in events:
-        assert adapter.on_event(event, 0.0) == [], "a result goes out as a reply only"
-    (message,) = replies(adapter.receive(AUDIO, 0.0))
+        assert adapter.on_event(event) == [], "a result goes out as a reply only"
+    (message,) = replies(adapter.receive(AUDIO))
     return message
 
 
 def opened(adapter: Vosk) -> Any:  # noqa: ANN401 - a StreamStart
-    opening, *_ = adapter.receive(AUDIO, 0.0)
+    opening, *_ = adapter.receive(AUDIO)
     assert isinstance(opening, Open)
     return opening.start
 
 
 def test_each_chunk_is_heard_and_answered_at_once() -> None:
     adapter = configured(sample_rate=16000.0)
-    opening, hear, say = adapter.receive(AUDIO, 0.0)
+    opening, hear, say = adapter.receive(AUDIO)
     assert isinstance(opening, Open)
     assert (opening.start.format, opening.start.sample_rate, opening.start.words) == ("s16le", 16_000, True)
     assert hear == Write(AUDIO)
@@ -74,7 +74,7 @@ def test_an_empty_utterance_is_no_result() -> None:
 def test_alternatives_where_they_are_asked_for() -> None:
     adapter = configured(max_alternatives=3, words=False)
     assert reply(adapter, final(1, "One.")) == {"alternatives": [{"confidence": 0.9, "text": "one"}]}
-    adapter.receive('{"config":{"words":1}}', 0.0)
+    adapter.receive('{"config":{"words":1}}')
     (alternative,) = reply(adapter, final(2, "Two."))["alternatives"]
     assert [word["word"] for word in alternative["result"]] == ["two"]
 
@@ -118,15 +118,15 @@ def test_hints_are_taken_as_far_as_they_go_and_the_rate_may_be_the_original_one(
 def test_eof_is_answered_when_all_is_final_and_then_it_closes() -> None:
     adapter = configured(words=False)
     opened(adapter)
-    assert adapter.receive(EOF, 0.0) == [Finish()]
-    assert adapter.on_event(final(1, "The rest."), 0.0) == []
-    actions = adapter.on_event(End(), 0.0)
+    assert adapter.receive(EOF) == [Finish()]
+    assert adapter.on_event(final(1, "The rest.")) == []
+    actions = adapter.on_event(End())
     assert replies(actions) == [{"text": "the rest"}]
     assert actions[-1] == Hangup(1000)
 
 
 def test_eof_without_audio_is_answered_too() -> None:
-    actions = configured().receive(EOF, 0.0)
+    actions = configured().receive(EOF)
     assert replies(actions) == [{"text": ""}]
     assert actions[-1] == Hangup(1000)
 
@@ -134,23 +134,23 @@ def test_eof_without_audio_is_answered_too() -> None:
 def test_reset_is_answered_when_what_was_heard_is_final() -> None:
     adapter = configured(words=False)
     opened(adapter)
-    assert adapter.receive(RESET, 0.0) == [Do("flush")]
-    assert adapter.on_event(final(1, "So far."), 0.0) == []
-    assert replies(adapter.on_event(Flushed(time=0.4), 0.0)) == [{"text": "so far"}]
+    assert adapter.receive(RESET) == [Do("flush")]
+    assert adapter.on_event(final(1, "So far.")) == []
+    assert replies(adapter.on_event(Flushed(time=0.4))) == [{"text": "so far"}]
     assert reply(adapter) == {"partial": ""}
 
 
 def test_what_comes_behind_reset_is_answered_in_its_turn() -> None:
     adapter = configured(words=False)
     opened(adapter)
-    adapter.receive(RESET, 0.0)
+    adapter.receive(RESET)
     for message in (AUDIO, RESET, AUDIO, EOF):
-        assert adapter.receive(message, 0.0) == []
-    adapter.on_event(final(1, "One."), 0.0)
-    actions = adapter.on_event(Flushed(time=0.4), 0.0)
+        assert adapter.receive(message) == []
+    adapter.on_event(final(1, "One."))
+    actions = adapter.on_event(Flushed(time=0.4))
     assert replies(actions) == [{"text": "one"}, {"partial": ""}]
     assert actions[-1] == Do("flush")
-    actions = adapter.on_event(Flushed(time=0.8), 0.0)
+    actions = adapter.on_event(Flushed(time=0.8))
     assert replies(actions) == [{"text": ""}, {"partial": ""}]
     assert actions[-1] == Finish()
 
@@ -158,19 +158,19 @@ def test_what_comes_behind_reset_is_answered_in_its_turn() -> None:
 def test_no_more_than_a_bound_is_held_behind_reset() -> None:
     for message, n in ((AUDIO, MAX_HELD_MESSAGES), (b"\0" * 2**18, 4)):
         adapter = configured()
-        adapter.receive(RESET, 0.0)
-        assert [adapter.receive(message, 0.0) for _ in range(n)] == [[]] * n
+        adapter.receive(RESET)
+        assert [adapter.receive(message) for _ in range(n)] == [[]] * n
         with pytest.raises(ProtocolError, match="too much"):
-            adapter.receive(message, 0.0)
+            adapter.receive(message)
 
 
 def test_a_stop_of_the_daemon_answers_what_is_awaited() -> None:
     adapter = configured()
-    adapter.receive(RESET, 0.0)
-    assert replies(adapter.on_event(End(), 0.0)) == [{"text": ""}]
+    adapter.receive(RESET)
+    assert replies(adapter.on_event(End())) == [{"text": ""}]
     adapter = configured()
     opened(adapter)
-    assert adapter.on_event(End(), 0.0) == [Hangup(1000)]
+    assert adapter.on_event(End()) == [Hangup(1000)]
 
 
 @pytest.mark.parametrize(
@@ -182,4 +182,4 @@ def test_a_stop_of_the_daemon_answers_what_is_awaited() -> None:
 )
 def test_what_is_no_message_closes_since_nobody_knows_whether_a_reply_is_awaited(message: str) -> None:
     with pytest.raises(ProtocolError, match="the message is not Vosk's"):
-        Vosk().receive(message, 0.0)
+        Vosk().receive(message)

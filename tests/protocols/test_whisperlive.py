@@ -24,7 +24,7 @@ STOCK = json.loads(
 def configure(**config: object) -> tuple[WhisperLive, Any]:
     """Return an adapter after its first message, and what it opens."""
     adapter = WhisperLive()
-    (opening,) = adapter.receive(json.dumps({**STOCK, **config}), 0.0)
+    (opening,) = adapter.receive(json.dumps({**STOCK, **config}))
     assert isinstance(opening, Open)
     return adapter, opening.start
 
@@ -36,7 +36,7 @@ def said(actions: Sequence[Action]) -> list[Any]:
 
 
 def told(adapter: WhisperLive, *events: Event) -> list[Any]:
-    return [message for event in events for message in said(adapter.on_event(event, 0.0))]
+    return [message for event in events for message in said(adapter.on_event(event))]
 
 
 def texts(message: Any) -> list[tuple[str, bool]]:  # noqa: ANN401 - JSON
@@ -70,7 +70,7 @@ def test_a_final_is_shown_as_it_stays_and_only_then_completed() -> None:
 
 def test_a_client_may_leave_its_options_out_or_say_null() -> None:
     for config in ({"uid": "u1"}, {"uid": "u1", **dict.fromkeys(set(STOCK) - {"uid"})}):
-        (opening,) = WhisperLive().receive(json.dumps(config), 0.0)
+        (opening,) = WhisperLive().receive(json.dumps(config))
         assert isinstance(opening, Open)
 
 
@@ -108,7 +108,7 @@ def test_words_have_their_times_as_segments_do() -> None:
 def test_audio_of_each_format(name: str, sent: bytes, format: str, heard: bytes) -> None:
     adapter, start = configure(audio_format=name)
     assert start.format == format
-    assert adapter.receive(sent, 0.0) == [Write(heard)]
+    assert adapter.receive(sent) == [Write(heard)]
 
 
 def test_what_a_client_hints_reaches_the_session_within_its_bounds() -> None:
@@ -120,17 +120,16 @@ def test_what_a_client_hints_reaches_the_session_within_its_bounds() -> None:
 
 def test_the_end_of_audio_ends_the_session_and_then_the_connection() -> None:
     adapter, _ = configure()
-    assert adapter.receive(b"END_OF_AUDIO", 0.0) == [Finish()]
-    assert adapter.receive(b"\0\0\0\0", 0.0) == []
-    assert adapter.on_event(End(), 0.0) == [Hangup(1000)]
+    assert adapter.receive(b"END_OF_AUDIO") == [Finish()]
+    assert adapter.receive(b"\0\0\0\0") == []
+    assert adapter.on_event(End()) == [Hangup(1000)]
 
 
 def test_a_client_without_a_place_can_look_before_it_is_closed() -> None:
     adapter, _ = configure()
-    assert said(adapter.refused(BusyError("full"), 10.0)) == [{"status": "WAIT", "message": 1}]
-    assert adapter.wake_s == 12.0
-    assert [type(action) for action in adapter.wake(12.0)] == [Hangup]
-    assert adapter.wake_s is None
+    *messages, hangup = adapter.refused(BusyError("full"))
+    assert said(messages) == [{"status": "WAIT", "message": 1}]
+    assert hangup == Hangup(1013, "no room: try again later", after_s=2.0)
 
 
 @pytest.mark.parametrize(
@@ -143,7 +142,7 @@ def test_a_client_without_a_place_can_look_before_it_is_closed() -> None:
 )
 def test_a_client_is_told_why_it_is_refused(error: StreamerError, messages: list[Any], code: int) -> None:
     adapter, _ = configure()
-    actions = adapter.refused(error, 0.0)
+    actions = adapter.refused(error)
     assert said(actions) == messages
     hangup = actions[-1]
     assert isinstance(hangup, Hangup)
@@ -160,21 +159,21 @@ def test_a_client_is_told_why_it_is_refused(error: StreamerError, messages: list
 def test_a_session_that_fails(code: str, message: object, closed: Hangup) -> None:
     adapter, _ = configure()
     assert told(adapter, Error(code=code, message="why", fatal=True)) == [message]
-    assert adapter.on_event(End(), 0.0) == [closed]
+    assert adapter.on_event(End()) == [closed]
 
 
 def test_text_out_of_place_is_told_and_changes_nothing() -> None:
     adapter, _ = configure()
-    assert [message["status"] for message in said(adapter.receive("{}", 0.0))] == ["WARNING"]
-    assert adapter.receive(b"\0\0\0\0", 0.0) == [Write(b"\0\0\0\0")]
+    assert [message["status"] for message in said(adapter.receive("{}"))] == ["WARNING"]
+    assert adapter.receive(b"\0\0\0\0") == [Write(b"\0\0\0\0")]
 
 
 @pytest.mark.parametrize("wrong", [{"task": "sing"}, {"audio_format": "mp3"}, {"language": 7}, {"hotwords": [[]]}])
 def test_a_wrong_first_message_is_told_by_name(wrong: dict[str, object]) -> None:
     adapter = WhisperLive()
     with pytest.raises(ProtocolError) as error:
-        adapter.receive(json.dumps({**STOCK, **wrong}), 0.0)
-    actions = adapter.refused(error.value, 0.0)
+        adapter.receive(json.dumps({**STOCK, **wrong}))
+    actions = adapter.refused(error.value)
     (message,) = said(actions)
     assert message["status"] == "ERROR"
     assert next(iter(wrong)) in message["message"]
@@ -185,23 +184,21 @@ def test_a_wrong_first_message_is_told_by_name(wrong: dict[str, object]) -> None
 def test_what_is_no_first_message_closes(message: str) -> None:
     adapter = WhisperLive()
     with pytest.raises(ProtocolError) as error:
-        adapter.receive(message, 0.0)
-    assert [type(action) for action in adapter.refused(error.value, 0.0)] == [Hangup]
+        adapter.receive(message)
+    assert [type(action) for action in adapter.refused(error.value)] == [Hangup]
 
 
 def test_at_the_root_the_first_message_says_whose_client_it_is() -> None:
-    assert [type(action) for action in Root().receive(json.dumps(STOCK), 0.0)] == [Open]
+    assert [type(action) for action in Root().receive(json.dumps(STOCK))] == [Open]
     for first in ('{"config":{"sample_rate":16000}}', b"\0\0"):
-        assert Root().receive(first, 0.0) == Vosk().receive(first, 0.0)
+        assert Root().receive(first) == Vosk().receive(first)
     with pytest.raises(ProtocolError, match="Vosk"):
-        Root().receive("no JSON", 0.0)
+        Root().receive("no JSON")
 
 
 def test_at_the_root_all_goes_to_the_one_that_was_chosen() -> None:
     adapter = Root()
-    assert (adapter.begin(0.0), adapter.wake_s) == ([], None)
-    adapter.receive(json.dumps(STOCK), 0.0)
-    assert said(adapter.on_event(ready(), 0.0))
-    assert said(adapter.refused(BusyError("full"), 10.0))
-    assert adapter.wake_s == 12.0
-    assert adapter.wake(12.0)
+    assert adapter.begin() == []
+    adapter.receive(json.dumps(STOCK))
+    assert said(adapter.on_event(ready()))
+    assert said(adapter.refused(BusyError("full")))

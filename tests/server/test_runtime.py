@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import time
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -21,12 +22,10 @@ PATH = "/v1/parrot"
 class Parrot(Adapter):
     """Repeats what it is told, and opens a session where it is told to."""
 
-    wake_s: float | None = None
-
-    def begin(self, now_s: float) -> Sequence[Action]:
+    def begin(self) -> Sequence[Action]:
         return [Say("hello")]
 
-    def receive(self, message: str | bytes, now_s: float) -> Sequence[Action]:
+    def receive(self, message: str | bytes) -> Sequence[Action]:
         if isinstance(message, bytes):
             return [Write(message)]
         match message:
@@ -38,16 +37,11 @@ class Parrot(Adapter):
                 return [Change({"language": "de"})]
             case "finish":
                 return [Finish()]
-            case "wake me":
-                self.wake_s = now_s + 0.05
-            case "hold me":
-                self.wake_s = now_s
-                return [Write(b"\1\2")]
             case "fail":
                 raise ValueError(message)
         return [Say(message)]
 
-    def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+    def on_event(self, event: Event) -> Sequence[Action]:
         match event:
             case Final():
                 return [Say(event.text)]
@@ -57,15 +51,11 @@ class Parrot(Adapter):
                 return [Say("bye"), Hangup()]
         return []
 
-    def refused(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def refused(self, error: StreamerError) -> Sequence[Action]:
         return [Say(f"no: {error}"), *([Hangup(1013, "full")] if isinstance(error, BusyError) else [])]
 
-    def unchanged(self, error: StreamerError, now_s: float) -> Sequence[Action]:
+    def unchanged(self, error: StreamerError) -> Sequence[Action]:
         return [Say(f"no: {error}")]
-
-    def wake(self, now_s: float) -> Sequence[Action]:
-        self.wake_s = None
-        return [Say("awake")]
 
 
 def make(query: Query, headers: Mapping[str, str]) -> Parrot:
@@ -100,7 +90,7 @@ async def test_many_sessions_of_one_connection_leave_no_tasks_behind(
     class Lasting(Parrot):
         """Stays when a session ends."""
 
-        def on_event(self, event: Event, now_s: float) -> Sequence[Action]:
+        def on_event(self, event: Event) -> Sequence[Action]:
             return [Say("bye")] if isinstance(event, End) else []
 
     monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Lasting()))
@@ -229,25 +219,54 @@ async def test_who_does_not_read_is_not_listened_to_and_closed_when_too_far_behi
         assert (await closing(client))[0] in (1013, 1006)  # the latter where it did not even read that
 
 
-async def test_it_is_woken_when_it_wants_to_be() -> None:
+class Hasty(Parrot):
+    """Waits no longer than this for its client."""
+
+    timeout_s: float | None = 0.2
+
+
+async def test_a_silent_client_is_refused_in_its_session_too_if_its_protocol_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Hasty()))
     async with serving() as running, running.socket(PATH) as client:
-        await client.send("wake me")
-        assert [await within(client.recv()) for _ in range(3)] == ["hello", "wake me", "awake"]
+        await client.send("open")
+        stream = await running.streams.first()
+        assert [await within(client.recv()) for _ in range(2)] == [
+            "hello",
+            "no: nothing came for 0.2 s (server.idle_s)",
+        ]
+        assert (await closing(client))[0] == 1008
+        await within(stream.abandoned.wait())
 
 
-async def test_it_is_not_woken_while_the_client_is_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("streamer.server.runtime.GRACE_S", 0.01)
+async def test_a_client_that_is_held_back_is_not_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Hasty()))
     async with serving() as running:
         running.streams.prepare = lambda stream: stream.room.clear()
         async with running.socket(PATH) as client:
             await client.send("open")
-            await client.send("hold me")
+            await client.send(b"\1\2")
             stream = await running.streams.first()
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.5)
             stream.log.append(final(1, "Heard meanwhile."))
             assert [await within(client.recv()) for _ in range(2)] == ["hello", "Heard meanwhile."]
             stream.room.set()
-            assert await within(client.recv()) == "awake"
+            assert await within(client.recv()) == "no: nothing came for 0.2 s (server.idle_s)"
+
+
+async def test_a_connection_is_closed_after_a_while_if_its_protocol_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Patient(Parrot):
+        def receive(self, message: str | bytes) -> Sequence[Action]:
+            return [Say("wait"), Hangup(1013, "full", after_s=0.2)]
+
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Patient()))
+    async with serving() as running, running.socket(PATH) as client:
+        await client.send("polly")
+        assert [await within(client.recv()) for _ in range(2)] == ["hello", "wait"]
+        before_s = time.monotonic()
+        assert await closing(client) == (1013, "full")
+        assert time.monotonic() - before_s > 0.1
 
 
 async def test_a_fault_ends_its_connection_alone(caplog: pytest.LogCaptureFixture) -> None:

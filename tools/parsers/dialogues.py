@@ -39,10 +39,10 @@ def make_parsers(folder: Path) -> list[Parser]:
 
 def _talk(path: str, data: bytes) -> None:
     adapter = SOCKETS[path].make(QueryParams(""), Headers({}))
-    adapter.begin(0.0)
-    for i, line in enumerate(data.split(b"\n")):
+    adapter.begin()
+    for line in data.split(b"\n"):
         # Text frames are UTF-8, and binary ones hold anything.
-        adapter.receive(line.decode("utf-8", "replace") if line[:1] == b"{" else line, float(i))
+        adapter.receive(line.decode("utf-8", "replace") if line[:1] == b"{" else line)
 
 
 def _make(path: str, data: bytes) -> None:
