@@ -171,7 +171,7 @@ class _Runtime:
         timeout_s = self._adapter.timeout_s
         if timeout_s is None and self._follower is None:
             timeout_s = getattr(self._context.settings, self._limit)
-        if timeout_s is not None:
+        if timeout_s is not None and not self._context.draining.is_set():
             error = IdleError(f"nothing came for {timeout_s:g} s (server.{self._limit})")
             loop = asyncio.get_running_loop()
             self._patience = loop.call_later(timeout_s, lambda: self._start(self._turn_away(error)))
@@ -351,6 +351,7 @@ class _Runtime:
     async def _stop(self) -> None:
         """End the connection when the daemon stops, with what the client needs to go on."""
         await self._context.draining.wait()
+        self._expect_nothing()
         stream, follower = self._stream, self._follower
         if stream is None and follower is not None:  # the daemon's own input has not ended yet
             await self._context.stopping.wait()
