@@ -208,33 +208,34 @@ class _Runtime:
 
     async def _work(self) -> None:
         while True:
-            action = await self._todo.get()
-            await self._perform(action)
+            action, stream = await self._todo.get(), self._stream
+            if isinstance(action, Open | Resume | Follow):
+                await self._begin(action)
+            elif stream is not None and self._stopped is None:
+                try:
+                    await self._perform(stream, action)
+                except GoneError:
+                    raise
+                except Exception as error:  # noqa: BLE001 - reported to the client and the log
+                    self._fail(stream, error)
             self._todo.task_done()
 
-    async def _perform(self, action: Action) -> None:
-        streams = self._context.services.streams
+    async def _begin(self, action: Open | Resume | Follow) -> None:
+        streams, tenant = self._context.services.streams, self._tenant
         match action:
             case Open(start):
-                stream = await self._open(streams.open(start, tenant=self._tenant))
+                stream = await self._open(streams.open(start, tenant=tenant))
                 if stream is not None:
                     self._follow(stream.feed, self._context.metrics.streams)
             case Resume(request):
-                resuming = streams.resume(request.session, after=request.after, tenant=self._tenant)
+                resuming = streams.resume(request.session, after=request.after, tenant=tenant)
                 stream = await self._open(resuming)
                 if stream is not None:
                     await self._resume(stream, request.after)
             case Follow(after, session):
                 self._follow_input(after, session)
-            case _ if self._stream is not None and self._stopped is None:
-                try:
-                    await self._perform_in(self._stream, action)
-                except GoneError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - reported to the client and the log
-                    self._fail(self._stream, error)
 
-    async def _perform_in(self, stream: ClientStream, action: Action) -> None:
+    async def _perform(self, stream: ClientStream, action: Action) -> None:
         match action:
             case Write(audio):
                 await stream.write(audio)
