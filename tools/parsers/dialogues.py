@@ -5,7 +5,7 @@ from pathlib import Path
 
 from starlette.datastructures import Headers, QueryParams
 
-from streamer.errors import UsageError
+from streamer.errors import ProtocolError, UsageError
 from streamer.server.routes import SOCKETS
 from tools.parsers.table import Parser, makes_parsers, text
 
@@ -32,7 +32,10 @@ QUERIES = (
 @makes_parsers
 def make_parsers(folder: Path) -> list[Parser]:
     return [
-        *(Parser(f"conversations at {path}", CONVERSATIONS, partial(_talk, path), ()) for path in SOCKETS),
+        *(
+            Parser(f"conversations at {path}", CONVERSATIONS, partial(_talk, path), (ProtocolError,))
+            for path in SOCKETS
+        ),
         *(Parser(f"the query of {path}", QUERIES, partial(_make, path), (UsageError,)) for path in SOCKETS),
     ]
 
