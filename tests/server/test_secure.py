@@ -115,6 +115,12 @@ async def test_who_does_not_speak_tls_is_left_quietly(caplog: pytest.LogCaptureF
     assert [record.message for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
+async def test_a_client_that_speaks_no_tls_is_told_to() -> None:
+    async with serving(tls="self-signed") as running:
+        with pytest.raises(PeerError, match="wss://"):
+            await heard(running, parse_address(f"127.0.0.1:{running.port}"))
+
+
 async def test_who_says_nothing_is_not_waited_for() -> None:
     async with serving(tls="self-signed", header_timeout_s=0.1) as running:
         assert await answer(running, b"") == b""
