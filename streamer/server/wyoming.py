@@ -41,15 +41,11 @@ class WyomingServer:
     async def listen(self) -> int:
         """Take the port, and return it; clients wait until `serve`. Raises ConfigError where it cannot be had."""
         host, port = self._context.settings.wyoming_host.strip("[]"), self._context.settings.wyoming_port
-        if not host:
-            raise ConfigError("server.wyoming_host is empty: expected an address such as 127.0.0.1; 0.0.0.0 means all")
         try:
-            self._sockets = await listen(host, port)
+            self._sockets = await listen(host, port, "server.wyoming_")
         except PortInUseError:
             text = "is already in use (server.wyoming_port): stop the program that holds it, or choose another port"
             raise ConfigError(f"port {port} on {host} {text}") from None
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("server.", "server.wyoming_")) from None
         return int(self._sockets[0].getsockname()[1])
 
     async def serve(self, model: str, languages: Sequence[str]) -> None:
