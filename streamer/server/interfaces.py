@@ -55,10 +55,6 @@ class ClientStream(Protocol):
     def options(self) -> SessionOptions:
         """What the client has chosen."""
 
-    @property
-    def complete(self) -> bool:
-        """Whether no more is taken in, since `finish` was called or the session ended by itself."""
-
     async def write(self, data: bytes) -> None:
         """Take audio in, waiting while the buffer is full. Nothing happens where the audio is complete."""
 
