@@ -48,13 +48,13 @@ class Corrector(Protocol):
     # Whether it waits for a model or an endpoint. Those that do run behind the others, and in a thread of their own.
     slow: bool
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        """Return the words as they are to be: those it got, where it has nothing to say.
+    def correct(self, heard: Heard, left_s: float) -> Sequence[Word] | None:
+        """Return the words as they are to be, which may be those it got; None if it did not try.
 
-        left_s : seconds after which nobody wants the answer any more
+        left_s : seconds after which the answer is too late
 
-        Raises StreamerError where it cannot work, which is told once, until it works again; TimeoutError where its time
-        is up.
+        Raises StreamerError if it cannot work: then a slow one is left alone for a while; TimeoutError if its
+        time is up.
         """
 
 

@@ -9,9 +9,8 @@ import contextlib
 import json
 import logging
 import re
-import time
 from collections.abc import Callable, Sequence
-from typing import Annotated, NoReturn
+from typing import Annotated
 
 import msgspec
 from rapidfuzz import fuzz, process
@@ -41,9 +40,6 @@ MAX_TERMS = 50
 
 # Answers in a row that are of no use, after which something is wrong with it.
 MAX_USELESS = 5
-
-# It is left alone so long after it failed; each further time twice as long, up to a limit.
-RETRY_S, MAX_RETRY_S = 5.0, 300.0
 
 _TASK = """\
 You proofread what a speech recogniser heard. The user's message is one JSON object: `text` is what to proofread, \
@@ -82,7 +78,6 @@ class LanguageModel:
         api_key: str,
         deadline_s: float,
         terms: Callable[[], Sequence[str]] = tuple,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Prepare; nothing is sent yet. Raises ConfigError where address or key cannot be one.
 
@@ -94,57 +89,42 @@ class LanguageModel:
         )
         self._deadline_s = deadline_s
         self._terms = terms
-        self._clock = clock
         # Its loop is that of whichever thread corrects.
         self._runner = asyncio.Runner()
         self._n_useless = 0
-        # Why it failed last, when it is asked again, and how long it is left alone the next time.
-        self._failure = ""
-        self._again_s = 0.0
-        self._retry_s = RETRY_S
 
     def close(self) -> None:
         """Close the connection."""
         self._runner.run(self._endpoint.aclose())
         self._runner.close()
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+    def correct(self, heard: Heard, left_s: float) -> Sequence[Word] | None:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
         groups, language = written(heard.words), heard.language
         # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
-        is_asked = len(groups) >= MIN_WORDS and language in FROZEN and left_s >= self._deadline_s / 2
-        if self._failure and (not is_asked or self._clock() < self._again_s):
-            raise PeerError(self._failure)  # also where nothing would be asked, as if it worked again
-        if not is_asked:
-            return heard.words
+        if len(groups) < MIN_WORDS or language not in FROZEN or left_s < self._deadline_s / 2:
+            return None
         texts = [text_of(group) for group in groups]
+        text = " ".join(texts)
+        answer = self._runner.run(self._ask(heard, text, left_s))
         try:
-            text = " ".join(texts)
-            new = proposed(text, self._runner.run(self._ask(heard, text, left_s)))
+            new = proposed(text, answer)
             found = changes(texts, new, language)
-            self._n_useless = 0
         except RefusedError as refusal:
             logger.debug("the language model's answer is refused: %s", refusal)
             self._n_useless += 1
             if self._n_useless >= MAX_USELESS:
-                self._fail(f"{self._endpoint.name} answers nothing of use ({refusal}): try another model")
-            self._failure = ""
+                raise PeerError(
+                    f"{self._endpoint.name} answers nothing of use ({refusal}): try another model"
+                ) from None
             return heard.words
-        except PeerError as error:
-            self._fail(str(error))
-        self._failure, self._retry_s = "", RETRY_S
+        self._n_useless = 0
         words: list[Word] = []
         for was, becomes in found:
             parts = [part for group in groups[was.start : was.stop] for part in group]
             same = texts[was.start : was.stop] == new[becomes.start : becomes.stop]
             words += parts if same else respelled(parts, new[becomes.start : becomes.stop])
         return words
-
-    def _fail(self, why: str) -> NoReturn:
-        self._failure = why
-        self._again_s = self._clock() + self._retry_s
-        self._retry_s = min(2 * self._retry_s, MAX_RETRY_S)
-        raise PeerError(why) from None
 
     async def _ask(self, heard: Heard, text: str, left_s: float) -> str:
         near = process.extract(text, self._terms(), scorer=fuzz.partial_ratio, limit=MAX_TERMS)

@@ -7,24 +7,21 @@ of this runs in threads of its own, and a final that is not done by its deadline
 
 import dataclasses
 import difflib
-import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 
 from streamer.arrays import Float32Array
 from streamer.correct import second_pass
 from streamer.correct.corrector import Corrector, Heard, text_of
-from streamer.correct.failing import Failing
 from streamer.correct.second_pass import Passage, Passages, ReadAgain, same_but_for_marks, share_words
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
+from streamer.health import Health
 from streamer.stream.eventlog import EventLog
 from streamer.stream.settings import SessionSettings
-
-logger = logging.getLogger(__name__)
+from streamer.worker import Worker, once
 
 # Texts of earlier finals that a corrector sees.
 N_BEFORE = 5
@@ -54,23 +51,23 @@ class Corrections:
         correctors: Sequence[Corrector],
         *,
         deadline_s: float,
-        failing: Failing | None = None,
+        health: Health | None = None,
         read_again: ReadAgain | None = None,
     ) -> None:
         """Put correctors to work in their order.
 
         deadline_s : time after a final, or a passage, beyond which its correction is given up
-        failing : takes those that do not work
+        health : is given what does not work
         read_again : the second pass, if there is one
         """
         self.quick = [corrector for corrector in correctors if not corrector.slow]
         self.slow = [corrector for corrector in correctors if corrector.slow]
         self.deadline_s = deadline_s
-        self.failing = failing or Failing()
+        self.health = health or Health()
         self.read_again = read_again
-        self._lanes = (
-            Lane("correct", MAX_WAITING, lambda: self._note_late(slow=False)),
-            Lane("correct slowly", MAX_WAITING, lambda: self._note_late(slow=True)),
+        self._workers = (
+            Worker("correct", MAX_WAITING, lambda: self._note_late(slow=False)),
+            Worker("correct slowly", MAX_WAITING, lambda: self._note_late(slow=True)),
         )
 
     def follow(self, log: EventLog, audio: ReadAudio, settings: ReadSettings = lambda: None) -> "FinalsOfSession":
@@ -79,18 +76,18 @@ class Corrections:
 
     def put(self, owner: Hashable, work: Callable[[], object], *, slow: bool) -> None:
         """Do work of a session when its turn comes."""
-        self._lanes[slow].put(owner, work)
+        self._workers[slow].put(owner, work)
 
     def in_time(self, until_s: float, *, slow: bool) -> bool:
         """Return whether there is time left for a final that has waited; report if not."""
         if time.monotonic() < until_s:
-            self.failing.remove(NAMES[slow])
+            self.health.works(NAMES[slow])
             return True
         self._note_late(slow=slow)
         return False
 
     def _note_late(self, *, slow: bool) -> None:
-        self.failing.add(NAMES[slow], LATE)
+        self.health.failed(NAMES[slow], LATE)
 
     def correct(self, correctors: Sequence[Corrector], heard: Heard, until_s: float) -> tuple[tuple[Word, ...], str]:
         """Return the words that correctors make of a final, and the names of those that changed some."""
@@ -99,17 +96,21 @@ class Corrections:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
                 break
+            if corrector.slow and self.health.waits(corrector.name):
+                continue
             try:
-                found = tuple(corrector.correct(dataclasses.replace(heard, words=words), left_s))
+                found = corrector.correct(dataclasses.replace(heard, words=words), left_s)
             except TimeoutError:
                 break
-            except Exception as error:  # noqa: BLE001 - told there
-                self.failing.add(corrector.name, error)
+            except Exception as error:  # noqa: BLE001 - reported there
+                self.health.failed(corrector.name, error)
                 continue
-            self.failing.remove(corrector.name)
-            if found != words:
+            if found is None:
+                continue
+            self.health.works(corrector.name)
+            if tuple(found) != words:
                 by.append(corrector.name)
-            words = found
+            words = tuple(found)
         return words, ",".join(by)
 
 
@@ -202,7 +203,7 @@ class FinalsOfSession:
 
     def _words_again(self, finals: tuple[Final, ...], prompt: str, until_s: float) -> Sequence[Word]:
         """Return the words of a passage that is transcribed again; none if that cannot be."""
-        read_again, failing = self._corrections.read_again, self._corrections.failing
+        read_again, health = self._corrections.read_again, self._corrections.health
         samples = self._audio(finals[0].start, finals[-1].end)
         if samples is None or read_again is None:
             return ()
@@ -211,9 +212,9 @@ class FinalsOfSession:
         except TimeoutError:
             return ()
         except Exception as error:  # noqa: BLE001 - reported there
-            failing.add(second_pass.NAME, error)
+            health.failed(second_pass.NAME, error)
             return ()
-        failing.remove(second_pass.NAME)
+        health.works(second_pass.NAME)
         return words
 
     def relabel(self, number: int) -> None:
@@ -244,22 +245,6 @@ def _said(words: Sequence[Word]) -> list[tuple[str, str | None]]:
     return [(word.word, word.speaker) for word in words]
 
 
-def once(then: Callable[[], object], within_s: float, late: Callable[[], object] = lambda: None) -> Callable[[], None]:
-    """Return what calls `then` when it is called first; after `within_s`, `late` and `then` are called in any case."""
-    called = threading.Lock()
-
-    def call(before: Callable[[], object] = lambda: None) -> None:
-        if called.acquire(blocking=False):
-            timer.cancel()
-            before()
-            then()
-
-    timer = threading.Timer(min(within_s, threading.TIMEOUT_MAX), call, (late,))
-    timer.daemon = True
-    timer.start()
-    return call
-
-
 def edits(before: str, after: str) -> tuple[Edit, ...]:
     """Return the places where one text reads otherwise than another, by whole words."""
     old, new = _pieces(before), _pieces(after)
@@ -276,54 +261,3 @@ def _pieces(text: str) -> list[str]:
     """Cut a text at its spaces, which stay with the word behind them; one that has none, at each character."""
     first, *others = text.split(" ")
     return [first, *(f" {word}" for word in others)] if others or text.isascii() else list(text)
-
-
-class Lane:
-    """Work done one piece after another, in a thread that begins with the first.
-
-    Owners take turns; the work of each is done in order.
-    """
-
-    def __init__(self, name: str, most: int, on_dropped: Callable[[], object]) -> None:
-        """Let `most` pieces of work wait; call `on_dropped` when another arrives and one is dropped."""
-        # By owner: the one that has waited longest for its turn is first.
-        self._waiting: dict[Hashable, deque[Callable[[], object]]] = {}
-        self._most = most
-        self._on_dropped = on_dropped
-        self._thread: threading.Thread | None = None
-        self._name = name
-        # Guards all of this, and says that work has come.
-        self._changed = threading.Condition()
-
-    def put(self, owner: Hashable, work: Callable[[], object]) -> None:
-        """Do work behind what waits of its owner. If too much waits, give up the oldest of the owner that has most."""
-        with self._changed:
-            self._waiting.setdefault(owner, deque()).append(work)
-            longest = max(self._waiting.values(), key=len)
-            # The last work of an owner may be its end, on which others wait.
-            full = sum(map(len, self._waiting.values())) > self._most and len(longest) > 1
-            if full:
-                longest.popleft()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._thread.start()
-            self._changed.notify()
-        if full:
-            self._on_dropped()
-
-    def _next(self) -> Callable[[], object]:
-        with self._changed:
-            self._changed.wait_for(lambda: self._waiting)
-            owner = next(iter(self._waiting))
-            own = self._waiting.pop(owner)
-            work = own.popleft()
-            if own:
-                self._waiting[owner] = own
-            return work
-
-    def _run(self) -> None:
-        while True:
-            try:
-                self._next()()
-            except Exception:
-                logger.exception("a correction failed")

@@ -14,11 +14,11 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import Overrun
 from streamer.correct.corrector import Corrector
-from streamer.correct.failing import Failing
 from streamer.correct.pipeline import Corrections
 from streamer.correct.spelling import Glossary, Spelling
 from streamer.correct.usual import usual_words
 from streamer.events import Event
+from streamer.health import Health
 from streamer.live.second_pass import SecondPass, has_second_pass
 from streamer.live.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
 from streamer.live.translation import PATIENCE_S, TranslatedSession, Translations
@@ -39,14 +39,14 @@ class Enrichment:
     def __init__(self, settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> None:
         """Read and load what is asked for. Raises StreamerError where that cannot be."""
         # What does not work for now: `enrichment` in /healthz.
-        self.failing = Failing()
+        self.health = Health()
         correctors = _correctors(settings, model)
         self.second_pass: SecondPass | None = None
         if has_second_pass(settings, model):
-            self.second_pass = SecondPass(settings, model, engine.is_free_for, self.failing)
+            self.second_pass = SecondPass(settings, model, engine.is_free_for, self.health)
         self.speakers: SpeakersOfSessions | None = None
         if settings.speakers.enabled:
-            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.failing)
+            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.health)
         # Seconds after a final beyond which nobody wants what is found out of it.
         self.deadline_s = settings.correction.deadline_s
         self.corrections: Corrections | None = None
@@ -54,12 +54,12 @@ class Enrichment:
             self.corrections = Corrections(
                 correctors,
                 deadline_s=self.deadline_s,
-                failing=self.failing,
+                health=self.health,
                 read_again=self.second_pass.read if self.second_pass is not None else None,
             )
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
-        self.translations = Translations(settings, model, engine.is_free_for, self.failing)
+        self.translations = Translations(settings, model, engine.is_free_for, self.health)
 
     def reread(self) -> Callable[[], None]:
         """Read again what may have changed, and return what takes it into use. Raises ConfigError."""

@@ -7,10 +7,10 @@ from concurrent.futures import Future
 
 import msgspec
 
-from streamer.correct.failing import Failing
 from streamer.correct.second_pass import NAME, Passage
 from streamer.errors import StreamerError
 from streamer.events import Word
+from streamer.health import Health
 from streamer.live.models import Known, Models
 from streamer.live.turns import Turns
 from streamer.settings.apply import is_conditioned, resolve_decoding
@@ -51,9 +51,9 @@ class SecondPass:
     """Transcribes passages again, in one thread. Each call of a graph lets live captions go first."""
 
     def __init__(
-        self, settings: Settings, own: WhisperModel, is_free_for: Callable[[float], bool], failing: Failing
+        self, settings: Settings, own: WhisperModel, is_free_for: Callable[[float], bool], health: Health
     ) -> None:
-        """Load the model in the background; note in `failing` if that fails."""
+        """Load the model in the background; note in `health` if that fails."""
         self._settings = settings
         self._own = own
         self._turns = Turns(is_free_for)
@@ -64,7 +64,7 @@ class SecondPass:
                 self.model.set_result(self._load())
             except Exception as error:  # noqa: BLE001 - reported with the daemon's health
                 self.model.set_exception(error)
-                failing.add(NAME, error)
+                health.failed(NAME, error)
 
         threading.Thread(target=load, name="load second pass", daemon=True).start()
 

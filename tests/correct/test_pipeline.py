@@ -174,7 +174,7 @@ def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() 
     finals.finish(over.set)
     assert over.wait(WAIT_S)
     assert revisions(events) == [(1, "glossary", "b")]
-    assert corrections.failing.why == {"language_model": "the endpoint is away: start it"}
+    assert corrections.health.why == {"language_model": "the endpoint is away: start it"}
 
 
 class Crowd:
@@ -237,12 +237,12 @@ def test_if_too_many_wait_the_session_that_has_most_loses_some_and_that_is_repor
     with crowd() as sessions:
         sessions.say(*(f"a{n}" for n in range(MAX_WAITING + 20)))
         sessions.say("b0", "b1")
-        assert sessions.corrections.failing.why == {"slow correction": str(LATE)}
+        assert sessions.corrections.health.why == {"slow correction": str(LATE)}
         assert [record.getMessage() for record in caplog.records] == [f"slow correction does not work for now: {LATE}"]
         sessions.finish(2)
         assert {"b0", "b1", f"a{MAX_WAITING + 19}"} <= {*sessions.done}
         assert len(sessions.done) == pytest.approx(MAX_WAITING, abs=5)
-        assert sessions.corrections.failing.why == {}, "it keeps pace again"
+        assert sessions.corrections.health.why == {}, "it keeps pace again"
 
 
 def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,11 +254,11 @@ def test_a_final_whose_deadline_passes_while_it_waits_is_reported(monkeypatch: p
         clock.advance(WAIT_S + 1.0)
         sessions.finish(1)
         assert sessions.done == ["a0"]
-        assert sessions.corrections.failing.why == {"slow correction": str(LATE)}
+        assert sessions.corrections.health.why == {"slow correction": str(LATE)}
         sessions.say("b0")
         sessions.finish(1)
         assert sessions.done == ["a0", "b0"]
-        assert sessions.corrections.failing.why == {}
+        assert sessions.corrections.health.why == {}
 
 
 def test_edits_are_whole_words_or_the_characters_of_scripts_without_spaces() -> None:

@@ -208,7 +208,7 @@ def test_what_cannot_be_read_again_stays_as_it_is(
     read: Callable[[Passage], Sequence[Word]], why: dict[str, str]
 ) -> None:
     revisions, corrections = revised(read, *FINALS)
-    assert (revisions, corrections.failing.why) == ([], why)
+    assert (revisions, corrections.health.why) == ([], why)
 
 
 def test_slow_correctors_get_the_words_of_the_second_pass() -> None:

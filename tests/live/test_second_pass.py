@@ -11,10 +11,10 @@ import pytest
 
 from streamer import events
 from streamer.arrays import Float32Array
-from streamer.correct.failing import Failing
 from streamer.correct.second_pass import Passage
 from streamer.errors import ModelError, StreamerError
 from streamer.events import Final, Revision
+from streamer.health import Health
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
 from streamer.live.second_pass import SecondPass, beams_beside
@@ -39,7 +39,7 @@ def own(cache_dir: Path) -> WhisperModel:
 def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> SecondPass:
     correction = CorrectionSettings(**{"model": "nano.en", **changes})  # type: ignore[arg-type]
     settings = Settings(model=ModelSettings(name="nano.en"), correction=correction)
-    return SecondPass(settings, own, lambda duration_s: free, Failing())
+    return SecondPass(settings, own, lambda duration_s: free, Health())
 
 
 def passage(samples: Float32Array, language: str = "en", left_s: float = WAIT_S) -> Passage:
@@ -138,4 +138,4 @@ def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: Whisper
     finals = " ".join(event.text for event in told if isinstance(event, Final))
     assert " the " not in finals
     assert any(" the " in revision.text and revision.by == "second_pass" for revision in revisions)
-    assert str(enrichment.failing) == ""
+    assert str(enrichment.health) == ""
