@@ -16,7 +16,7 @@ import msgspec
 from rapidfuzz import fuzz, process
 
 from streamer.correct.corrector import Heard, text_of
-from streamer.correct.guard import FROZEN, RefusedError, changes
+from streamer.correct.guard import RefusedError, changes
 from streamer.correct.spans import respelled, written
 from streamer.errors import PeerError
 from streamer.events import Word
@@ -100,16 +100,16 @@ class LanguageModel:
 
     def correct(self, heard: Heard, left_s: float) -> Sequence[Word] | None:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
-        groups, language = written(heard.words), heard.language
+        groups = written(heard.words)
         # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
-        if len(groups) < MIN_WORDS or language not in FROZEN or left_s < self._deadline_s / 2:
+        if len(groups) < MIN_WORDS or left_s < self._deadline_s / 2:
             return None
         texts = [text_of(group) for group in groups]
         text = " ".join(texts)
         answer = self._runner.run(self._ask(heard, text, left_s))
         try:
             new = proposed(text, answer)
-            found = changes(texts, new, language)
+            found = changes(texts, new)
         except RefusedError as refusal:
             logger.debug("the language model's answer is refused: %s", refusal)
             self._n_useless += 1
