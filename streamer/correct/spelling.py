@@ -9,7 +9,7 @@ import msgspec
 
 from streamer.correct.corrector import Heard, text_of
 from streamer.correct.glossary import read_terms
-from streamer.correct.terms import Common, Replacement, TermIndex, rewritten
+from streamer.correct.terms import IsUsual, Replacement, TermIndex, rewritten
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Partial, Word
 
@@ -22,12 +22,9 @@ class Glossary:
     name = "glossary"
     slow = False
 
-    def __init__(self, path: Path, common: Common) -> None:
-        """Read a file. `common` tells whether a word, in lower case, is so usual that it stands for no term.
-
-        Raises ConfigError where there is no such file, or it is no glossary.
-        """
-        self._path, self._common = path, common
+    def __init__(self, path: Path, is_usual: IsUsual) -> None:
+        """Read a file. Raises ConfigError if it is missing or is no glossary."""
+        self._path, self._is_usual = path, is_usual
         # By language; and the terms themselves, for correctors that work by other means.
         self._indexes, self.texts = self._read()
 
@@ -60,7 +57,7 @@ class Glossary:
         terms = read_terms(self._path)
         try:
             indexes = {
-                code: TermIndex([term for term in terms if term.language in ("", code)], code, self._common)
+                code: TermIndex([term for term in terms if term.language in ("", code)], self._is_usual)
                 for code in {"", *(term.language for term in terms)}
             }
         except ValueError as error:

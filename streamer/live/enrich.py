@@ -16,7 +16,7 @@ from streamer.audio.ring import Overrun
 from streamer.correct.corrector import Corrector
 from streamer.correct.pipeline import Corrections
 from streamer.correct.spelling import Glossary, Spelling
-from streamer.correct.usual import usual_words
+from streamer.correct.terms import usual_words
 from streamer.events import Event
 from streamer.health import Health
 from streamer.live.second_pass import SecondPass, has_second_pass
