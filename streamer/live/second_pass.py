@@ -7,13 +7,14 @@ from concurrent.futures import Future
 
 import msgspec
 
+from streamer.arrays import Float32Array
 from streamer.correct.second_pass import NAME, Passage
 from streamer.errors import StreamerError
 from streamer.events import Word
 from streamer.health import Health
 from streamer.live.models import Known, Models
 from streamer.live.turns import Turns
-from streamer.settings.apply import is_conditioned, resolve_decoding
+from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.transcribe import transcribe
 from streamer.whisper.decode.window import FILE_BEAMS
@@ -68,7 +69,7 @@ class SecondPass:
 
         threading.Thread(target=load, name="load second pass", daemon=True).start()
 
-    def read(self, passage: Passage) -> Sequence[Word]:
+    def read(self, passage: Passage, samples: Float32Array) -> Sequence[Word]:
         """See `ReadAgain`; returns no words while the model is being loaded, or if it does not know the language."""
         if not self.model.done():
             return ()
@@ -94,14 +95,11 @@ class SecondPass:
             chosen = session.options
             decoding = dataclasses.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
         resolved = resolve_decoding(decoding, model, self._settings.speech)
-        if is_conditioned(decoding, model) and passage.prompt:
-            said = model.tokenizer.encode(f" {passage.prompt}")
-            resolved = dataclasses.replace(resolved, initial_prompt=(*resolved.initial_prompt, *said))
         self._turns.begin(passage.until_s)
         start_s = passage.finals[0].start
         return [
             msgspec.structs.replace(word, start=start_s + word.start, end=start_s + word.end)
-            for final in transcribe(model, passage.samples, resolved)
+            for final in transcribe(model, samples, resolved)
             for word in final.words
         ]
 

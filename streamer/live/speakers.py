@@ -94,12 +94,12 @@ class SpeakersOfSession:
         ring: RingBuffer,
         audio: ReadAudio,
         heard: Callable[[], int],
-        relabel: Callable[[int], object],
+        relabel: Callable[[Iterable[int]], object],
     ) -> None:
         """Recognize who speaks from now on.
 
         heard : returns up to which sample of the session speech was looked for; asked before its end
-        relabel : called with the number of a final when its labels may be others than it has
+        relabel : called with the numbers of finals whose labels may be others than they have
         """
         self.hearing = Hearing(speakers.known)
         self.over = False
@@ -178,10 +178,10 @@ class SpeakersOfSession:
             then()
 
     def _relabel_recent(self) -> None:
-        recent = tuple(self._recent.items())
-        for number, end_s in recent:
-            self._relabel(number)
-            if end_s < recent[-1][1] - RECENT_S:
+        recent = dict(self._recent)
+        self._relabel(recent)
+        for number, end_s in recent.items():
+            if end_s < max(recent.values()) - RECENT_S:
                 del self._recent[number]
 
     def _take(self, event: Event) -> None:

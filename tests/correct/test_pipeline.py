@@ -9,7 +9,7 @@ import pytest
 
 from streamer.correct import pipeline
 from streamer.correct.corrector import Heard
-from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, edits
+from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, FinalsOfSession, edits
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.stream.eventlog import EventLog
@@ -75,6 +75,13 @@ def corrected(correctors: Sequence[Replacing], *texts: str, deadline_s: float = 
     return events
 
 
+def settle(finals: FinalsOfSession) -> None:
+    """Wait until all finals so far are corrected."""
+    over = threading.Event()
+    finals.finish(over.set)
+    assert over.wait(WAIT_S)
+
+
 def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what_was_corrected() -> None:
     log = EventLog("abc", 100)
     events: list[Event] = []
@@ -84,12 +91,12 @@ def test_a_final_whose_speakers_are_known_later_is_told_once_more_and_keeps_what
     log.subscribe(lambda event: corrected.set() if isinstance(event, Revision) else None)
     log.append(final("good morning shivon"))
     assert corrected.wait(WAIT_S)
-    finals.relabel(1)
+    finals.relabel([1])
+    settle(finals)
     assert revisions(events) == [(1, "glossary", "good morning Siobhan")]
     finals.label = lambda word: msgspec.structs.replace(word, speaker="S1" if word.start < 1 else "S2")
-    finals.relabel(1)
-    finals.relabel(1)
-    finals.relabel(7)
+    finals.relabel([1, 1, 7])
+    settle(finals)
     assert revisions(events)[1:] == [(1, "speakers", "good morning Siobhan")]
     told = events[-1]
     assert isinstance(told, Revision)
@@ -170,9 +177,7 @@ def test_a_corrector_that_fails_is_told_once_and_leaves_the_others_their_work() 
     events: list[Event] = []
     log.subscribe(events.append)
     log.append(final("a"))
-    over = threading.Event()
-    finals.finish(over.set)
-    assert over.wait(WAIT_S)
+    settle(finals)
     assert revisions(events) == [(1, "glossary", "b")]
     assert corrections.health.why == {"language_model": "the endpoint is away: start it"}
 
