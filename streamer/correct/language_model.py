@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from rapidfuzz import fuzz, process
 
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Draft, text_of
 from streamer.correct.guard import RefusedError, changes
 from streamer.correct.spans import respelled, written
 from streamer.errors import PeerError
@@ -98,15 +98,15 @@ class LanguageModel:
         self._runner.run(self._endpoint.aclose())
         self._runner.close()
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word] | None:
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word] | None:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
-        groups = written(heard.words)
+        groups = written(draft.words)
         # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
         if len(groups) < MIN_WORDS or left_s < self._deadline_s / 2:
             return None
         texts = [text_of(group) for group in groups]
         text = " ".join(texts)
-        answer = self._runner.run(self._ask(heard, text, left_s))
+        answer = self._runner.run(self._ask(draft, text, left_s))
         try:
             new = proposed(text, answer)
             found = changes(texts, new)
@@ -117,7 +117,7 @@ class LanguageModel:
                 raise PeerError(
                     f"{self._endpoint.name} answers nothing of use ({refusal}): try another model"
                 ) from None
-            return heard.words
+            return draft.words
         self._n_useless = 0
         words: list[Word] = []
         for was, becomes in found:
@@ -126,12 +126,12 @@ class LanguageModel:
             words += parts if same else respelled(parts, new[becomes.start : becomes.stop])
         return words
 
-    async def _ask(self, heard: Heard, text: str, left_s: float) -> str:
+    async def _ask(self, draft: Draft, text: str, left_s: float) -> str:
         near = process.extract(text, self._terms(), scorer=fuzz.partial_ratio, limit=MAX_TERMS)
         said = {
-            "language": heard.language,
+            "language": draft.language,
             "terms": [term for term, _, _ in near],
-            "before": heard.before,
+            "before": draft.before,
             "text": text,
         }
         messages = [

@@ -13,7 +13,7 @@ from functools import partial
 
 from streamer.arrays import Float32Array
 from streamer.correct import second_pass
-from streamer.correct.corrector import Corrector, Heard, text_of
+from streamer.correct.corrector import Corrector, Draft, text_of
 from streamer.correct.second_pass import Passage, Passages, ReadAgain, same_but_for_marks, share_words
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
@@ -79,9 +79,9 @@ class Corrections:
         self.health.failed(name, LATE)
         return False
 
-    def correct(self, correctors: Sequence[Corrector], heard: Heard, until_s: float) -> tuple[tuple[Word, ...], str]:
+    def correct(self, correctors: Sequence[Corrector], draft: Draft, until_s: float) -> tuple[tuple[Word, ...], str]:
         """Return the words that correctors make of a final, and the names of those that changed some."""
-        words, by = heard.words, []
+        words, by = draft.words, []
         for corrector in correctors:
             left_s = until_s - time.monotonic()
             if left_s <= 0:
@@ -89,7 +89,7 @@ class Corrections:
             if corrector.slow and self.health.waits(corrector.name):
                 continue
             try:
-                found = corrector.correct(dataclasses.replace(heard, words=words), left_s)
+                found = corrector.correct(dataclasses.replace(draft, words=words), left_s)
             except TimeoutError:
                 break
             except Exception as error:  # noqa: BLE001 - reported there
@@ -137,38 +137,38 @@ class FinalsOfSession:
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Final) and event.words and not event.task:
-            heard = Heard(event, event.words, (), partial(self._audio, event.start, event.end), self._settings())
+            settings = self._settings()
             until_s = time.monotonic() + self._corrections.deadline_s
-            self._put(lambda: self._correct(heard, until_s))
+            self._put(lambda: self._correct(event, language_of(event, settings), until_s))
         if self._passages is not None:
             self._passages.take(event)
 
-    def _correct(self, heard: Heard, until_s: float) -> None:
-        corrections, final = self._corrections, heard.final
-        heard = dataclasses.replace(heard, before=self._texts_before(final))
+    def _correct(self, final: Final, language: str, until_s: float) -> None:
+        corrections = self._corrections
+        draft = Draft(final.words, language, self._texts_before(final))
         self._published[final.seq] = final, final.words
         if len(self._published) > N_KEPT:
             del self._published[next(iter(self._published))]
         if not corrections.in_time("correction", until_s):
             return
-        words, by = corrections.correct(corrections.quick, heard, until_s)
+        words, by = corrections.correct(corrections.quick, draft, until_s)
         self._revise(final, words, by)
         if corrections.slow and self._passages is None:
-            self._put_slow(lambda: self._correct_slowly(dataclasses.replace(heard, words=words), until_s))
+            self._put_slow(lambda: self._correct_slowly(final, dataclasses.replace(draft, words=words), until_s))
 
-    def _correct_slowly(self, heard: Heard, until_s: float, by: str = "") -> None:
+    def _correct_slowly(self, final: Final, draft: Draft, until_s: float, by: str = "") -> None:
         corrections = self._corrections
         if not corrections.in_time("slow correction", until_s):
             return
-        words, others = corrections.correct(corrections.slow, heard, until_s)
+        words, others = corrections.correct(corrections.slow, draft, until_s)
         if by := ",".join(filter(None, (by, others))):
-            self._put(lambda: self._correct_again(dataclasses.replace(heard, words=words), by))
+            self._put(lambda: self._correct_again(final, dataclasses.replace(draft, words=words), by))
 
-    def _correct_again(self, heard: Heard, by: str) -> None:
+    def _correct_again(self, final: Final, draft: Draft, by: str) -> None:
         """Publish what slow correctors found, in any case through the quick ones: a masked word must not come back."""
         until_s = time.monotonic() + self._corrections.deadline_s
-        words, _ = self._corrections.correct(self._corrections.quick, heard, until_s)
-        self._revise(heard.final, words, by)
+        words, _ = self._corrections.correct(self._corrections.quick, draft, until_s)
+        self._revise(final, words, by)
 
     def _take_passage(self, finals: tuple[Final, ...], n_known: int) -> None:
         passage = Passage(finals, n_known, self._settings(), time.monotonic() + self._corrections.deadline_s)
@@ -186,9 +186,9 @@ class FinalsOfSession:
             # A final of which nothing was found again keeps its words, and one that only has other marks keeps these.
             new = words if words and not same_but_for_marks(words, old) else old
             if i >= passage.n_known:
-                heard = Heard(final, new, before, partial(self._audio, final.start, final.end), passage.settings)
+                draft = Draft(new, language_of(final, passage.settings), before)
                 until_s = time.monotonic() + self._corrections.deadline_s
-                self._correct_slowly(heard, until_s, second_pass.NAME if new is not old else "")
+                self._correct_slowly(final, draft, until_s, second_pass.NAME if new is not old else "")
             before = (*before, text_of(new))[-N_BEFORE:]
 
     def _words_again(self, passage: Passage) -> Sequence[Word]:
@@ -228,6 +228,12 @@ class FinalsOfSession:
     def _texts_before(self, final: Final) -> tuple[str, ...]:
         earlier = [words for seq, (_, words) in self._published.items() if seq < final.seq]
         return tuple(map(text_of, earlier[-N_BEFORE:]))
+
+
+def language_of(final: Final, settings: SessionSettings | None) -> str:
+    """Return the language of a final's text, which a translation does not share with what was said."""
+    task = final.task or (settings.task if settings is not None else "")
+    return "en" if task == "translate" else final.language
 
 
 def _said(words: Sequence[Word]) -> list[tuple[str, str | None]]:

@@ -1,5 +1,6 @@
 """Spells terms as the glossary says: in texts before they are published, and in finals where that was too late."""
 
+import math
 from collections.abc import Callable, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import TypeVar
 
 import msgspec
 
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Draft, text_of
 from streamer.correct.glossary import read_terms
 from streamer.correct.terms import IsUsual, Replacement, TermIndex, rewritten
 from streamer.errors import ConfigError
@@ -41,8 +42,8 @@ class Glossary:
         """Return the terms for a language, or for those that no term names."""
         return self._indexes.get(language, self._indexes[""])
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        return rewritten(heard.words, self.index(heard.language).replacements(heard.words))
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
+        return rewritten(draft.words, self.index(draft.language).replacements(draft.words))
 
     def spelled(self, final: Final, task: str) -> Final:
         """Return a final of a recording with its terms, before it is published.
@@ -50,7 +51,7 @@ class Glossary:
         task : of the recording, which is the final's unless it names another
         """
         language = "en" if (final.task or task) == "translate" else final.language
-        words = tuple(rewritten(final.words, self.index(language).replacements(final.words)))
+        words = tuple(self.correct(Draft(final.words, language), math.inf))
         return final if words == final.words else msgspec.structs.replace(final, words=words, text=text_of(words))
 
     def _read(self) -> tuple[dict[str, TermIndex], list[str]]:

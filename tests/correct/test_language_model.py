@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Draft, text_of
 from streamer.correct.language_model import MAX_USELESS, LanguageModel
 from streamer.correct.pipeline import Corrections
 from streamer.errors import ConfigError
@@ -26,22 +26,12 @@ from tests.fakes import Clock
 WAIT_S = 90.0
 
 
-def heard(text: str, *, language: str = "en", before: tuple[str, ...] = ()) -> Heard:
+def heard(text: str, *, before: tuple[str, ...] = ()) -> Draft:
     words = tuple(
         Word(word=f" {word}", start=float(n), end=n + 1.0, probability=0.9, stable=True)
         for n, word in enumerate(text.split())
     )
-    final = Final(
-        segment=1,
-        start=0.0,
-        end=float(len(words)),
-        text=text,
-        words=words,
-        language=language,
-        no_speech_prob=0.0,
-        avg_logprob=-0.1,
-    )
-    return Heard(final, words, before, lambda: None)
+    return Draft(words, "en", before)
 
 
 def edits(*pairs: tuple[str, str]) -> str:
@@ -55,7 +45,7 @@ class Correcting:
     corrections: Corrections
     clock: Clock
 
-    async def __call__(self, said: Heard, left_s: float = WAIT_S) -> tuple[Word, ...]:
+    async def __call__(self, said: Draft, left_s: float = WAIT_S) -> tuple[Word, ...]:
         until_s = time.monotonic() + left_s
         words, _ = await asyncio.to_thread(self.corrections.correct, self.corrections.slow, said, until_s)
         return words
@@ -64,7 +54,7 @@ class Correcting:
     def failure(self) -> str:
         return self.corrections.health.why.get("language_model", "")
 
-    async def fails(self, said: Heard, left_s: float = WAIT_S) -> str:
+    async def fails(self, said: Draft, left_s: float = WAIT_S) -> str:
         """Return why a final cannot be corrected."""
         assert await self(said, left_s) == said.words
         assert self.failure
@@ -136,7 +126,7 @@ async def test_what_was_said_is_sent_as_data_and_bounded_in_what_it_costs(make: 
     ("said", "left_s"),
     [(heard("only two"), WAIT_S), (heard("it is late"), 9.0)],
 )
-async def test_what_is_short_or_late_is_not_asked(make: Make, said: Heard, left_s: float) -> None:
+async def test_what_is_short_or_late_is_not_asked(make: Make, said: Draft, left_s: float) -> None:
     assert await make("http://127.0.0.1:9/v1")(said, left_s) == said.words
 
 
@@ -347,9 +337,20 @@ def test_captions_go_on_without_it_and_the_log_has_one_line(make: Make, caplog: 
     log.subscribe(events.append)
     corrections = make("http://127.0.0.1:9/v1").corrections
     finals = corrections.follow(log, lambda start, end: None)
+    words = heard("we met shivon").words
+    final = Final(
+        segment=1,
+        start=0.0,
+        end=3.0,
+        text=text_of(words),
+        words=words,
+        language="en",
+        no_speech_prob=0.0,
+        avg_logprob=0.0,
+    )
     with caplog.at_level(logging.INFO):
         for _ in range(3):
-            log.append(heard("we met shivon").final)
+            log.append(final)
         over = threading.Event()
         finals.finish(over.set)
         assert over.wait(WAIT_S)

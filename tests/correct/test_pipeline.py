@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from streamer.correct import pipeline
-from streamer.correct.corrector import Heard
+from streamer.correct.corrector import Draft
 from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, FinalsOfSession, edits
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
@@ -46,13 +46,13 @@ class Replacing:
     # Called before it answers.
     meanwhile: Callable[[], object] = lambda: None
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-        self.before.append(heard.before)
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
+        self.before.append(draft.before)
         self.meanwhile()
         return [
             Word(word=" " + self.words.get(word.word.strip(), word.word.strip()), start=word.start, end=word.end,
                  probability=word.probability, stable=True)
-            for word in heard.words
+            for word in draft.words
         ]  # fmt: skip
 
 
@@ -196,11 +196,11 @@ class Crowd:
 
     name, slow = "language_model", True
 
-    def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
+    def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
         self.begun.set()
         assert self.let_go.wait(WAIT_S)
-        self.done.append(heard.final.text)
-        return heard.words
+        self.done.append(draft.text)
+        return draft.words
 
     def say(self, *texts: str) -> None:
         """Open a session in which these texts become final, and wait until they are in the slow corrector's queue."""

@@ -11,7 +11,7 @@ import pytest
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.correct import second_pass
-from streamer.correct.corrector import Heard, text_of
+from streamer.correct.corrector import Draft, text_of
 from streamer.correct.pipeline import Corrections
 from streamer.correct.second_pass import (
     MAX_PASSAGE_S,
@@ -201,9 +201,9 @@ def test_slow_correctors_get_the_words_of_the_second_pass() -> None:
         name = "language_model"
         slow = True
 
-        def correct(self, heard: Heard, left_s: float) -> Sequence[Word]:
-            seen.append(heard.text)
-            return heard.words
+        def correct(self, draft: Draft, left_s: float) -> Sequence[Word]:
+            seen.append(draft.text)
+            return draft.words
 
     log = EventLog("abc", 100)
     corrections = Corrections(
