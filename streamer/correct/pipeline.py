@@ -88,20 +88,26 @@ class Corrections:
                 break
             if corrector.slow and self.health.waits(corrector.name):
                 continue
-            try:
-                found = corrector.correct(dataclasses.replace(draft, words=words), left_s)
-            except TimeoutError:
-                break
-            except Exception as error:  # noqa: BLE001 - reported there
-                self.health.failed(corrector.name, error)
-                continue
-            if found is None:
-                continue
-            self.health.works(corrector.name)
-            if tuple(found) != words:
+            work = partial(corrector.correct, dataclasses.replace(draft, words=words), left_s)
+            found = self.attempt(corrector.name, work)
+            if found is not None and found != words:
                 by.append(corrector.name)
-            words = tuple(found)
+                words = found
         return words, ",".join(by)
+
+    def attempt(self, name: str, work: Callable[[], Sequence[Word] | None]) -> tuple[Word, ...] | None:
+        """Return the words that a part finds; None if it did not try, has no time, or fails, which is reported."""
+        try:
+            found = work()
+        except TimeoutError:
+            return None
+        except Exception as error:  # noqa: BLE001 - reported there
+            self.health.failed(name, error)
+            return None
+        if found is None:
+            return None
+        self.health.works(name)
+        return tuple(found)
 
 
 class FinalsOfSession:
@@ -181,7 +187,12 @@ class FinalsOfSession:
 
     def _read_again(self, passage: Passage, published: Sequence[tuple[Word, ...]], before: tuple[str, ...]) -> None:
         """Transcribe a passage again; after that its finals go through the slow correctors."""
-        found = share_words(passage.finals, self._words_again(passage))
+        read_again = self._corrections.read_again
+        samples = self._audio(passage.finals[0].start, passage.finals[-1].end)
+        again = None
+        if samples is not None and read_again is not None:
+            again = self._corrections.attempt(second_pass.NAME, lambda: read_again(passage, samples))
+        found = share_words(passage.finals, again or ())
         for i, (final, words, old) in enumerate(zip(passage.finals, found, published, strict=True)):
             # A final of which nothing was found again keeps its words, and one that only has other marks keeps these.
             new = words if words and not same_but_for_marks(words, old) else old
@@ -190,22 +201,6 @@ class FinalsOfSession:
                 until_s = time.monotonic() + self._corrections.deadline_s
                 self._correct_slowly(final, draft, until_s, second_pass.NAME if new is not old else "")
             before = (*before, text_of(new))[-N_BEFORE:]
-
-    def _words_again(self, passage: Passage) -> Sequence[Word]:
-        """Return the words of a passage that is transcribed again; none if that cannot be."""
-        read_again, health = self._corrections.read_again, self._corrections.health
-        samples = self._audio(passage.finals[0].start, passage.finals[-1].end)
-        if samples is None or read_again is None:
-            return ()
-        try:
-            words = read_again(passage, samples)
-        except TimeoutError:
-            return ()
-        except Exception as error:  # noqa: BLE001 - reported there
-            health.failed(second_pass.NAME, error)
-            return ()
-        health.works(second_pass.NAME)
-        return words
 
     def _relabel(self, numbers: Iterable[int]) -> None:
         for number in numbers:

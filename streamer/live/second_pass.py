@@ -1,7 +1,6 @@
 """The model behind the second pass: the daemon's own, or another one."""
 
 import dataclasses
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
@@ -12,7 +11,7 @@ from streamer.correct.second_pass import NAME, Passage
 from streamer.errors import StreamerError
 from streamer.events import Word
 from streamer.health import Health
-from streamer.live.models import Known, Models
+from streamer.live.models import Known, Models, in_thread
 from streamer.live.turns import Turns
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import AUTO, Settings
@@ -58,16 +57,13 @@ class SecondPass:
         self._settings = settings
         self._own = own
         self._turns = Turns(is_free_for)
-        self.model: Future[WhisperModel] = Future()
+        self.model: Future[WhisperModel] = in_thread("load second pass", self._load)
 
-        def load() -> None:
-            try:
-                self.model.set_result(self._load())
-            except Exception as error:  # noqa: BLE001 - reported with the daemon's health
-                self.model.set_exception(error)
+        def note(loaded: Future[WhisperModel]) -> None:
+            if isinstance(error := loaded.exception(), Exception):
                 health.failed(NAME, error)
 
-        threading.Thread(target=load, name="load second pass", daemon=True).start()
+        self.model.add_done_callback(note)
 
     def read(self, passage: Passage, samples: Float32Array) -> Sequence[Word]:
         """See `ReadAgain`; returns no words while the model is being loaded, or if it does not know the language."""
