@@ -40,7 +40,7 @@ class Form(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """What is to be written where one of some spellings is meant."""
+    """What is to be written for any of some spellings."""
 
     text: str
     spellings: tuple[str, ...]

@@ -35,7 +35,7 @@ MAX_ANSWER_CHARS = 4_000
 # Fewer words are not worth a request.
 MIN_WORDS = 3
 
-# Terms of the glossary that it is told: those most like what was heard.
+# Terms of the glossary in a request: those most like the final.
 MAX_TERMS = 50
 
 # Answers in a row that are of no use, after which something is wrong with it.
@@ -79,9 +79,9 @@ class LanguageModel:
         deadline_s: float,
         terms: Callable[[], Sequence[str]] = tuple,
     ) -> None:
-        """Prepare; nothing is sent yet. Raises ConfigError where address or key cannot be one.
+        """Prepare; nothing is sent yet. Raises ConfigError if address or key cannot be one.
 
-        deadline_s : time after a final beyond which nobody wants its correction
+        deadline_s : time after a final beyond which its correction is too late
         terms : returns names as they are spelled
         """
         self._endpoint = ChatEndpoint(
@@ -89,7 +89,7 @@ class LanguageModel:
         )
         self._deadline_s = deadline_s
         self._terms = terms
-        # Its loop is that of whichever thread corrects.
+        # Its loop is that of the thread that corrects.
         self._runner = asyncio.Runner()
         self._n_useless = 0
 
@@ -101,7 +101,7 @@ class LanguageModel:
     def correct(self, draft: Draft, left_s: float) -> Sequence[Word] | None:
         """Return the words with those edits that it proposes and the guard lets through, all or none."""
         groups = written(draft.words)
-        # What waited long is not asked for: the answer would come too late, and the endpoint be blamed.
+        # A final that waited long is not sent: the answer would be too late, and the endpoint be blamed.
         if len(groups) < MIN_WORDS or left_s < self._deadline_s / 2:
             return None
         texts = [text_of(group) for group in groups]
@@ -150,7 +150,7 @@ class LanguageModel:
 
 
 def proposed(text: str, answer: str) -> list[str]:
-    """Return the words of a text with the edits of an answer. Raises RefusedError where it is no such list."""
+    """Return the words of a text with the edits of an answer. Raises RefusedError if it is no such list."""
     fenced = re.fullmatch(r"\s*```(?:json)?\s*(.*?)\s*```\s*", answer, re.DOTALL)
     try:
         edits = msgspec.json.decode(fenced[1] if fenced else answer, type=Answer).edits

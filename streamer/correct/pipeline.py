@@ -34,10 +34,10 @@ MAX_WAITING = 200
 # What is reported then, or if the deadline of a final passes while it waits.
 LATE = StreamerError("finals come faster than they are corrected, and some stay as they were: try a faster model")
 
-# Returns the audio from one second of a session to another, shape (n,) at 16 kHz; None where it is no longer there.
+# Returns the audio from one second of a session to another, shape (n,) at 16 kHz; None if it is no longer there.
 ReadAudio = Callable[[float, float], Float32Array | None]
 
-# Returns the settings that a session has now; None where it is over.
+# Returns the settings that a session has now; None if it is over.
 ReadSettings = Callable[[], SessionSettings | None]
 
 
@@ -63,7 +63,7 @@ class Corrections:
         self.deadline_s = deadline_s
         self.health = health or Health()
         self.read_again = read_again
-        # What these correct, and all revisions of a session, in order; what waits for models and endpoints.
+        # Corrects quickly, and publishes all revisions of a session in order; waits for models and endpoints.
         self.correcting = Worker("correct", MAX_WAITING, lambda: self.health.failed("correction", LATE))
         self.waiting = Worker("correct slowly", MAX_WAITING, lambda: self.health.failed("slow correction", LATE))
 
@@ -236,7 +236,7 @@ def _said(words: Sequence[Word]) -> list[tuple[str, str | None]]:
 
 
 def edits(before: str, after: str) -> tuple[Edit, ...]:
-    """Return the places where one text reads otherwise than another, by whole words."""
+    """Return the edits that make one text of another, by whole words."""
     old, new = _pieces(before), _pieces(after)
     begins = [0]
     for piece in old:

@@ -38,7 +38,7 @@ def written(words: Sequence[Word]) -> list[tuple[Word, ...]]:
 
 
 def respelled(words: Sequence[Word], texts: Sequence[str]) -> Iterator[Word]:
-    """Yield other words for a stretch of speech, with its space before it.
+    """Yield other words in the place of some, with the space before them.
 
     As many have the times of those that were; else they divide their time, each by its length.
     """

@@ -1,4 +1,4 @@
-"""Spells terms as the glossary says: in texts before they are published, and in finals where that was too late."""
+"""Spells terms as the glossary says: in texts before they are published, and in finals if that was too late."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ _Text = TypeVar("_Text", bound=Partial | Final)
 
 
 class Glossary:
-    """The terms of a file, and the corrector of finals that had settled before a term was heard to its end."""
+    """The terms of a file, and the corrector of finals of which a part was stable before a term was complete."""
 
     name = "glossary"
     slow = False
@@ -70,12 +70,12 @@ class Spelling:
     """The texts of one session on their way out. What was published as stable stays as it is."""
 
     def __init__(self, glossary: Glossary, language: str = "") -> None:
-        """`language` is the session's where it is known."""
+        """`language` is the session's, if it is known."""
         self._glossary = glossary
         self._language = language
         self._segment = 0
-        # Words of the segment, as they were heard, that are published as stable; what some of them became; and how the
-        # last word of each of these was heard then, at which the model may still write on.
+        # How many words of the segment, as they were decoded, are published as stable; what became of some of them, and
+        # how the last word of each of these read then: the model may still write on at it.
         self._n_stable = 0
         self._replaced: list[tuple[Replacement, str]] = []
 
@@ -98,7 +98,7 @@ class Spelling:
             each._replace(first=each.first + self._n_stable, end=each.end + self._n_stable)
             for each in index.replacements(words[self._n_stable :])
         ]
-        # A term of which a part is not settled, or not heard, yet does not settle.
+        # A term is stable when all of its words are.
         n_stable = min([n_stable, *(each.first for each in new if each.end > n_stable)])
         if isinstance(event, Partial):
             begun = (i for i in range(self._n_stable, n_stable) if index.begins(words[i:]))

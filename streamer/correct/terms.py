@@ -1,4 +1,4 @@
-"""Where a text means a term: by the very words, or near in spelling and in sound.
+"""Finds terms in texts: by the very words, or near in spelling and in sound.
 
 Sounds are codes of Double Metaphone (L. Philips, 2000), whose rules are for Latin script; spelling decides alone
 elsewhere, and more strictly. Usual words are never taken for a term, nor are digits and negations.

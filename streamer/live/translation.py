@@ -102,7 +102,7 @@ class Translations:
             encoder, decoder = self._twin
             encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
             hypothesis = decoder.decode(encoded, request)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - reported there
             self.health.failed(NAME, LATE if isinstance(error, TimeoutError) else error)
             return ""
         if hypothesis.failed:
@@ -118,7 +118,7 @@ class TranslatedSession:
     def __init__(
         self, translations: Translations, log: EventLog, audio: ReadAudio, patience_s: Callable[[], float]
     ) -> None:
-        """Follow a session; `patience_s` says for how long a translation is waited for, 0 where none is wanted."""
+        """Follow a session; `patience_s` says for how long a translation is waited for, 0 if none is wanted."""
         self._translations = translations
         self._log = log
         self._audio = audio
@@ -133,7 +133,7 @@ class TranslatedSession:
         log.subscribe(self._take)
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Call `then`, once, when all that was told is translated, or given up."""
+        """Call `then`, once, when all finals so far are translated, or given up."""
         self._close()
         left_s = self._until_s - time.monotonic()
         if left_s <= 0:
