@@ -6,12 +6,13 @@ import json
 import logging
 import re
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from types import SimpleNamespace
 
 import pytest
 
+from streamer.correct import pipeline
 from streamer.correct.corrector import Draft, text_of
 from streamer.correct.language_model import MAX_USELESS, LanguageModel
 from streamer.correct.pipeline import Corrections
@@ -46,7 +47,7 @@ class Correcting:
     clock: Clock
 
     async def __call__(self, said: Draft, left_s: float = WAIT_S) -> tuple[Word, ...]:
-        until_s = time.monotonic() + left_s
+        until_s = self.clock() + left_s
         words, _ = await asyncio.to_thread(self.corrections.correct, self.corrections.slow, said, until_s)
         return words
 
@@ -66,13 +67,14 @@ Make = Callable[..., Correcting]
 
 
 @pytest.fixture
-def make() -> Iterator[Make]:
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
     made: list[LanguageModel] = []
+    clock = Clock()
+    monkeypatch.setattr(pipeline, "time", SimpleNamespace(monotonic=clock))
 
     def make(url: str, *, deadline_s: float = WAIT_S, api_key: str = "", terms: Sequence[str] = ()) -> Correcting:
         model = LanguageModel(url, model="m", api_key=api_key, deadline_s=deadline_s, terms=lambda: terms)
         made.append(model)
-        clock = Clock()
         return Correcting(Corrections([model], deadline_s=deadline_s, health=Health(clock)), clock)
 
     yield make
