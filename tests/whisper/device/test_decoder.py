@@ -97,6 +97,16 @@ def test_static_graphs_follow_the_beams_that_they_were_made_for(dynamic: Compila
     assert not Runtime(static).decoder.takes_batches
 
 
+def test_of_silent_tokens_nothing_is_returned(dynamic: Compilation) -> None:
+    decoder = Runtime(dynamic).decoder
+    logits, attention = decoder.feed(PROMPT * 5)
+    for n_silent in (1, 64, 65, 99):
+        decoder.begin()
+        found = decoder.feed(PROMPT * 5, n_silent)
+        np.testing.assert_array_equal(found[0], logits[:, n_silent:])
+        np.testing.assert_array_equal(found[1], attention[:, :, n_silent:])
+
+
 def test_a_call_takes_as_many_tokens_as_there_are(dynamic: Compilation, static: Compilation) -> None:
     for graphs, n_tokens in ((dynamic, 5), (static, 16)):
         runtime = Runtime(graphs)
