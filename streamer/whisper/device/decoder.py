@@ -227,8 +227,7 @@ class Decoder:
         mask = np.full((n_windows, size, self._n_slots + size), self.mask.hidden, dtype=np.float32)
         mask[:, :n, : self._n_slots][seen] = self.mask.shown
         own = np.tri(size, dtype=np.bool_) if causal else np.eye(size, dtype=np.bool_)
-        first = self.mask.first_token(self.n_fed, self._n_slots)
-        mask[:, :, first : first + size][:, own] = self.mask.shown
+        mask[:, :, self._n_slots :][:, own] = self.mask.shown
         inputs: dict[str, NDArray[Any]] = {
             "input_ids": ids,
             "position_ids": places.ravel(),
@@ -275,7 +274,6 @@ class OpenStep:
         self._tensors = {**cache, **cross}
         self._names = list(cache)
         self.cache = [tensor.data for tensor in cache.values()]
-        self.cross = [tensor.data for tensor in cross.values()]
         self.present: list[FloatArray] = []
         n_slots = self.cache[0].shape[2]
         self._mask = ov.Tensor(stage.port("attention_mask").element_type, ov.Shape([1, n_slots + 1]))
