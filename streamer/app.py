@@ -354,7 +354,7 @@ class _Daemon:
         return {
             "status": "failing" if failure and self._status == "ok" else self._status,
             **({"failure": failure} if failure else {}),
-            **({"enrichment": told} if (added := self._enrichment) and (told := str(added.failing)) else {}),
+            **({"enrichment": told} if (added := self._enrichment) and (told := str(added.health)) else {}),
             **({"notice": told} if model is not None and (told := limits(model.origin)) else {}),
             "version": __version__,
             "input": self._source.name if self._source is not None else "none",
