@@ -176,8 +176,7 @@ class _Work:
         self._model = model
         self._loop = asyncio.get_running_loop()
         self._who: dict[str, Any] = {"job": job.number, "worker": server.place.worker, "run": uuid.uuid4().hex}
-        # How often it began to read; samples that there are; segments that were told, and those that were not yet.
-        self._n_readings = 0
+        # Samples that there are; segments that were told, and those that were not yet.
         self._n_samples = 0
         self._n_told = 0
         self._found: list[RecordedSegment] = []
@@ -217,7 +216,7 @@ class _Work:
         enrichment = self._place.enrichment
         for segment in recorded_segments(
             model,
-            self._read,
+            self._read(),
             resolve_decoding(decoding, model, speech, words=job.words),
             enrichment.glossary if enrichment is not None and job.settings is None else None,
             on_progress=self._tell,
@@ -247,17 +246,16 @@ class _Work:
         return settings.decoding, settings.speech
 
     def _read(self) -> Iterator[Float32Array]:
-        """Read the recording from its beginning."""
-        self._n_readings += 1
-        reading, position = self._n_readings, 0
+        """Read the recording."""
+        position = 0
         while True:
             self._wait_turn()
-            answer = self._ask(Ask(**self._who, reading=reading, position=position))
+            answer = self._ask(Ask(**self._who, position=position))
             samples = unpack_samples(answer.data, wide=answer.wide)
             if not len(samples):
                 return
             position += len(samples)
-            self._n_samples = max(self._n_samples, position)
+            self._n_samples = position
             yield samples
 
     def _tell_language(self, language: str, probabilities: object) -> None:

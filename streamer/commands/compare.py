@@ -21,6 +21,7 @@ from rich.console import Console
 
 from streamer import log
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.sources.file import Recording
 from streamer.bench.compare import Candidate, Run, Runs, check_reference, compare, parse_candidates
 from streamer.bench.compare_table import print_comparison
 from streamer.bench.figures import Figures, pool
@@ -28,7 +29,6 @@ from streamer.commands.bench import play, progress
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.loading import load
 from streamer.commands.progress import show_progress
-from streamer.commands.transcribe import Recording
 from streamer.errors import PeerError, StreamerError, UsageError
 from streamer.events import Event, Final
 from streamer.live.decoder import make_engine
@@ -172,16 +172,15 @@ class _Offline:
         self._decoding = resolve_decoding(settings.decoding, model)
 
     def run(self, path: Path) -> Run:
-        with contextlib.ExitStack() as stack:
-            recording = Recording(path, stack)
-            logger.info("%s hears %s", self._model.name, path)
-            begin_s, cpu_s = time.perf_counter(), time.process_time()
-            first_text_s = None
-            finals = []
-            for final in transcribe(self._model, recording.read, self._decoding):
-                if first_text_s is None:
-                    first_text_s = time.perf_counter() - begin_s
-                finals.append(final)
+        recording = Recording(path)
+        logger.info("%s transcribes %s", self._model.name, path)
+        begin_s, cpu_s = time.perf_counter(), time.process_time()
+        first_text_s = None
+        finals = []
+        for final in transcribe(self._model, recording.read(), self._decoding):
+            if first_text_s is None:
+                first_text_s = time.perf_counter() - begin_s
+            finals.append(final)
         if recording.truncated is not None:
             logger.warning("%s", recording.truncated)
         return _run(

@@ -57,7 +57,7 @@ def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model
 
 def recorded_segments(
     model: WhisperModel,
-    read: Callable[[], Iterable[Float32Array]],
+    blocks: Iterable[Float32Array],
     decoding: ResolvedDecoding,
     glossary: Glossary | None,
     *,
@@ -65,7 +65,7 @@ def recorded_segments(
     on_language: OnLanguage,
 ) -> Iterator[RecordedSegment]:
     """Transcribe a recording, see `transcribe_segments`; spell its terms as a glossary says."""
-    segments = transcribe_segments(model, read, decoding, on_progress=on_progress, on_language=on_language)
+    segments = transcribe_segments(model, blocks, decoding, on_progress=on_progress, on_language=on_language)
     for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
         yield RecordedSegment(
             final=glossary.spelled(final, decoding.settings.task) if glossary is not None else final,
@@ -220,7 +220,7 @@ class Recordings:
                     yield block
 
         resolved = resolve_decoding(decoding, model, self._settings.speech)
-        for segment in recorded_segments(model, read, resolved, self._glossary, on_progress=heard, on_language=found):
+        for segment in recorded_segments(model, read(), resolved, self._glossary, on_progress=heard, on_language=found):
             job.put(segment)
         logger.debug("a recording of %.1f s with %s took %.1f s", job.duration_s, model.name, job.work_s)
 

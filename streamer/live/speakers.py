@@ -5,7 +5,7 @@ import math
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -227,9 +227,12 @@ class RecordedSpeakers:
         self._known = known_voices(settings)
         self._vector_of = load_vectors()
 
-    def hear(self, blocks: Iterable[Float32Array]) -> Hearing:
-        """Hear all of a recording, which comes in blocks of shape (n,), and return who speaks in it."""
-        hearing = Hearing(self._known, ClusterSettings(keep_s=math.inf))
+    def open(self) -> Hearing:
+        """Return what will be known of who speaks in a recording."""
+        return Hearing(self._known, ClusterSettings(keep_s=math.inf))
+
+    def passing(self, blocks: Iterable[Float32Array], hearing: Hearing) -> Iterator[Float32Array]:
+        """Yield the blocks of a recording, shape (n,), and add who speaks in them to `hearing`."""
         detector, gate = SpeechDetector(), SpeechGate(self._gate)
         ring, position = RingBuffer(60 * SAMPLE_RATE), 0
         for block in blocks:
@@ -244,9 +247,9 @@ class RecordedSpeakers:
                             hearing.end(end)
                     position += CHUNK_SAMPLES
                 self._work(hearing, ring, position)
+            yield block
         hearing.end(position)
         self._work(hearing, ring, position)
-        return hearing
 
     def _work(self, hearing: Hearing, ring: RingBuffer, head: int) -> None:
         while (window := hearing.next_window(head)) is not None:

@@ -7,7 +7,7 @@ in WhisperX (Bain et al. 2023, arXiv:2303.00747) and faster-whisper.
 import dataclasses
 import itertools
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -42,6 +42,12 @@ class SpeechFinder:
             begin = len(self._probabilities) * CHUNK_SAMPLES
             self._probabilities.append(probability)
             self._take(self._gate.feed(begin, begin + CHUNK_SAMPLES, probability))
+
+    def passing(self, blocks: Iterable[Float32Array]) -> Iterator[Float32Array]:
+        """Process blocks as they pass by."""
+        for block in blocks:
+            self.process(block)
+            yield block
 
     def finish(self, n_frames: int, clips: Sequence[Span]) -> "Speech":
         """Return the speech in some clips of a recording of `n_frames`, after the last block."""

@@ -22,10 +22,14 @@ MAX_TEMPERATURE = 0.5  # above it a text is too random to be the next window's p
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """Frames of the recording that are heard at once."""
+    """Frames of the recording that are decoded at once."""
 
     begin: int
     length: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.length
 
     @property
     def begin_samples(self) -> int:
@@ -68,7 +72,7 @@ class Text:
         draw = drawer(self._settings.seed)
         return decode_window(decoder, self._model.tokenizer, self._decoding.generation, options, draw=draw)
 
-    def hear(
+    def decode(
         self, window: Window, encoded: EncodedWindow, until: int | None = None, decoded: DecodedWindow | None = None
     ) -> tuple[list[Segment], int]:
         """Decode a window.
