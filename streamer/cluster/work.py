@@ -34,8 +34,9 @@ from streamer.cluster.jobs import (
 from streamer.cluster.messages import decoded, unpack_samples
 from streamer.cluster.owned import Workplace
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
-from streamer.live.recordings import Turn, choose_decoding, recorded_segments
+from streamer.live.recordings import choose_decoding, recorded_segments
 from streamer.live.sessions import ready_event
+from streamer.live.yielding import YieldToLive
 from streamer.outside import one_line
 from streamer.protocols.recordings import RecordedSegment
 from streamer.settings.apply import resolve_decoding
@@ -208,8 +209,8 @@ class _Work:
 
     def _transcribe(self) -> Over:
         model, job = self._model(), self._job
-        self._turn = Turn(lambda: self._place.engine.busy)
-        model.call_before(self._wait_turn)
+        self._yield = YieldToLive(self._place.engine.wait_idle, self._check)
+        model.call_before(self._yield.wait)
         decoding, speech = self._settings(model)
         language = model.choose_language(decoding.language, decoding.task)
         self._language = language if language != "auto" else ""
@@ -249,7 +250,7 @@ class _Work:
         """Read the recording."""
         position = 0
         while True:
-            self._wait_turn()
+            self._yield.wait()
             answer = self._ask(Ask(**self._who, position=position))
             samples = unpack_samples(answer.data, wide=answer.wide)
             if not len(samples):
@@ -271,13 +272,10 @@ class _Work:
             position=position,
             n_samples=self._n_samples,
             language=self._language,
-            work_s=self._turn.work_s,
+            work_s=self._yield.work_s,
         )
         self._ask(heard)
         self._n_told += len(segments)
-
-    def _wait_turn(self) -> None:
-        self._turn.wait(self._check)
 
     def _check(self) -> None:
         if self.closed:

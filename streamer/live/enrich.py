@@ -43,7 +43,7 @@ class Enrichment:
         correctors = _correctors(settings, model)
         self.second_pass: SecondPass | None = None
         if has_second_pass(settings, model):
-            self.second_pass = SecondPass(settings, model, engine.is_free_for, self.failing)
+            self.second_pass = SecondPass(settings, model, engine.wait_idle, self.failing)
         self.speakers: SpeakersOfSessions | None = None
         if settings.speakers.enabled:
             self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.failing)
@@ -59,7 +59,7 @@ class Enrichment:
             )
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
-        self.translations = Translations(settings, model, engine.is_free_for, self.failing)
+        self.translations = Translations(settings, model, engine.wait_idle, self.failing)
 
     def reread(self) -> Callable[[], None]:
         """Read again what may have changed, and return what takes it into use. Raises ConfigError."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import msgspec
@@ -12,7 +12,7 @@ from streamer.correct.second_pass import NAME, Passage
 from streamer.errors import StreamerError
 from streamer.events import Word
 from streamer.live.models import Known, Models
-from streamer.live.turns import Turns
+from streamer.live.yielding import WaitIdle, YieldToLive
 from streamer.settings.apply import is_conditioned, resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.transcribe import transcribe
@@ -50,13 +50,11 @@ def _is_own(settings: Settings) -> bool:
 class SecondPass:
     """Transcribes passages again, in one thread. Each call of a graph lets live captions go first."""
 
-    def __init__(
-        self, settings: Settings, own: WhisperModel, is_free_for: Callable[[float], bool], failing: Failing
-    ) -> None:
+    def __init__(self, settings: Settings, own: WhisperModel, wait_idle: WaitIdle, failing: Failing) -> None:
         """Load the model in the background; note in `failing` if that fails."""
         self._settings = settings
         self._own = own
-        self._turns = Turns(is_free_for)
+        self._yield = YieldToLive(wait_idle)
         self.model: Future[WhisperModel] = Future()
 
         def load() -> None:
@@ -97,7 +95,7 @@ class SecondPass:
         if is_conditioned(decoding, model) and passage.prompt:
             said = model.tokenizer.encode(f" {passage.prompt}")
             resolved = dataclasses.replace(resolved, initial_prompt=(*resolved.initial_prompt, *said))
-        self._turns.begin(passage.until_s)
+        self._yield.begin(passage.until_s)
         start_s = passage.finals[0].start
         return [
             msgspec.structs.replace(word, start=start_s + word.start, end=start_s + word.end)
@@ -109,7 +107,7 @@ class SecondPass:
         settings, correction = self._settings, self._settings.correction
         if _is_own(settings):
             model = self._own.twin(most_beams=True)
-            model.call_before(self._turns.wait)
+            model.call_before(self._yield.wait)
             return model
         devices = DeviceSettings(
             correction.device or settings.model.device, npu_through_cpu=settings.model.npu_through_cpu
@@ -122,5 +120,5 @@ class SecondPass:
         name = self._own.name if correction.model == AUTO else correction.model
         model = Models(settings.model, load).get(Known(name, find_or_pull(name, lambda progress: None)))
         if {*self._own.runtime.devices.values()} & {*model.runtime.devices.values()}:
-            model.call_before(self._turns.wait)  # a device of its own delays no caption
+            model.call_before(self._yield.wait)  # a device of its own delays no caption
         return model

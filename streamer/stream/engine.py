@@ -44,10 +44,13 @@ class Decoder(Protocol[EncodedIn]):
 class _Worker(threading.Thread):
     """A thread that takes turns while there is something to do, and sleeps in between."""
 
-    def __init__(self, name: str, turn: Callable[[], bool], clock: Callable[[], float]) -> None:
-        """`turn` returns whether to take the next at once."""
+    def __init__(
+        self, name: str, turn: Callable[[], bool], turned: threading.Condition, clock: Callable[[], float]
+    ) -> None:
+        """`turn` returns whether to take the next at once; `turned` is notified after each."""
         super().__init__(name=name, daemon=True)
         self._turn = turn
+        self._turned = turned
         self._clock = clock
         # Set when there may be something to do; cleared before a turn, so that nothing is missed.
         self._woken = threading.Event()
@@ -80,6 +83,8 @@ class _Worker(threading.Thread):
                 logger.exception("a turn of the engine failed")  # a bug of ours: the sessions need this thread
                 busy = False
             self._began_s = math.inf
+            with self._turned:
+                self._turned.notify_all()
             if not busy and not self.stopping:
                 self._woken.wait(IDLE_S)
 
@@ -105,9 +110,11 @@ class Engine(Generic[Encoded]):
         # Guards the schedule, whose work is a window, what it was encoded to, and the seconds that this took.
         self._lock = threading.Lock()
         self._schedule: Schedule[SessionRunner, tuple[Job, Encoded, float]] = Schedule()
-        self._listening = _Worker("listen", self.listen, clock)
-        self._encoding = _Worker("encode", self.encode, clock)
-        self._decoding = _Worker("decode", self.decode, clock)
+        # Notified after each turn of a thread: only then the engine becomes idle. Nothing else is locked meanwhile.
+        self._turned = threading.Condition()
+        self._listening = _Worker("listen", self.listen, self._turned, clock)
+        self._encoding = _Worker("encode", self.encode, self._turned, clock)
+        self._decoding = _Worker("decode", self.decode, self._turned, clock)
         self._workers = (self._listening, self._encoding, self._decoding)
 
     @property
@@ -119,14 +126,18 @@ class Engine(Generic[Encoded]):
         """Sessions with a window that is due and not yet encoded."""
         return sum(runner.deadline_s < math.inf for runner in self._runners())
 
-    @property
-    def busy(self) -> bool:
-        """Whether some session's window is due, or at work."""
-        return self._busy.n_busy > 0 or self._schedule.slot is not None or self.n_waiting > 0
+    def wait_idle(self, timeout_s: float, quiet_s: float = 0.0) -> bool:
+        """Wait until no window is due or at work, nor will be within `quiet_s` unless speech begins.
 
-    def is_free_for(self, duration_s: float) -> bool:
-        """Return whether no window is due or at work, nor will be within `duration_s` unless speech begins."""
-        return not self.busy and all(runner.quiet_s >= duration_s for runner in self._runners())
+        Returns whether that is so, at the latest after `timeout_s`.
+        """
+
+        def is_idle() -> bool:
+            at_work = self._busy.n_busy > 0 or self._schedule.slot is not None or self.n_waiting > 0
+            return not at_work and all(runner.quiet_s >= quiet_s for runner in self._runners())
+
+        with self._turned:
+            return self._turned.wait_for(is_idle, timeout_s)
 
     @property
     def failing(self) -> str:

@@ -531,19 +531,17 @@ def test_a_second_look_ends_when_another_session_waits(
 
 
 def test_an_engine_is_busy_while_a_window_is_at_work(setting: Setting) -> None:
-    assert not setting.engine.busy
-    assert setting.engine.is_free_for(1e9)
+    assert setting.engine.wait_idle(0.0, 1e9)
     setting.decoder.before = setting.barrier
     listener = setting.listener()
     setting.engine.add(listener.live)
     listener.write(14.0)
     setting.barrier.wait()
-    assert setting.engine.busy
-    assert not setting.engine.is_free_for(0.0)
+    assert not setting.engine.wait_idle(0.0)
     setting.barrier.let_go.set()
     listener.live.end()
     assert listener.finished.wait(PATIENCE_S)
-    wait_until(setting.engine, lambda: not setting.engine.busy)
+    assert setting.engine.wait_idle(PATIENCE_S, 1e9)
 
 
 def test_a_turn_that_does_not_end_can_be_seen() -> None:
