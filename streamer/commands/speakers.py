@@ -31,10 +31,10 @@ def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
     folder = enrolled.enrolled_folder(settings.speakers.enrolled)
     enrolled.path_of(folder, name)  # now: a slip in the name is told before anything is heard
     speakers = RecordedSpeakers(settings)
-    hearing = speakers.open()
-    for _ in speakers.passing(islice(read_audio(file), MAX_BLOCKS), hearing):
+    diarization = speakers.open()
+    for _ in speakers.passing(islice(read_audio(file), MAX_BLOCKS), diarization):
         pass
-    vectors = hearing.vectors
+    vectors = diarization.vectors
     speech_s = 1 + len(vectors) / 2  # a window of a second and a half each half second
     if speech_s < MIN_SPEECH_S:
         raise AudioFileError(f"{file} has less than {MIN_SPEECH_S:g} s of speech: record one person for half a minute")

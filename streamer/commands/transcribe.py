@@ -175,9 +175,9 @@ class _Offline:
         """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
         recording = Recording(path, self._track)
         blocks = recording.read()
-        hearing = self._speakers.open() if self._speakers is not None else None
-        if self._speakers is not None and hearing is not None:
-            blocks = self._speakers.passing(blocks, hearing)
+        diarization = self._speakers.open() if self._speakers is not None else None
+        if self._speakers is not None and diarization is not None:
+            blocks = self._speakers.passing(blocks, diarization)
         log = EventLog(path.name, self._settings.server.history_events)
         write(log.append(ready_event(self._model, self._settings.decoding.language)))
         for final in transcribe(
@@ -187,8 +187,8 @@ class _Offline:
             on_progress=lambda position: on_progress(position, recording.n_samples),
             on_language=functools.partial(_log_language, one_line(path.name)),
         ):
-            if hearing is not None:
-                final = label_final(final, hearing)
+            if diarization is not None:
+                final = label_final(final, diarization)
             if self._glossary is not None:
                 final = self._glossary.spelled(final, self._settings.decoding.task)
             write(log.append(final))

@@ -1,4 +1,4 @@
-"""Who speaks, at work: speaker vectors for all sessions in a thread of their own, and for recordings."""
+"""Speakers at work: vectors for all sessions in a thread of their own, and for recordings."""
 
 import logging
 import math
@@ -12,87 +12,89 @@ import msgspec
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import RingBuffer
-from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
 from streamer.correct.failing import Failing
 from streamer.correct.pipeline import ReadAudio
 from streamer.events import Event, Final, Speakers, Speech, Word
 from streamer.settings.apply import gate_settings
 from streamer.settings.table import Settings
 from streamer.speakers.clusters import ClusterSettings
+from streamer.speakers.diarization import Diarization
+from streamer.speakers.encoder import SpeakerEncoder
 from streamer.speakers.enrolled import enrolled_folder, read_enrolled
-from streamer.speakers.hearing import Hearing
 from streamer.speakers.models import find_model
-from streamer.speakers.vectors import SpeakerVectors
 from streamer.stream.eventlog import EventLog
-from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
+from streamer.stream.gate import SpeechStart
+from streamer.transcribe.speech import SpeechFinder
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.weights import torch
 
 logger = logging.getLogger(__name__)
 
-# How often sessions are looked at while somebody speaks, and how long the end of one waits for its labels at most.
+# From one check for new audio to the next during speech, and how long the end of a session waits for its labels.
 _POLL_S = 0.25
 _END_S = 5.0
 
-# What is learnt of voices changes labels of finals up to so long ago.
+_KEPT_S = 60  # of a recording's audio, more than its windows are late
+
+# Finals that are older keep their labels.
 RECENT_S = 60.0
 
-# Returns the vector of what is said in samples, shape (n,), of length 1; None where that is nothing.
+# Returns the vector of who speaks in samples, shape (n,), of length 1; None if there is none.
 VectorOf = Callable[[Float32Array], Float32Array | None]
 
 
 def load_vectors() -> VectorOf:
-    """Load the model of speakers. Raises ConfigError where it is missing or damaged."""
+    """Load the model of speakers. Raises ConfigError if it is missing or damaged."""
     tensors = torch.read(find_model())
     # Integers count batches of the training.
-    return SpeakerVectors({name: t.read() for name, t in tensors.items() if t.dtype == "F32"}, the_core()).of
+    return SpeakerEncoder({name: t.read() for name, t in tensors.items() if t.dtype == "F32"}, the_core()).encode
 
 
 def known_voices(settings: Settings) -> dict[str, Float32Array]:
-    """Return the vectors of who is enrolled, by name. Raises ConfigError where a file of theirs is damaged."""
+    """Return the vectors of the people who are enrolled, by name. Raises ConfigError if a file is damaged."""
     return read_enrolled(enrolled_folder(settings.speakers.enrolled))
 
 
-def label_final(final: Final, hearing: Hearing) -> Final:
-    """Return a final with who says each word, as far as that is known."""
-    return msgspec.structs.replace(final, words=tuple(label_word(word, hearing) for word in final.words))
+def label_final(final: Final, diarization: Diarization) -> Final:
+    """Return a final with the speaker of each word, as far as that is known."""
+    return msgspec.structs.replace(final, words=tuple(label_word(word, diarization) for word in final.words))
 
 
-def label_word(word: Word, hearing: Hearing) -> Word:
-    """Return a word with who says it, as far as that is known."""
-    speaker = hearing.speaker(word.start, word.end) or word.speaker
+def label_word(word: Word, diarization: Diarization) -> Word:
+    """Return a word with its speaker, as far as that is known."""
+    speaker = diarization.speaker(word.start, word.end) or word.speaker
     return word if speaker == word.speaker else msgspec.structs.replace(word, speaker=speaker)
 
 
 class SpeakersOfSessions:
-    """The thread that hears who speaks. Any thread may call any method."""
+    """The thread that recognizes speakers. Any thread may call any method."""
 
     def __init__(self, vector_of: VectorOf, known: Mapping[str, Float32Array], failing: Failing) -> None:
         self._vector_of = vector_of
         self.known = known
         self._failing = failing
-        # Set where there may be something to do.
+        # Set when there may be something to do.
         self.wake = threading.Event()
-        # Those that there may be something to do for; a session that is given up goes at once.
+        # Those that are not over; one that is given up goes at once.
         self._sessions: list[weakref.ref[SpeakersOfSession]] = []
         # Those whose end waits for their labels.
         self._ending: set[SpeakersOfSession] = set()
         threading.Thread(target=self._run, name="speakers", daemon=True).start()
 
     def add(self, session: "SpeakersOfSession") -> None:
-        """Hear who speaks in a session as long as it is there."""
+        """Recognize the speakers of a session for as long as it exists."""
         self._sessions.append(weakref.ref(session))
 
     def end(self, session: "SpeakersOfSession") -> None:
-        """Keep a session until its labels are told."""
+        """Keep a session until its labels are published."""
         self._ending.add(session)
         self.wake.set()
 
     def vector_of(self, samples: Float32Array) -> Float32Array | None:
-        """Return the vector of what is said; None where that is nothing, or cannot be told."""
+        """Return the vector of who speaks; None if there is none, or the network fails."""
         try:
             vector = self._vector_of(samples)
-        except Exception as error:  # noqa: BLE001 - told there
+        except Exception as error:  # noqa: BLE001 - reported with the health
             self._failing.add("speakers", error)
             return None
         self._failing.remove("speakers")
@@ -100,30 +102,28 @@ class SpeakersOfSessions:
 
     def _run(self) -> None:
         while True:
-            self.wake.wait(_POLL_S if any(self._each(lambda session: session.hearing.is_open)) else None)
+            self.wake.wait(_POLL_S if any(session.diarization.is_open for session in self._open()) else None)
             self.wake.clear()
-            while any(self._each(self._step)):  # a window each in turn
+            while sum(self._step(session) for session in self._open()):  # a window each in turn
                 pass
             self._ending -= {session for session in tuple(self._ending) if session.over}
 
-    def _each(self, do: Callable[["SpeakersOfSession"], bool]) -> list[bool]:
-        done = []
+    def _open(self) -> Iterator["SpeakersOfSession"]:
+        """Yield the sessions that are not over, and forget the others."""
         for known in tuple(self._sessions):
             session = known()
             if session is None or session.over:
                 self._sessions.remove(known)
             else:
-                done.append(do(session))
-        return done
+                yield session
 
     def _step(self, session: "SpeakersOfSession") -> bool:
-        went_on = False
         try:
-            went_on = session.step()
+            return session.step()
         except Exception:
-            logger.exception("who speaks in a session cannot be told")
+            logger.exception("the speakers of a session are no longer recognized")
             session.end()
-        return went_on
+            return False
 
 
 class SpeakersOfSession:
@@ -135,21 +135,21 @@ class SpeakersOfSession:
         log: EventLog,
         ring: RingBuffer,
         audio: ReadAudio,
-        heard: Callable[[], int],
+        detected: Callable[[], int],
         relabel: Callable[[int], object],
     ) -> None:
-        """Hear who speaks from now on.
+        """Recognize speakers from now on.
 
-        heard : returns up to which sample of the session speech was looked for; asked before its end
+        detected : returns up to which sample of the session speech was detected; called before its end
         relabel : called with the number of a final when its labels may be others than it has
         """
-        self.hearing = Hearing(speakers.known)
+        self.diarization = Diarization(speakers.known)
         self.over = False
         self._speakers = speakers
         self._log = log
         self._ring = ring
         self._audio = audio
-        self._heard = heard
+        self._detected = detected
         self._relabel = relabel
         # Where finals end whose labels may still change, in seconds, by their numbers; oldest first.
         self._recent: dict[int, float] = {}
@@ -162,16 +162,16 @@ class SpeakersOfSession:
         speakers.add(self)
 
     def label(self, event: Event) -> Event:
-        """Return a final with who says each word, from what is known by now. It waits for nothing."""
+        """Return a final with the speaker of each word, from what is known by now, without waiting."""
         if isinstance(event, Speech) and not self.over:
-            turn = self.hearing.begin if event.state == "start" else self.hearing.end
-            turn(round(event.time * SAMPLE_RATE))
+            note = self.diarization.begin if event.state == "start" else self.diarization.end
+            note(round(event.time * SAMPLE_RATE))
             self._speakers.wake.set()
-        return label_final(event, self.hearing) if isinstance(event, Final) else event
+        return label_final(event, self.diarization) if isinstance(event, Final) else event
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Call `then`, once, when all labels are told, or after a few seconds."""
-        self.hearing.end(self._ring.head)
+        """Call `then`, once, when all labels are published, or after a few seconds."""
+        self.diarization.end(self._ring.head)
         self._until_s = time.monotonic() + _END_S
         self._then = then
         if self.over:  # it has failed
@@ -182,23 +182,23 @@ class SpeakersOfSession:
     def step(self) -> bool:
         """Do a little work; return whether there may be more."""
         late, has_ended = time.monotonic() > self._until_s, self._then is not None
-        head = self._ring.head if has_ended else min(self._heard(), self._ring.head)
-        window = None if late else self.hearing.next_window(head)
+        head = self._ring.head if has_ended else min(self._detected(), self._ring.head)
+        window = None if late else self.diarization.next_window(head)
         if window is not None:
             samples = self._audio(window[0] / SAMPLE_RATE, window[1] / SAMPLE_RATE)
-            self.hearing.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
-        for same in self.hearing.take_merged():
+            self.diarization.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
+        for same in self.diarization.take_merged():
             self._log.append(Speakers(same=same))
         over = window is None and has_ended
-        if over or self._n_settled != self.hearing.n_settled:
-            self._n_settled = self.hearing.n_settled
+        if over or self._n_settled != self.diarization.n_settled:
+            self._n_settled = self.diarization.n_settled
             self._relabel_recent()
         if over:
             self.end()
         return window is not None
 
     def end(self) -> None:
-        """Hear no more; where the session has ended, say that nothing more comes."""
+        """Stop; if the session has ended, say that nothing more comes."""
         self.over = True
         with self._lock:
             then, self._then = self._then, None
@@ -222,36 +222,28 @@ class RecordedSpeakers:
     """Who speaks in recordings."""
 
     def __init__(self, settings: Settings) -> None:
-        """Load the model. Raises ConfigError where it, or what is kept of the people who are enrolled, is damaged."""
+        """Load the model. Raises ConfigError if it, or a file of the people who are enrolled, is damaged."""
         self._gate = gate_settings(settings.speech)
         self._known = known_voices(settings)
         self._vector_of = load_vectors()
 
-    def open(self) -> Hearing:
+    def open(self) -> Diarization:
         """Return what will be known of who speaks in a recording."""
-        return Hearing(self._known, ClusterSettings(keep_s=math.inf))
+        return Diarization(self._known, ClusterSettings(keep_s=math.inf))
 
-    def passing(self, blocks: Iterable[Float32Array], hearing: Hearing) -> Iterator[Float32Array]:
-        """Yield the blocks of a recording, shape (n,), and add who speaks in them to `hearing`."""
-        detector, gate = SpeechDetector(), SpeechGate(self._gate)
-        ring, position = RingBuffer(60 * SAMPLE_RATE), 0
+    def passing(self, blocks: Iterable[Float32Array], diarization: Diarization) -> Iterator[Float32Array]:
+        """Yield the blocks of a recording, 16 kHz mono, shape (n,), and add who speaks in them to `diarization`."""
+        finder, ring = SpeechFinder(self._gate), RingBuffer(_KEPT_S * SAMPLE_RATE)
         for block in blocks:
-            for first in range(0, len(block), SAMPLE_RATE):
-                piece = block[first : first + SAMPLE_RATE]
-                ring.write(piece)
-                for probability in detector.process(piece):
-                    match gate.feed(position, position + CHUNK_SAMPLES, probability):
-                        case SpeechStart(start):
-                            hearing.begin(start)
-                        case SpeechEnd(end):
-                            hearing.end(end)
-                    position += CHUNK_SAMPLES
-                self._work(hearing, ring, position)
+            ring.write(block)
+            for change in finder.process(block):
+                (diarization.begin if isinstance(change, SpeechStart) else diarization.end)(change.position)
+            self._take_windows(diarization, ring, finder.position)
             yield block
-        hearing.end(position)
-        self._work(hearing, ring, position)
+        diarization.end(finder.position)
+        self._take_windows(diarization, ring, finder.position)
 
-    def _work(self, hearing: Hearing, ring: RingBuffer, head: int) -> None:
-        while (window := hearing.next_window(head)) is not None:
+    def _take_windows(self, diarization: Diarization, ring: RingBuffer, head: int) -> None:
+        while (window := diarization.next_window(head)) is not None:
             samples = ring.read(*window)
-            hearing.take(window, samples, self._vector_of(samples))
+            diarization.take(window, samples, self._vector_of(samples))
