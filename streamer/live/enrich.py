@@ -83,10 +83,10 @@ class EnrichedSession:
         self._speakers: SpeakersOfSession | None = None
         if enrichment.speakers is not None and self._finals is not None:
             self._speakers = SpeakersOfSession(
-                enrichment.speakers, log, self._ring, self._read, self._detected, self._finals.relabel
+                enrichment.speakers, log, self._ring, self._read, self._heard, self._finals.relabel
             )
-            diarization = self._speakers.diarization
-            self._finals.label = lambda word: label_word(word, diarization)
+            hearing = self._speakers.hearing
+            self._finals.label = lambda word: label_word(word, hearing)
         self._translated = TranslatedSession(enrichment.translations, log, self._read, self._translation_s)
 
     def label(self, event: Event) -> Event:
@@ -108,8 +108,8 @@ class EnrichedSession:
     def _settings(self) -> SessionSettings | None:
         return runner.settings if (runner := self._runner()) is not None else None
 
-    def _detected(self) -> int:
-        """Return up to which sample speech was detected."""
+    def _heard(self) -> int:
+        """Return up to which sample speech was looked for."""
         return runner.position if (runner := self._runner()) is not None else 0
 
     def _translation_s(self) -> float:

@@ -30,13 +30,13 @@ from streamer.whisper.weights import torch
 
 logger = logging.getLogger(__name__)
 
-# From one check for new audio to the next during speech, and how long the end of a session waits for its labels.
+# How often sessions are looked at while somebody speaks, and how long the end of one waits for its labels at most.
 _POLL_S = 0.25
 _END_S = 5.0
 
 _KEPT_S = 60  # of a recording's audio, more than its windows are late
 
-# Finals that are older keep their labels.
+# What is learnt of voices changes labels of finals up to so long ago.
 RECENT_S = 60.0
 
 # Returns the vector of who speaks in samples, shape (n,), of length 1; None if there is none.
@@ -67,34 +67,34 @@ def label_word(word: Word, diarization: Diarization) -> Word:
 
 
 class SpeakersOfSessions:
-    """The thread that recognizes speakers. Any thread may call any method."""
+    """The thread that hears who speaks. Any thread may call any method."""
 
     def __init__(self, vector_of: VectorOf, known: Mapping[str, Float32Array], failing: Failing) -> None:
         self._vector_of = vector_of
         self.known = known
         self._failing = failing
-        # Set when there may be something to do.
+        # Set where there may be something to do.
         self.wake = threading.Event()
-        # Those that are not over; one that is given up goes at once.
+        # Those that there may be something to do for; a session that is given up goes at once.
         self._sessions: list[weakref.ref[SpeakersOfSession]] = []
         # Those whose end waits for their labels.
         self._ending: set[SpeakersOfSession] = set()
         threading.Thread(target=self._run, name="speakers", daemon=True).start()
 
     def add(self, session: "SpeakersOfSession") -> None:
-        """Recognize the speakers of a session for as long as it exists."""
+        """Hear who speaks in a session as long as it is there."""
         self._sessions.append(weakref.ref(session))
 
     def end(self, session: "SpeakersOfSession") -> None:
-        """Keep a session until its labels are published."""
+        """Keep a session until its labels are told."""
         self._ending.add(session)
         self.wake.set()
 
     def vector_of(self, samples: Float32Array) -> Float32Array | None:
-        """Return the vector of who speaks; None if there is none, or the network fails."""
+        """Return the vector of what is said; None where that is nothing, or cannot be told."""
         try:
             vector = self._vector_of(samples)
-        except Exception as error:  # noqa: BLE001 - reported with the health
+        except Exception as error:  # noqa: BLE001 - told there
             self._failing.add("speakers", error)
             return None
         self._failing.remove("speakers")
@@ -102,28 +102,30 @@ class SpeakersOfSessions:
 
     def _run(self) -> None:
         while True:
-            self.wake.wait(_POLL_S if any(session.diarization.is_open for session in self._open()) else None)
+            self.wake.wait(_POLL_S if any(self._each(lambda session: session.hearing.is_open)) else None)
             self.wake.clear()
-            while sum(self._step(session) for session in self._open()):  # a window each in turn
+            while any(self._each(self._step)):  # a window each in turn
                 pass
             self._ending -= {session for session in tuple(self._ending) if session.over}
 
-    def _open(self) -> Iterator["SpeakersOfSession"]:
-        """Yield the sessions that are not over, and forget the others."""
+    def _each(self, do: Callable[["SpeakersOfSession"], bool]) -> list[bool]:
+        done = []
         for known in tuple(self._sessions):
             session = known()
             if session is None or session.over:
                 self._sessions.remove(known)
             else:
-                yield session
+                done.append(do(session))
+        return done
 
     def _step(self, session: "SpeakersOfSession") -> bool:
+        went_on = False
         try:
-            return session.step()
+            went_on = session.step()
         except Exception:
-            logger.exception("the speakers of a session are no longer recognized")
+            logger.exception("who speaks in a session cannot be told")
             session.end()
-            return False
+        return went_on
 
 
 class SpeakersOfSession:
@@ -135,21 +137,21 @@ class SpeakersOfSession:
         log: EventLog,
         ring: RingBuffer,
         audio: ReadAudio,
-        detected: Callable[[], int],
+        heard: Callable[[], int],
         relabel: Callable[[int], object],
     ) -> None:
-        """Recognize speakers from now on.
+        """Hear who speaks from now on.
 
-        detected : returns up to which sample of the session speech was detected; called before its end
+        heard : returns up to which sample of the session speech was looked for; asked before its end
         relabel : called with the number of a final when its labels may be others than it has
         """
-        self.diarization = Diarization(speakers.known)
+        self.hearing = Diarization(speakers.known)
         self.over = False
         self._speakers = speakers
         self._log = log
         self._ring = ring
         self._audio = audio
-        self._detected = detected
+        self._heard = heard
         self._relabel = relabel
         # Where finals end whose labels may still change, in seconds, by their numbers; oldest first.
         self._recent: dict[int, float] = {}
@@ -162,16 +164,16 @@ class SpeakersOfSession:
         speakers.add(self)
 
     def label(self, event: Event) -> Event:
-        """Return a final with the speaker of each word, from what is known by now, without waiting."""
+        """Return a final with who says each word, from what is known by now. It waits for nothing."""
         if isinstance(event, Speech) and not self.over:
-            note = self.diarization.begin if event.state == "start" else self.diarization.end
-            note(round(event.time * SAMPLE_RATE))
+            turn = self.hearing.begin if event.state == "start" else self.hearing.end
+            turn(round(event.time * SAMPLE_RATE))
             self._speakers.wake.set()
-        return label_final(event, self.diarization) if isinstance(event, Final) else event
+        return label_final(event, self.hearing) if isinstance(event, Final) else event
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Call `then`, once, when all labels are published, or after a few seconds."""
-        self.diarization.end(self._ring.head)
+        """Call `then`, once, when all labels are told, or after a few seconds."""
+        self.hearing.end(self._ring.head)
         self._until_s = time.monotonic() + _END_S
         self._then = then
         if self.over:  # it has failed
@@ -182,23 +184,23 @@ class SpeakersOfSession:
     def step(self) -> bool:
         """Do a little work; return whether there may be more."""
         late, has_ended = time.monotonic() > self._until_s, self._then is not None
-        head = self._ring.head if has_ended else min(self._detected(), self._ring.head)
-        window = None if late else self.diarization.next_window(head)
+        head = self._ring.head if has_ended else min(self._heard(), self._ring.head)
+        window = None if late else self.hearing.next_window(head)
         if window is not None:
             samples = self._audio(window[0] / SAMPLE_RATE, window[1] / SAMPLE_RATE)
-            self.diarization.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
-        for same in self.diarization.take_merged():
+            self.hearing.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
+        for same in self.hearing.take_merged():
             self._log.append(Speakers(same=same))
         over = window is None and has_ended
-        if over or self._n_settled != self.diarization.n_settled:
-            self._n_settled = self.diarization.n_settled
+        if over or self._n_settled != self.hearing.n_settled:
+            self._n_settled = self.hearing.n_settled
             self._relabel_recent()
         if over:
             self.end()
         return window is not None
 
     def end(self) -> None:
-        """Stop; if the session has ended, say that nothing more comes."""
+        """Hear no more; where the session has ended, say that nothing more comes."""
         self.over = True
         with self._lock:
             then, self._then = self._then, None
