@@ -557,10 +557,10 @@ def _with_times(recordings: Sequence[Recording], name: str) -> list[Recording]:
     """Return recordings with the times of their words, where these are not known, by forced alignment with a model."""
     if all(recording.words or not recording.text for recording in recordings):
         return list(recordings)
-    from streamer.bench.word_times import words_of
     from streamer.commands.loading import load
     from streamer.settings.table import ModelSettings
     from tools.benchmarks.files import normaliser
+    from tools.benchmarks.word_times import words_of
 
     model = load(ModelSettings(name=name), n_beams=5)
     return [

@@ -19,7 +19,6 @@ from streamer.arrays import Float32Array, FloatArray
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.audio.sources.file import read_audio
-from streamer.bench.text import Errors, Normaliser, errors
 from streamer.commands.convert import convert_model
 from streamer.commands.files import find_recordings, plan_texts, read_spoken
 from streamer.errors import UsageError
@@ -28,6 +27,7 @@ from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tools.benchmarks.processes import Meter, Server, our_python
 from tools.benchmarks.systems import without_settings
+from tools.benchmarks.text import Errors, Normaliser, errors
 
 TIMEOUT_S = 6 * 3600.0  # for all recordings
 
