@@ -9,8 +9,8 @@ from collections.abc import Callable
 PATIENCE_S = 2.0
 PATIENCE = 4.0
 
-# A call that has waited this long is taken to need half as long as the last one, or one slow call would be the last.
-HALVE_S = 10.0
+# Before a deadline captions have to leave as much time as a call took last, up to this: one slow call is not the last.
+MAX_NEEDED_S = 0.5
 
 CHECK_S = 0.1  # between two checks whether the work is still wanted
 
@@ -51,27 +51,22 @@ class YieldToLive:
     def wait(self) -> None:
         """Wait for the next call (`WhisperModel.call_before`).
 
-        Before a deadline captions have to leave as much time as the last such call took. Raises TimeoutError if the
-        deadline comes first, and what `check` raises.
+        Raises TimeoutError if the deadline comes first, and what `check` raises.
         """
-        begin_s = now_s = time.monotonic()
+        now_s = begin_s = time.monotonic()
         if self._n_calls:
             self._took_s[min(self._n_calls, 2) - 1] = begin_s - self._called_s
-        has_deadline = self._until_s < math.inf
-        give_up_s = self._until_s if has_deadline else begin_s + PATIENCE_S + PATIENCE * self.work_s - self._waited_s
-        halve_s = begin_s + HALVE_S
-        while True:
+        if self._until_s < math.inf:
+            give_up_s, needed_s = self._until_s, min(self._took_s[min(self._n_calls, 1)], MAX_NEEDED_S)
+        else:
+            give_up_s, needed_s = begin_s + PATIENCE_S + PATIENCE * self.work_s - self._waited_s, 0.0
+        self._check()
+        while not self._wait_idle(max(0.0, min(CHECK_S, give_up_s - now_s)), needed_s):
             self._check()
-            needed_s = self._took_s[min(self._n_calls, 1)] if has_deadline else 0.0
-            if self._wait_idle(max(0.0, min(CHECK_S, give_up_s - now_s)), needed_s):
-                break
             now_s = time.monotonic()
-            if now_s >= min(halve_s, give_up_s):
-                self._took_s = [took_s / 2 for took_s in self._took_s]
-                halve_s = now_s + HALVE_S
+            if now_s >= self._until_s:
+                raise TimeoutError
             if now_s >= give_up_s:
-                if has_deadline:
-                    raise TimeoutError
                 break
         self._called_s = time.monotonic()
         self._waited_s += self._called_s - begin_s

@@ -126,18 +126,19 @@ class Engine(Generic[Encoded]):
         """Sessions with a window that is due and not yet encoded."""
         return sum(runner.deadline_s < math.inf for runner in self._runners())
 
-    def wait_idle(self, timeout_s: float, quiet_s: float = 0.0) -> bool:
-        """Wait until no window is due or at work, nor will be within `quiet_s` unless speech begins.
+    @property
+    def busy(self) -> bool:
+        """Whether some session's window is due, or at work."""
+        return self._busy.n_busy > 0 or self._schedule.slot is not None or self.n_waiting > 0
 
-        Returns whether that is so, at the latest after `timeout_s`.
-        """
+    def is_free_for(self, duration_s: float) -> bool:
+        """Return whether no window is due or at work, nor will be within `duration_s` unless speech begins."""
+        return not self.busy and all(runner.quiet_s >= duration_s for runner in self._runners())
 
-        def is_idle() -> bool:
-            at_work = self._busy.n_busy > 0 or self._schedule.slot is not None or self.n_waiting > 0
-            return not at_work and all(runner.quiet_s >= quiet_s for runner in self._runners())
-
+    def wait_idle(self, timeout_s: float, duration_s: float = 0.0) -> bool:
+        """Wait until `is_free_for(duration_s)`, for `timeout_s` at most; return whether it is so."""
         with self._turned:
-            return self._turned.wait_for(is_idle, timeout_s)
+            return self._turned.wait_for(lambda: self.is_free_for(duration_s), timeout_s)
 
     @property
     def failing(self) -> str:

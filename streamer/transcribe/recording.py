@@ -14,10 +14,10 @@ from streamer.settings.apply import ResolvedDecoding
 from streamer.settings.table import DecodingSettings
 from streamer.transcribe.batches import Batches, Decoded
 from streamer.transcribe.features import Features
-from streamer.transcribe.segments import Segment
+from streamer.transcribe.segments import Segment, Window
 from streamer.transcribe.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
 from streamer.transcribe.speech import SpeechFinder
-from streamer.transcribe.texts import Text, Window
+from streamer.transcribe.texts import Text
 from streamer.whisper.decode.window import DecodedWindow, detect_language
 from streamer.whisper.device.runtime import EncodedWindow
 from streamer.whisper.model import WhisperModel

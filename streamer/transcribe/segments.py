@@ -9,6 +9,26 @@ from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.special import N_TIMESTAMPS
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Frames of the recording that are decoded at once."""
+
+    begin: int
+    length: int
+
+    @property
+    def end(self) -> int:
+        return self.begin + self.length
+
+    @property
+    def begin_samples(self) -> int:
+        return self.begin * HOP_LENGTH
+
+    @property
+    def end_samples(self) -> int:
+        return self.end * HOP_LENGTH
+
+
 @dataclass(slots=True, kw_only=True)
 class Segment:
     """What was said in a stretch of the recording."""
@@ -95,6 +115,11 @@ def ends_with_one_time(tokens: Sequence[int], timestamp_begin: int) -> bool:
 def _times(timestamp_begin: int) -> range:
     """Return the tokens that are timestamps; text that a fine-tune has added comes behind them."""
     return range(timestamp_begin, timestamp_begin + N_TIMESTAMPS)
+
+
+def to_frames(position_samples: int) -> int:
+    """Return the frame that is nearest to a position."""
+    return round(position_samples / HOP_LENGTH)
 
 
 def last_end(segments: Sequence[Segment]) -> int | None:

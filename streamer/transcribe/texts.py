@@ -3,12 +3,11 @@
 import dataclasses
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
-from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
+from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
 from streamer.settings.apply import ResolvedDecoding
-from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
-from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
+from streamer.transcribe.hallucinations import first_hallucination, is_anomalous
+from streamer.transcribe.segments import Segment, Window, ends_with_one_time, last_end, split_segments, to_frames
 from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import TokenDecoder, drawer
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
@@ -18,26 +17,6 @@ from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import has_words
 
 MAX_TEMPERATURE = 0.5  # above it a text is too random to be the next window's prompt
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """Frames of the recording that are decoded at once."""
-
-    begin: int
-    length: int
-
-    @property
-    def end(self) -> int:
-        return self.begin + self.length
-
-    @property
-    def begin_samples(self) -> int:
-        return self.begin * HOP_LENGTH
-
-    @property
-    def end_samples(self) -> int:
-        return (self.begin + self.length) * HOP_LENGTH
 
 
 class Text:
@@ -94,8 +73,9 @@ class Text:
             self._find_words(segments, decoded, window, encoded)
         if self._settings.word_timestamps and not self._alone:
             ended = ends_with_one_time(decoded.tokens, time_begin)
-            segments, advance, heard = self._follow_words(segments, window, advance, ended=ended)
-            if not heard:
+            segments, seek, done = self._follow_words(segments, window, window.begin + advance, ended=ended)
+            advance = seek - window.begin
+            if not done:
                 return [], advance
         self._last_speech_samples = last_end(segments) or self._last_speech_samples
         is_text = str.strip if self._settings.keep_notes else has_words
@@ -179,23 +159,35 @@ class Text:
                 segment.start_samples, segment.end_samples = found.start_samples, found.end_samples
 
     def _follow_words(
-        self, segments: list[Segment], window: Window, advance: int, *, ended: bool
+        self, segments: list[Segment], window: Window, seek: int, *, ended: bool
     ) -> tuple[list[Segment], int, bool]:
-        """Go on from the last word instead of the last timestamp, and pass over what may be made up.
+        """Go on from the last word instead of the last timestamp, and leave out what may be hallucinated.
 
-        Returns the segments that stay, how many frames to go on by, and whether the window counts as heard.
+        seek : frame at which the next window would begin
+        ended : whether the window's text says itself that nothing follows it
+
+        Returns the segments that stay, the frame at which the next window begins, and whether the window is done: if
+        its first words may be hallucinated, it is decoded once more from there.
         """
-        begin = window.begin_samples
-        seek = window.begin + advance
-        end = last_end(segments)
-        if not ended and end is not None and end > begin:
-            seek = to_frames(end)
         threshold_s = self._settings.hallucination_silence_threshold
-        heard = True
-        if threshold_s is not None:
-            place = HeardWindow(begin, window.end_samples, self._last_speech_samples, self._n_samples)
-            segments, seek, heard = pass_over(segments, place, round(threshold_s * SAMPLE_RATE), ended=ended, seek=seek)
-        return segments, seek - window.begin, heard
+        end = None if ended else last_end(segments)
+        if end is not None and end > window.begin_samples:
+            seek = to_frames(end)
+        if threshold_s is None:
+            return segments, seek, True
+        threshold = round(threshold_s * SAMPLE_RATE)
+        if end is not None and end > window.begin_samples and window.begin_samples + N_SAMPLES - end <= threshold:
+            seek = window.end
+        first = next((segment for segment in segments if segment.words), None)
+        if first and is_anomalous(first.words) and first.start_samples - window.begin_samples > threshold:
+            return [], to_frames(first.start_samples), False
+        index = first_hallucination(segments, window, self._last_speech_samples, threshold)
+        if index is None:
+            return segments, seek, True
+        seek = to_frames(max(window.begin_samples + SAMPLE_RATE, segments[index].start_samples))
+        if self._n_samples - segments[index].end_samples < threshold:
+            seek = to_frames(self._n_samples)
+        return segments[:index], seek, True
 
 
 class History:

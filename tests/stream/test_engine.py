@@ -531,12 +531,14 @@ def test_a_second_look_ends_when_another_session_waits(
 
 
 def test_an_engine_is_busy_while_a_window_is_at_work(setting: Setting) -> None:
+    assert not setting.engine.busy
     assert setting.engine.wait_idle(0.0, 1e9)
     setting.decoder.before = setting.barrier
     listener = setting.listener()
     setting.engine.add(listener.live)
     listener.write(14.0)
     setting.barrier.wait()
+    assert setting.engine.busy
     assert not setting.engine.wait_idle(0.0)
     setting.barrier.let_go.set()
     listener.live.end()
