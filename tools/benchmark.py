@@ -10,7 +10,7 @@
     python tools/benchmark.py sessions           how many clients are served in real time at once
     python tools/benchmark.py soak [--hours H]   memory and delay of a long session
     python tools/benchmark.py raw                speed of the offline decoder
-    python tools/benchmark.py memory             what each graph, its tensors and the daemon take in memory
+    python tools/benchmark.py memory             what each graph and the daemon take in memory
     python tools/benchmark.py files --corpus DIR word errors on recordings of people, beside other programs
     python tools/benchmark.py weights --model DIR --corpus DIR
                                                  what f16, int8 and int4 weights cost on recordings of people

@@ -75,8 +75,7 @@ class Speed:
         runtime = Runtime(compilation, n_buffers=1)
         mel = np.zeros((_MEASURED.n_mels, _WINDOW_S * FRAMES_PER_SECOND), np.float32)
         encode_s = _least_s(lambda: runtime.encode(mel, 0))
-        decoder = runtime.decoder
-        decoder.use(runtime.buffer(_WINDOW_S))
+        decoder = runtime.decoder_of(runtime.window(_WINDOW_S))
         step_s, block_s = (_least_s(lambda n=n: decoder.feed([0] * n), decoder.begin) for n in (1, BLOCK_TOKENS))  # type: ignore[misc]
         return cls(
             encoder_flops(_MEASURED, _WINDOW_S) / encode_s,

@@ -12,14 +12,14 @@ from streamer.audio.constants import HOP_LENGTH, N_FRAMES
 from streamer.events import Final, Token, Word, seconds
 from streamer.settings.apply import ResolvedDecoding
 from streamer.settings.table import DecodingSettings
-from streamer.transcribe.batches import Batches, Decoded
+from streamer.transcribe.batches import Decoded, decode_batch
 from streamer.transcribe.features import Features
 from streamer.transcribe.segments import Segment, Window
 from streamer.transcribe.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
 from streamer.transcribe.speech import SpeechFinder
 from streamer.transcribe.texts import Text
 from streamer.whisper.decode.window import DecodedWindow, detect_language
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
@@ -109,7 +109,6 @@ class _Windows:
         self._model = model
         self._features = features
         self._settings = decoding.settings
-        self._n_beams = decoding.window.n_beams
         n_samples = features.n_samples if features.speech is None else features.n_frames * HOP_LENGTH
         # Texts of windows that follow each other, and of those that are decoded without the text before them.
         self._texts, self._alone = (
@@ -142,11 +141,14 @@ class _Windows:
         """Decode windows that are cut at silences, several at once, each independently."""
         features, n_windows = self._features, self._settings.batch_size
         assert features.speech is not None
-        batches = Batches(self._model, n_windows, self._n_beams)
+        if not self._model.runtime.decoder.takes_batches:
+            device = self._model.runtime.devices["decoder"]
+            logger.info("%s on %s takes one window at a time", self._model.name, device)
         windows = [Window(begin, end - begin) for begin, end in features.speech.windows()]
         for i in range(0, len(windows), n_windows):
             together = windows[i : i + n_windows]
-            decoded = batches.decode([features.padded(window.begin, window.end) for window in together], self._alone)
+            mels = [features.padded(window.begin, window.end) for window in together]
+            decoded = decode_batch(self._model, mels, self._alone)
             for window, first in zip(together, decoded or itertools.repeat(None), strict=False):
                 segments = self._decode_alone(window, first)
                 yield self._fill(segments, window, window.end), window.end

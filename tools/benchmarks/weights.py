@@ -173,7 +173,7 @@ def difference(first: WhisperModel, other: WhisperModel, windows: Sequence[Windo
         both: list[FloatArray] = []
         for model in (first, other):
             decoder = model.runtime.decoder_of(model.runtime.encode(window.mel, 0))
-            both.append(decoder.feed([*given, *window.tokens])[0][len(given) - 1 :])
+            both.append(decoder.feed([*given, *window.tokens])[0][0][len(given) - 1 :])
         distance = np.abs(both[0] - both[1])
         total += float(distance.mean(axis=1).sum())
         largest = max(largest, float(distance.max()))
