@@ -19,7 +19,7 @@ from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
 from streamer.commands.progress import OnProgress, show_files
-from streamer.commands.transcribe import check_files, needs_words, tell, writing
+from streamer.commands.transcribe import check_files, needs_words, print_error, writing
 from streamer.errors import (
     ClusterError,
     ConfigError,
@@ -177,7 +177,7 @@ class _Batch:
             except ConfigError:
                 raise  # it is the same with all files
             except StreamerError as error:
-                return tell(self.console, error)
+                return print_error(self.console, error)
             finally:
                 self._progress(path, 1.0)
         return 0

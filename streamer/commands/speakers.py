@@ -13,7 +13,7 @@ from streamer.outside import escaped
 from streamer.settings.table import Settings
 from streamer.speakers import enrolled
 
-# Speech that a voice can be told by.
+# Least speech for a voice.
 MIN_SPEECH_S = 3.0
 
 # Blocks of a tenth of a second; a voice is known by then.
@@ -26,10 +26,10 @@ MIN_SIMILARITY = 0.6
 def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
     """Keep the voice of the one who speaks in a recording. Returns the exit code.
 
-    Raises AudioFileError where there is too little speech in it, or that of several people.
+    Raises AudioFileError if it has too little speech, or that of several people.
     """
     folder = enrolled.enrolled_folder(settings.speakers.enrolled)
-    enrolled.path_of(folder, name)  # now: a slip in the name is told before anything is heard
+    enrolled.path_of(folder, name)  # now: a bad name costs no time
     speakers = RecordedSpeakers(settings)
     diarization = speakers.open()
     for _ in speakers.passing(islice(read_audio(file), MAX_BLOCKS), diarization):
@@ -59,6 +59,6 @@ def list_speakers(settings: Settings, console: Console) -> int:
 
 
 def forget(settings: Settings, name: str) -> int:
-    """Delete what is kept of a person. Returns the exit code. Raises UsageError where nothing is."""
+    """Delete what is kept of a person. Returns the exit code. Raises UsageError if there is nothing."""
     enrolled.forget(enrolled.enrolled_folder(settings.speakers.enrolled), name)
     return 0

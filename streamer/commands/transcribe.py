@@ -48,12 +48,12 @@ def transcribe_files(
     folder: Path | None = None,
     track: int = 1,
 ) -> int:
-    """Transcribe files, folders and patterns to text, to standard output, or to where `plan_texts` says.
+    """Transcribe files, folders and patterns to text, to standard output, or to the files that `plan_texts` returns.
 
     track : which audio track of each file, from 1 on
 
     With `streaming` they go through the streaming engine as fast as it can. Returns the exit code: that of the worst
-    error among the files. Raises StreamerError where nothing can be transcribed at all.
+    error among the files. Raises StreamerError if nothing can be transcribed at all.
     """
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
@@ -61,7 +61,7 @@ def transcribe_files(
     if settings.decoding.task == "both" and streaming:
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     if settings.speakers.enabled and streaming:
-        raise UsageError("--speakers hears a whole file before it is transcribed: leave out --stream")
+        raise UsageError("--speakers needs a whole file before its first word: leave out --stream")
     console = Console(stderr=True)
     # Now: a model may take minutes to compile for nothing.
     lengths, exit_code = check_files(paths, track, console)
@@ -89,7 +89,7 @@ def transcribe_files(
 
 
 def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOptions) -> bool:
-    """Return whether somebody asks for the words of finals: plain text tells no times."""
+    """Return whether finals need words: plain text has no times."""
     timed = any(text.format != "text" for text in texts)
     return timed or lines.max_len > 0 or settings.speakers.enabled or bool(settings.correction.glossary)
 
@@ -106,7 +106,7 @@ def check_files(paths: Sequence[Path], track: int, console: Console) -> tuple[di
             else:
                 lengths[path] = check_audio(path, track)
         except AudioFileError as error:
-            exit_code = max(exit_code, tell(console, error))
+            exit_code = max(exit_code, print_error(console, error))
     return lengths, exit_code
 
 
@@ -130,7 +130,7 @@ def _transcribe_file(
 
             work.transcribe(path, write, begin(path))
     except StreamerError as error:
-        return tell(console, error)
+        return print_error(console, error)
     if not n_finals:
         logger.warning("%s: no speech found, its text is empty", one_line(path.name))
     return 0
@@ -154,8 +154,8 @@ def writing(texts: Sequence[Text], lines: SubtitleOptions) -> Iterator[Callable[
                 writer.close()
 
 
-def tell(console: Console, error: StreamerError) -> int:
-    """Say what went wrong; return the exit code of that."""
+def print_error(console: Console, error: StreamerError) -> int:
+    """Print an error; return its exit code."""
     console.print(f"streamer: error: {one_line(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
     return error.exit_code
 

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 
 def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model: WhisperModel) -> DecodingSettings:
-    """Return the settings with what a request says otherwise. Raises ConfigError where the model cannot do that."""
+    """Return the settings with what a request says otherwise. Raises ConfigError if the model cannot do that."""
     said: dict[str, Any] = {
         "language": options.language,
         "task": options.task or ("transcribe" if decoding.task == "both" else None),

@@ -17,7 +17,7 @@ from streamer.transcribe.features import Features
 from streamer.transcribe.segments import Segment, Window
 from streamer.transcribe.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
 from streamer.transcribe.speech import SpeechFinder
-from streamer.transcribe.texts import Text
+from streamer.transcribe.texts import TaskText
 from streamer.whisper.decode.window import DecodedWindow, detect_language
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
@@ -112,7 +112,8 @@ class _Windows:
         n_samples = features.n_samples if features.speech is None else features.n_frames * HOP_LENGTH
         # Texts of windows that follow each other, and of those that are decoded without the text before them.
         self._texts, self._alone = (
-            [Text(model, decoding, language, task, n_samples, alone=alone) for task in tasks] for alone in (False, True)
+            [TaskText(model, decoding, language, task, n_samples, alone=alone) for task in tasks]
+            for alone in (False, True)
         )
         # Passages that were skipped and transcribed again.
         self.n_filled = 0
@@ -191,7 +192,7 @@ class _Windows:
 
 
 def _decode_texts(
-    texts: Sequence[Text],
+    texts: Sequence[TaskText],
     window: Window,
     encoded: EncodedWindow,
     decoded: Sequence[DecodedWindow | None] | None = None,

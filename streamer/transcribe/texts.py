@@ -1,4 +1,4 @@
-"""A text of a recording, as it grows window by window. Source: openai-whisper's `transcribe.py`."""
+"""The text of a task, window by window. Source: openai-whisper's `transcribe.py`."""
 
 import dataclasses
 import math
@@ -19,8 +19,8 @@ from streamer.whisper.result import has_words
 MAX_TEMPERATURE = 0.5  # above it a text is too random to be the next window's prompt
 
 
-class Text:
-    """One text of the recording, in its language or translated, and what was said of it so far."""
+class TaskText:
+    """The text of one task: a transcript or a translation, decoded window by window."""
 
     def __init__(
         self, model: WhisperModel, decoding: ResolvedDecoding, language: str, task: str, n_samples: int, *, alone: bool
@@ -42,7 +42,7 @@ class Text:
             carried=decoding.settings.carry_initial_prompt or self._alone,
             conditioned=decoding.condition_on_previous_text and not self._alone,
         )
-        # Behind the last word so far.
+        # End of the last word so far.
         self._last_speech_samples = 0
 
     def begin_to_decode(self, decoder: TokenDecoder) -> Sequence[DecodedWindow | None]:
@@ -58,7 +58,7 @@ class Text:
         """Decode a window.
 
         until : frames of the window behind which nothing may begin
-        decoded : what the first temperature gave, where it was tried
+        decoded : what the first temperature gave, if it was tried
 
         Returns the segments that have a length and a text, and how many frames to go on by.
         """
@@ -113,7 +113,7 @@ class Text:
         return threshold is not None and decoded.no_speech_prob > threshold and not likely
 
     def _describe(self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window) -> None:
-        """Move segments from the window's clock to the recording's, and fill in what they say."""
+        """Move segments from the window's clock to the recording's, and fill in their text."""
         tokenizer = self._model.tokenizer
         ratio = compression_ratio(tokenizer.decode(decoded.tokens).strip())
         for segment in segments:
@@ -131,7 +131,7 @@ class Text:
     def _find_words(
         self, segments: Sequence[Segment], decoded: DecodedWindow, window: Window, encoded: EncodedWindow
     ) -> None:
-        """Give the segments their words, and where these count, the times of these."""
+        """Give the segments their words, and the times of these if they are asked for."""
         spoken = self._model.run(
             lambda runtime: add_word_timestamps(
                 runtime.decoder_of(encoded),
@@ -192,10 +192,10 @@ class Text:
 
 
 class History:
-    """What was said so far, as the prompt of the next window."""
+    """The text so far, as the prompt of the next window."""
 
     def __init__(self, initial: Sequence[int], n_text_ctx: int, *, carried: bool, conditioned: bool) -> None:
-        """Start with an initial prompt, in each if `carried`; where `conditioned`, the window before is in it, too."""
+        """Start with an initial prompt, in each if `carried`; if `conditioned`, the text before is in it, too."""
         self._carried = carried
         self._conditioned = conditioned
         self._n_initial = len(initial)
