@@ -30,9 +30,8 @@ def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
     """
     folder = enrolled.enrolled_folder(settings.speakers.enrolled)
     enrolled.path_of(folder, name)  # now: a bad name costs no time
-    speakers = RecordedSpeakers(settings)
-    diarization = speakers.open()
-    for _ in speakers.passing(islice(read_audio(file), MAX_BLOCKS), diarization):
+    blocks, diarization = RecordedSpeakers(settings).recognize(islice(read_audio(file), MAX_BLOCKS))
+    for _ in blocks:
         pass
     vectors = diarization.vectors
     speech_s = 1 + len(vectors) / 2  # a window of a second and a half each half second

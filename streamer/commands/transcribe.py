@@ -175,9 +175,9 @@ class _Offline:
         """Transcribe a file. Raises TruncatedAudioError when the text of a truncated file has been written."""
         recording = Recording(path, self._track)
         blocks = recording.read()
-        diarization = self._speakers.open() if self._speakers is not None else None
-        if self._speakers is not None and diarization is not None:
-            blocks = self._speakers.passing(blocks, diarization)
+        diarization = None
+        if self._speakers is not None:
+            blocks, diarization = self._speakers.recognize(blocks)
         log = EventLog(path.name, self._settings.server.history_events)
         write(log.append(ready_event(self._model, self._settings.decoding.language)))
         for final in transcribe(

@@ -229,12 +229,12 @@ class RecordedSpeakers:
         self._known = known_voices(settings)
         self._vector_of = load_vectors()
 
-    def open(self) -> Diarization:
-        """Return what will be known of who speaks in a recording."""
-        return Diarization(self._known, ClusterSettings(keep_s=math.inf))
+    def recognize(self, blocks: Iterable[Float32Array]) -> tuple[Iterator[Float32Array], Diarization]:
+        """Return the blocks of a recording, 16 kHz mono, shape (n,), and who speaks in those that were read."""
+        diarization = Diarization(self._known, ClusterSettings(keep_s=math.inf))
+        return self._passing(blocks, diarization), diarization
 
-    def passing(self, blocks: Iterable[Float32Array], diarization: Diarization) -> Iterator[Float32Array]:
-        """Yield the blocks of a recording, 16 kHz mono, shape (n,), and add who speaks in them to `diarization`."""
+    def _passing(self, blocks: Iterable[Float32Array], diarization: Diarization) -> Iterator[Float32Array]:
         finder, ring = SpeechFinder(self._gate), RingBuffer(_KEPT_S * SAMPLE_RATE)
         for block in blocks:
             ring.write(block)
