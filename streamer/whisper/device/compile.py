@@ -30,7 +30,16 @@ from streamer.whisper.device.devices import (
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
 from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, MAX_BEAMS, MAX_WINDOWS, SLOTS_STEP, Ports, beam_slots, ports
+from streamer.whisper.graphs.ports import (
+    BLOCK_TOKENS,
+    MAX_BEAMS,
+    MAX_WINDOWS,
+    MOST_TOKENS,
+    SLOTS_STEP,
+    Ports,
+    beam_slots,
+    ports,
+)
 from streamer.whisper.ir import first_line
 
 logger = logging.getLogger(__name__)
@@ -195,7 +204,7 @@ class Compilation:
             n_slots = beam_slots(dims, MAX_BEAMS) + SLOTS_STEP
             smallest = self._ports(Sizes("decoder", MIN_WINDOW_S))
             largest = ports(
-                "decoder", dims, self._n_heads, n_tokens=BLOCK_TOKENS, n_slots=n_slots, n_windows=MAX_WINDOWS
+                "decoder", dims, self._n_heads, n_tokens=MOST_TOKENS, n_slots=n_slots, n_windows=MAX_WINDOWS
             )
             return {Sizes("decoder", None): fix_sizes(whole, smallest.inputs, largest.inputs)}
         calls = [(1, dims.cache_size), (BLOCK_TOKENS, dims.cache_size)]

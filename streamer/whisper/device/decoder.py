@@ -17,7 +17,15 @@ from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.stage import Stage, as_type, to_float32
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs.ports import FEW_TOKENS, MAX_BEAMS, SLOTS_STEP, beam_slots, key_values
+from streamer.whisper.graphs.ports import (
+    FEW_TOKENS,
+    MAX_BEAMS,
+    MOST_TOKENS,
+    SLOTS_STEP,
+    TOKENS_STEP,
+    beam_slots,
+    key_values,
+)
 
 IntArray = NDArray[np.int64]
 
@@ -53,7 +61,7 @@ class Decoder:
     @property
     def block_tokens(self) -> int:
         """Tokens of a sequence that one call takes."""
-        return FEW_TOKENS if self._any_size else max(stage.sizes.n_tokens or 1 for stage in self._stages)
+        return MOST_TOKENS if self._any_size else max(stage.sizes.n_tokens or 1 for stage in self._stages)
 
     @property
     def max_beams(self) -> int:
@@ -100,11 +108,12 @@ class Decoder:
         self._visible = np.zeros((len(self._windows), 1, self._n_slots), dtype=np.bool_)
         self._visible[:, :, :n_fed] = True
 
-    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    def feed(self, tokens: Sequence[int], n_silent: int = 0) -> tuple[FloatArray, FloatArray]:
         """Append the same tokens to the sequence of each window.
 
         Returns logits, shape (n_windows, n, n_vocab), and the alignment heads' attention, shape (n_windows, n_heads, n,
-        n_audio_ctx), as copies in float32. Raises InferenceError if the device fails.
+        n_audio_ctx), of all but the first `n_silent` tokens, as copies in float32. Raises InferenceError if the device
+        fails.
         """
         assert 0 < len(tokens) <= self.capacity - self.n_fed, "the sequence does not fit the context"
         assert self._visible.shape[1] == 1, "several sequences cannot be fed a block"
@@ -115,8 +124,10 @@ class Decoder:
             slots = np.arange(self.n_fed, self.n_fed + n)
             seen = np.repeat(self._visible, n, axis=1)
             stage = self._compute(np.tile(block, (len(self._windows), 1)), slots, seen, causal=True)
-            logits.append(to_float32(stage.output("logits"))[:, :n])
-            attention.append(to_float32(stage.output("cross_attention"))[:, :, :n])
+            wanted = slice(max(0, n_silent - first), n)
+            if wanted.start < n:
+                logits.append(to_float32(stage.output("logits"))[:, wanted])
+                attention.append(to_float32(stage.output("cross_attention"))[:, :, wanted])
             self._keep(stage, np.tile(slots, (len(self._windows), 1)))
             self.rewind(self.n_fed + n)
         return np.concatenate(logits, axis=1), np.concatenate(attention, axis=2)
@@ -208,7 +219,7 @@ class Decoder:
         n_windows, n = tokens.shape
         stage = self._stage_for(n)
         # Tokens behind the last are padding: they only have to be valid.
-        size = stage.sizes.n_tokens or n
+        size = stage.sizes.n_tokens or (n if n <= FEW_TOKENS else -(-n // TOKENS_STEP) * TOKENS_STEP)
         ids = np.zeros((n_windows, size), dtype=np.int64)
         ids[:, :n] = tokens
         places = np.zeros((n_windows, size), dtype=np.int64)
