@@ -209,8 +209,8 @@ class ModelSettings:
     )
     weights: str = setting(
         "auto",
-        "f32, f16, int8, int4; auto: int8 for tiny and base on CPU and GPU, else as in the file",
-        choices=("auto", "f32", "f16", "int8", "int4"),
+        "f32, f16, int8; auto: int8 for tiny and base on CPU and GPU, else as in the file",
+        choices=("auto", "f32", "f16", "int8"),
         metavar="W",
     )
     device: str = _device(
