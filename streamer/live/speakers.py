@@ -95,21 +95,21 @@ class SpeakersOfSession:
         log: EventLog,
         ring: RingBuffer,
         audio: ReadAudio,
-        heard: Callable[[], int],
+        detected: Callable[[], int],
         relabel: Callable[[Iterable[int]], object],
     ) -> None:
         """Recognize who speaks from now on.
 
-        heard : returns up to which sample of the session speech was looked for; asked before its end
+        detected : returns up to which sample of the session speech was detected; called before its end
         relabel : called with the numbers of finals whose labels may be others than they have
         """
-        self.hearing = Diarization(speakers.known)
+        self.diarization = Diarization(speakers.known)
         self.over = False
         self._speakers = speakers
         self._log = log
         self._ring = ring
         self._audio = audio
-        self._heard = heard
+        self._detected = detected
         self._relabel = relabel
         # Ends in seconds of the finals whose labels may still change, by their numbers; oldest first.
         self._recent: dict[int, float] = {}
@@ -124,14 +124,14 @@ class SpeakersOfSession:
         """Return a final with who says each word, from what is known by now. It waits for nothing."""
         if not self.over:
             if isinstance(event, Speech):
-                turn = self.hearing.begin if event.state == "start" else self.hearing.end
+                turn = self.diarization.begin if event.state == "start" else self.diarization.end
                 turn(round(event.time * SAMPLE_RATE))
             self._go_on()  # events come often while somebody speaks
-        return label_final(event, self.hearing) if isinstance(event, Final) else event
+        return label_final(event, self.diarization) if isinstance(event, Final) else event
 
     def finish(self, then: Callable[[], object]) -> None:
         """Call `then`, once, when all labels are published, or after a few seconds."""
-        self.hearing.end(self._ring.head)
+        self.diarization.end(self._ring.head)
         self._until_s = time.monotonic() + _END_S
         self._then = then
         if self.over:  # it has failed
@@ -156,16 +156,16 @@ class SpeakersOfSession:
     def _hear_window(self) -> bool:
         """Do a little work; return whether there may be more."""
         late, has_ended = time.monotonic() > self._until_s, self._then is not None
-        head = self._ring.head if has_ended else min(self._heard(), self._ring.head)
-        window = None if late else self.hearing.next_window(head)
+        head = self._ring.head if has_ended else min(self._detected(), self._ring.head)
+        window = None if late else self.diarization.next_window(head)
         if window is not None:
             samples = self._audio(window[0] / SAMPLE_RATE, window[1] / SAMPLE_RATE)
-            self.hearing.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
-        for same in self.hearing.take_merged():
+            self.diarization.take(window, samples, None if samples is None else self._speakers.vector_of(samples))
+        for same in self.diarization.take_merged():
             self._log.append(Speakers(same=same))
         over = window is None and has_ended
-        if over or self._n_settled != self.hearing.n_settled:
-            self._n_settled = self.hearing.n_settled
+        if over or self._n_settled != self.diarization.n_settled:
+            self._n_settled = self.diarization.n_settled
             self._relabel_recent()
         if over:
             self._end()
