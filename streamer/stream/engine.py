@@ -1,6 +1,7 @@
 """The threads that do the work of all sessions: one detects speech, one encodes, one decodes.
 
-While a window is decoded the next is encoded. The schedule decides which one.
+While a window is decoded the next is encoded: the one with the earliest deadline, which amounts to taking turns if the
+time is too short for all. Between the two is one slot: a newer window of the same session replaces the one in it.
 """
 
 import logging
@@ -8,16 +9,15 @@ import math
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Generic, Protocol, TypeVar
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.stream.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
 from streamer.stream.runner import AudioKind, EngineStats, Host, Job, SessionRunner
-from streamer.stream.schedule import Schedule
 from streamer.stream.window import Request
-from streamer.whisper.result import Hypothesis
+from streamer.whisper.result import N_BUFFERS, Hypothesis
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +84,17 @@ class _Worker(threading.Thread):
                 self._woken.wait(IDLE_S)
 
 
+@dataclass(frozen=True, slots=True)
+class _EncodedJob(Generic[Encoded]):
+    """An encoded window, the buffer that it is in, and the seconds that encoding took."""
+
+    runner: SessionRunner
+    job: Job
+    encoded: Encoded
+    buffer: int
+    encode_s: float
+
+
 class Engine(Generic[Encoded]):
     """The three threads, `listen`, `encode` and `decode`, and the sessions they serve."""
 
@@ -102,9 +113,12 @@ class Engine(Generic[Encoded]):
         self._meter = LoadMeter(max_pace_s)
         self._busy = BusyTime(clock)
         self.stats = EngineStats()
-        # Guards the schedule, whose work is a window, what it was encoded to, and the seconds that this took.
+        # Guards what follows. Sessions are in the order of their turns, longest ago first.
         self._lock = threading.Lock()
-        self._schedule: Schedule[SessionRunner, tuple[Job, Encoded, float]] = Schedule()
+        self._runners: tuple[SessionRunner, ...] = ()
+        # The window that waits to be decoded, and the one that is being decoded.
+        self._slot: _EncodedJob[Encoded] | None = None
+        self._decoding_job: _EncodedJob[Encoded] | None = None
         self._listening = _Worker("listen", self.listen, clock)
         self._encoding = _Worker("encode", self.encode, clock)
         self._decoding = _Worker("decode", self.decode, clock)
@@ -112,31 +126,31 @@ class Engine(Generic[Encoded]):
 
     @property
     def n_sessions(self) -> int:
-        return len(self._schedule.owners)
+        return len(self._runners)
 
     @property
     def n_waiting(self) -> int:
         """Sessions with a window that is due and not yet encoded."""
-        return sum(runner.deadline_s < math.inf for runner in self._runners())
+        return sum(runner.deadline_s < math.inf for runner in self._runners)
 
     @property
     def busy(self) -> bool:
         """Whether some session's window is due, or at work."""
-        return self._busy.n_busy > 0 or self._schedule.slot is not None or self.n_waiting > 0
+        return self._busy.n_busy > 0 or self._slot is not None or self.n_waiting > 0
 
     def is_free_for(self, duration_s: float) -> bool:
         """Return whether no window is due or at work, nor will be within `duration_s` unless speech begins."""
-        return not self.busy and all(runner.quiet_s >= duration_s for runner in self._runners())
+        return not self.busy and all(runner.quiet_s >= duration_s for runner in self._runners)
 
     @property
     def failing(self) -> str:
         """The message of a failure in some session that is tried again; empty while all works."""
-        return next((runner.failing for runner in self._runners() if runner.failing and runner.trying), "")
+        return next((runner.failing for runner in self._runners if runner.failing and runner.trying), "")
 
     @property
     def load(self) -> Load:
         now_s = self._clock()
-        return self._meter.load([runner.share(now_s) for runner in self._runners()])
+        return self._meter.load([runner.share(now_s) for runner in self._runners])
 
     @property
     def turn_s(self) -> float:
@@ -157,14 +171,14 @@ class Engine(Generic[Encoded]):
     def add(self, runner: SessionRunner) -> None:
         """Serve a session from now on, until it is finished or closed."""
         with self._lock:
-            self._schedule.add(runner)
+            self._runners += (runner,)
         runner.start(Host(self.stats, self._clock, self._listening.wake, self._remove))
         self._listening.wake()
 
     def listen(self) -> bool:
         """Process what has come in all sessions. Returns whether there may be more to process at once."""
         more = False
-        for runner in self._runners():
+        for runner in self._runners:
             begin_s, begin = self._clock(), runner.position
             if not runner.has_news(begin_s):
                 continue
@@ -178,10 +192,12 @@ class Engine(Generic[Encoded]):
     def encode(self) -> bool:
         """Encode the most urgent window. Returns whether there was one."""
         with self._lock:
-            urgent = list(self._schedule.by_deadline(lambda runner: runner.deadline_s))
-        for runner in urgent:
+            slot = self._slot
+            # While a window waits, only one of the same session may be encoded, to replace it.
+            runners = [runner for runner in self._runners if slot is None or runner is slot.runner]
+        for runner in sorted(runners, key=lambda runner: runner.deadline_s):
             begin_s = self._clock()
-            if (job := runner.issue(begin_s)) is not None:
+            if runner.deadline_s < math.inf and (job := runner.issue(begin_s)) is not None:
                 with self._busy.at_work():
                     self._encode(runner, job, begin_s)
                 return True
@@ -190,26 +206,31 @@ class Engine(Generic[Encoded]):
     def decode(self) -> bool:
         """Decode the window in the slot. Returns whether there was one."""
         with self._lock:
-            slotted = self._schedule.begin_decoding()
-        if slotted is None:
+            job, self._slot = self._slot, None
+            self._decoding_job = job
+        if job is None:
             return False
         self._encoding.wake()  # the slot is free: the next window can be encoded while this one is decoded
         try:
             with self._busy.at_work():
-                self._decode(slotted.owner, *slotted.work)
+                self._decode(job)
         finally:
             with self._lock:
-                self._schedule.end_decoding()
+                self._decoding_job = None
             self._encoding.wake()
             self._listening.wake()  # a recording is processed further when none of its windows is on its way
         return True
 
     def _encode(self, runner: SessionRunner, job: Job, begin_s: float) -> None:
         with self._lock:
-            buffer, replaced = self._schedule.take_turn(runner)
+            replaced, self._slot = self._slot, None
+            if runner in self._runners:  # its turn was now
+                self._runners = (*(other for other in self._runners if other is not runner), runner)
+            used = None if self._decoding_job is None else self._decoding_job.buffer
         if replaced is not None:
             self.stats.windows_replaced += 1
             runner.withdraw()
+        buffer = next(i for i in range(N_BUFFERS) if i != used)
         try:
             mel = runner.mel.window(job.samples, job.window.start)
             encoded = self._encoder.encode(mel, buffer, len(job.samples))
@@ -222,25 +243,27 @@ class Engine(Generic[Encoded]):
         self.stats.encode_s += cost_s
         self.stats.on_encode(cost_s)
         with self._lock:
-            self._schedule.put(runner, (job, encoded, cost_s), buffer)
+            self._slot = _EncodedJob(runner, job, encoded, buffer, cost_s)
         self._decoding.wake()
 
-    def _decode(self, runner: SessionRunner, job: Job, encoded: Encoded, encode_s: float) -> None:
+    def _decode(self, encoded_job: _EncodedJob[Encoded]) -> None:
+        runner, job = encoded_job.runner, encoded_job.job
+
         def decode(request: Request) -> Hypothesis:
             begin_s = self._clock()
             wanted = replace(request, others_wait=lambda: self._others_wait(runner))
-            hypothesis = self._decoder.decode(encoded, wanted)
-            self._count(runner, job, hypothesis, encode_s, self._clock() - begin_s)
+            hypothesis = self._decoder.decode(encoded_job.encoded, wanted)
+            self._count(runner, job, hypothesis, encoded_job.encode_s, self._clock() - begin_s)
             return hypothesis
 
         runner.decode(job, decode, retry_s=self._retry_s(runner))
 
     def _others_wait(self, runner: SessionRunner) -> bool:
         """Return whether a window waits for the decoder and keeps another session from it."""
-        slot = self._schedule.slot
-        if slot is None or slot.owner is not runner:
+        slot = self._slot
+        if slot is None or slot.runner is not runner:
             return slot is not None
-        return any(other.deadline_s < math.inf for other in self._runners() if other is not runner)
+        return any(other.deadline_s < math.inf for other in self._runners if other is not runner)
 
     def _retry_s(self, runner: SessionRunner) -> float:
         """Return the seconds that may be spent on a better text for a final."""
@@ -271,11 +294,7 @@ class Engine(Generic[Encoded]):
             )
         )
 
-    def _runners(self) -> tuple[SessionRunner, ...]:
-        with self._lock:
-            return self._schedule.owners
-
     def _remove(self, runner: SessionRunner) -> None:
         with self._lock:
-            self._schedule.remove(runner)
+            self._runners = tuple(other for other in self._runners if other is not runner)
         self._encoding.wake()

@@ -31,7 +31,6 @@ from streamer.stream.detection import Detection
 from streamer.stream.inbox import Command, Inbox
 from streamer.stream.load import Activity
 from streamer.stream.outage import Outage
-from streamer.stream.schedule import deadline
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import SessionState
@@ -48,6 +47,7 @@ HELD_BACK_SAMPLES = 5 * SAMPLE_RATE  # with less room than this in the buffer a 
 OVERRUN_MARGIN_SAMPLES = SAMPLE_RATE  # least distance kept from where the buffer is being overwritten
 SILENCE_SAMPLES = SAMPLE_RATE  # written at a time in place of audio that was lost
 ARRIVALS_KEPT_S = 60.0  # how long it is known when audio came, if no audio waits for too long
+RECORDED_PATIENCE_S = 2.0  # that a recording's window may wait while live sessions have windows that are due
 TICK_S = 0.5  # how often a session looks at the clock while nothing comes
 
 
@@ -459,12 +459,8 @@ class SessionRunner:
         self.quiet_s = math.inf if session.until_due is None else session.until_due / SAMPLE_RATE
         due = not waits and session.next_window_due()
         self._due_since_s = min(self._due_since_s, now_s) if due else math.inf
-        self.deadline_s = deadline(
-            self._due_since_s,
-            recorded=self.recorded,
-            final_awaited=session.final_awaited,
-            pace_s=self.settings.pace_s,
-        )
+        patience_s = 0.0 if session.final_awaited else self.settings.pace_s
+        self.deadline_s = self._due_since_s + (RECORDED_PATIENCE_S if self.recorded else patience_s)
         if session.finished:
             self._finish()
 
