@@ -33,7 +33,7 @@ from streamer.stream.load import Activity
 from streamer.stream.outage import Outage
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
-from streamer.stream.state import SessionState
+from streamer.stream.state import NEW, SessionState
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis
 
@@ -162,7 +162,7 @@ class SessionRunner:
 
         # Guards everything below.
         self._lock = threading.Lock()
-        self._session = Session(settings) if state is None else Session.restored(settings, state)
+        self._session = Session(settings, state or NEW)
         # Whether nothing is published any more: the session is finished or closed.
         self.over = False
         # Windows handed out that have not come back.
@@ -305,13 +305,13 @@ class SessionRunner:
                     self._session.mark = command.number
                 self._publish(command.apply())
                 return True
-            session, begin, end = self._session, self.position, self._inbox.next_position
+            begin, end = self.position, self._inbox.next_position
             if end is None:
                 end = self.ring.head if self.ring.head - begin >= CHUNK_SAMPLES else begin
             if end <= begin or (self._outage.listening and self._outage.waits(now_s)):
                 return False
-            if session.paused:
-                session.skip(end)
+            if self._session.paused:
+                self._session.skip(end)
                 self.position = end
                 return True
         end = min(end, begin + CHUNK_SAMPLES)
@@ -321,17 +321,17 @@ class SessionRunner:
         except Overrun as overrun:
             oldest = overrun.oldest
         with self._lock:
-            if self.over or self._session is not session:  # it has failed meanwhile
+            if self.over or self.position != begin:  # it has failed meanwhile
                 return True
             if oldest is not None:
                 self.position = min(max(oldest, begin), self.ring.head)
-                self._publish(session.lose(self.position, "overrun"))
+                self._publish(self._session.lose(self.position, "overrun"))
                 return True
-            events = session.advance(end, probability, now_s)
+            events = self._session.advance(end, probability, now_s)
             self._note_success(listening=True)
             self.position = end
             self._publish(events)
-            speech = session.waiting_from is not None
+            speech = self._session.waiting_from is not None
         self._activity.note(CHUNK_SAMPLES / SAMPLE_RATE, now_s, speech=speech)
         return True
 
@@ -346,8 +346,7 @@ class SessionRunner:
                     return None  # what is on its way is published before a loss
                 if lost is not None:
                     self._publish(self._session.drop_before(*lost))
-                session = self._session
-                window = None if self._outage.waits(now_s) else session.next_window(now_s)
+                window = None if self._outage.waits(now_s) else self._session.next_window(now_s)
                 self._due_since_s = math.inf
                 self._note_change(now_s)
                 if window is None:
@@ -358,8 +357,8 @@ class SessionRunner:
                 job = Job(window, self.ring.read(window.start, window.end))
             except Overrun:
                 with self._lock:
-                    if not self.over and self._session is session:
-                        self._publish(session.lose(self.position, "overrun"))
+                    if not self.over:
+                        self._publish(self._session.lose(self.position, "overrun"))
                         self._note_change(now_s)
             finally:
                 if job is None:
@@ -483,7 +482,7 @@ class SessionRunner:
         # The chunk that may have caused it is lost, too; all audio so far, if that did not help.
         until = self.ring.head if again else min(self.position + CHUNK_SAMPLES, self.ring.head)
         self._publish(self._known(lambda: self._session.give_up(until)))
-        self._session = self._session.successor(until)
+        self._session.restart(until)
         if self._session.finished:
             self._publish(self._session.recovered())
         self.position = until

@@ -7,14 +7,12 @@ into text. Positions are absolute samples of the session's audio.
 An utterance is published in *segments*, one final each: the last ends with it, earlier ones where long speech is cut.
 """
 
-from typing import Self
-
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.events import Event, Final, Flushed, Gap, GapReason, Speech, seconds
-from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
-from streamer.stream.passes import PAUSE_SAMPLES, Passes
+from streamer.stream.gate import GateState, SpeechEnd, SpeechGate, SpeechStart
+from streamer.stream.passes import PAUSE_SAMPLES, Passes, PassesState
 from streamer.stream.settings import SessionSettings
-from streamer.stream.state import Loss, SessionState
+from streamer.stream.state import NEW, Loss, SessionState
 from streamer.stream.transcript import INVENTED_SAMPLES, Transcript, Verdict
 from streamer.stream.window import MAX_SILENCE_SAMPLES, Request, Utterance, Window
 from streamer.whisper.result import Hypothesis
@@ -30,40 +28,44 @@ BEGIN_SAMPLES = SAMPLE_RATE // 2
 class Session:
     """The decisions of one session."""
 
-    def __init__(self, settings: SessionSettings, *, start: int = 0) -> None:
-        """Begin at a position of the audio."""
+    def __init__(self, settings: SessionSettings, state: SessionState = NEW) -> None:
+        """Go on with audio from `state.heard` on; windows may need it from `state.needed_from`.
+
+        Raises SessionStateError if the state is invalid.
+        """
+        state.check()
         self._settings = settings
-        self._gate = SpeechGate(settings.gate, start=start)
-        self._passes = Passes(settings, start=start)
-        self._transcript = Transcript(settings)
+        self._gate = SpeechGate(settings.gate, state.gate)
+        self._passes = Passes(settings, state.passes)
+        self._transcript = Transcript(settings, state.transcript)
         # Losses that are not published yet, in order: speech before them is not final, or they are not over.
-        self._losses: list[Loss] = []
+        self._losses = list(state.losses)
         # Positions that `flushed` is to be published for.
-        self._flushes: list[int] = []
+        self._flushes = list(state.flushes)
         # Whether windows fail: their loss is published when one succeeds.
         self._outage = False
         # Whether the newest audio is missing: more may be, and that is one loss.
-        self._missing = False
+        self._missing = state.missing
         # Whether no speech began since the last gap, or the beginning of the audio.
-        self._after_gap = True
+        self._after_gap = state.after_gap
         # Positions of the silences in the newest utterance.
         self._pauses: list[int] = []
         # End of the newest final or gap: later ones begin there at the earliest.
-        self._published_until = start
+        self._published_until = state.published_until
         # Position at which the client paused; None if not paused.
-        self._paused_from: int | None = None
+        self._paused_from = state.paused_from
         # Seconds that the newest request left for a better text of a final.
-        self._retry_s = 0.0
+        self._retry_s = state.retry_s
         # When audio was last received, in seconds of the caller's clock; None if unknown.
         self._received_s: float | None = None
         # Whether the audio has ended.
-        self.ended = False
+        self.ended = state.ended
         # A number of the caller's, kept in the state.
-        self.mark = 0
+        self.mark = state.mark
 
     @property
     def state(self) -> SessionState:
-        """What another session needs to go on from here; see `restored`."""
+        """What another session needs to go on from here."""
         return SessionState(
             needed_from=min(self.needed_from, self._passes.heard),
             mark=self.mark,
@@ -79,23 +81,6 @@ class Session:
             retry_s=self._retry_s,
             ended=self.ended,
         )
-
-    @classmethod
-    def restored(cls, settings: SessionSettings, state: SessionState) -> Self:
-        """Return a session that goes on with audio from `state.heard` on; windows may need it from `state.needed_from`.
-
-        Raises SessionStateError if the state is invalid.
-        """
-        state.check()
-        session = cls(settings)
-        session._gate = SpeechGate.restored(settings.gate, state.gate)
-        session._passes = Passes.restored(settings, state.passes)
-        session._transcript = Transcript(settings, state.transcript)
-        session._losses, session._flushes = list(state.losses), list(state.flushes)
-        session._missing, session._after_gap = state.missing, state.after_gap
-        session._published_until, session._paused_from = state.published_until, state.paused_from
-        session._retry_s, session.ended, session.mark = state.retry_s, state.ended, state.mark
-        return session
 
     def change(self, settings: SessionSettings) -> None:
         self._settings = settings
@@ -213,25 +198,22 @@ class Session:
         return [*events, *self._lose_from(start, reason)]
 
     def give_up(self, end: int) -> list[Event]:
-        """This session cannot go on: make known text final, lose the rest up to `end`; see `successor`."""
+        """This session cannot go on: make known text final, lose the rest up to `end`; see `restart`."""
         self._outage = True
         return self.lose(end, "device")
 
-    def successor(self, start: int) -> "Session":
-        """Return a session that goes on from a position on, instead of this one, which was given up.
-
-        What this one has not published is lost, and so is what follows until `recovered`.
-        """
-        session = Session(self._settings, start=start)
-        session._transcript = self._transcript.successor()
-        session._losses, session._outage = self._losses, True
-        session._flushes = self._flushes
-        session._published_until, session._paused_from = self._published_until, self._paused_from
-        session.ended, session.mark = self.ended, self.mark
-        if self._passes.current is not None:
-            # `give_up` failed.
-            session._add_loss(max(self._published_until, self._passes.current.start), start, "device")
-        return session
+    def restart(self, start: int) -> None:
+        """Go on from a position after this session failed. What it has not published is lost, until `recovered`."""
+        current = self._passes.current
+        self._gate = SpeechGate(self._settings.gate, GateState(last_speech=start, floor=start))
+        self._passes = Passes(self._settings, PassesState.at(start))
+        self._transcript.clear()
+        self._transcript.begin(0)
+        self._missing, self._after_gap, self._pauses = False, True, []
+        self._retry_s, self._received_s = 0.0, None
+        self._outage = True
+        if current is not None:  # `give_up` failed
+            self._add_loss(max(self._published_until, current.start), start, "device")
 
     def recovered(self) -> list[Event]:
         """Publish what was lost while windows failed: one has succeeded."""

@@ -179,8 +179,8 @@ class TranscriptState:
 class Transcript(TranscriptState):
     """The text of a session, of which the current utterance is still open."""
 
-    def __init__(self, settings: SessionSettings, state: TranscriptState | None = None) -> None:
-        super().__init__(*_values(TranscriptState() if state is None else state))
+    def __init__(self, settings: SessionSettings, state: TranscriptState) -> None:
+        super().__init__(*_values(state))
         self.settings = settings
 
     def change(self, settings: SessionSettings) -> None:
@@ -458,12 +458,6 @@ class Transcript(TranscriptState):
         if self.published is not None:
             self.segment += 1
             self.published = None
-
-    def successor(self) -> "Transcript":
-        """Return a transcript to continue with, without text that is not final."""
-        self.clear()
-        self.begin(0)
-        return self
 
     def _align(self, window: Window, request: Request, hypothesis: Hypothesis) -> tuple[list[TimedWord], bool]:
         """Update the places of the stable words; return the words after them and whether the first continues one."""

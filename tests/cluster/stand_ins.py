@@ -195,7 +195,7 @@ class Gateway:
         # Whether a new owner is being asked: what the old one says now has numbers that the new one may use, too.
         self.opening = False
         self.checkpoint = Checkpoint(
-            version=VERSION, model=model, start=StreamStart(), seq=0, command=0, state=SessionState.new()
+            version=VERSION, model=model, start=StreamStart(), seq=0, command=0, state=SessionState()
         )
 
     async def listen(self) -> None:

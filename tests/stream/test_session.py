@@ -1109,7 +1109,7 @@ def test_the_end_of_speech_is_decoded_once_more_where_it_is_in_another_language(
 def test_a_session_goes_on_elsewhere_before_its_language_is_sure() -> None:
     session = after_german()
     take(session, window_at(session, 7.0), [(" zwei", 0.3, 0.5)], language="de", sure=False)
-    session = Session.restored(AUTO, session.state)
+    session = Session(AUTO, session.state)
     take(session, window_at(session, 7.6), [(" zwei", 0.3, 0.5)], language="de")
     assert asked(session, window_at(session, 8.2)) == ("de", 0.0, len(" eins"), "")
 
