@@ -14,8 +14,9 @@ from typing import Generic, Protocol, TypeVar
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.stream.host import EngineStats, Host
 from streamer.stream.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
-from streamer.stream.runner import AudioKind, EngineStats, Host, Job, SessionRunner
+from streamer.stream.runner import AudioKind, Job, SessionRunner
 from streamer.stream.window import Request
 from streamer.whisper.result import N_BUFFERS, Hypothesis
 
@@ -131,7 +132,7 @@ class Engine(Generic[Encoded]):
     @property
     def n_waiting(self) -> int:
         """Sessions with a window that is due and not yet encoded."""
-        return sum(runner.deadline_s < math.inf for runner in self._runners)
+        return sum(runner.due.deadline_s < math.inf for runner in self._runners)
 
     @property
     def busy(self) -> bool:
@@ -140,12 +141,12 @@ class Engine(Generic[Encoded]):
 
     def is_free_for(self, duration_s: float) -> bool:
         """Return whether no window is due or at work, nor will be within `duration_s` unless speech begins."""
-        return not self.busy and all(runner.quiet_s >= duration_s for runner in self._runners)
+        return not self.busy and all(runner.due.quiet_s >= duration_s for runner in self._runners)
 
     @property
     def failing(self) -> str:
         """The message of a failure in some session that is tried again; empty while all works."""
-        return next((runner.failing for runner in self._runners if runner.failing and runner.trying), "")
+        return next((runner.failing for runner in self._runners if runner.failing and runner.due.retrying), "")
 
     @property
     def load(self) -> Load:
@@ -185,7 +186,7 @@ class Engine(Generic[Encoded]):
             more |= runner.listen(begin_s)
             if runner.position > begin:
                 self._meter.take_listening(self._clock() - begin_s, (runner.position - begin) / SAMPLE_RATE)
-            if runner.deadline_s < math.inf:
+            if runner.due.deadline_s < math.inf:
                 self._encoding.wake()
         return more
 
@@ -195,9 +196,9 @@ class Engine(Generic[Encoded]):
             slot = self._slot
             # While a window waits, only one of the same session may be encoded, to replace it.
             runners = [runner for runner in self._runners if slot is None or runner is slot.runner]
-        for runner in sorted(runners, key=lambda runner: runner.deadline_s):
+        for runner in sorted(runners, key=lambda runner: runner.due.deadline_s):
             begin_s = self._clock()
-            if runner.deadline_s < math.inf and (job := runner.issue(begin_s)) is not None:
+            if runner.due.deadline_s < math.inf and (job := runner.issue(begin_s)) is not None:
                 with self._busy.at_work():
                     self._encode(runner, job, begin_s)
                 return True
@@ -263,11 +264,11 @@ class Engine(Generic[Encoded]):
         slot = self._slot
         if slot is None or slot.runner is not runner:
             return slot is not None
-        return any(other.deadline_s < math.inf for other in self._runners if other is not runner)
+        return any(other.due.deadline_s < math.inf for other in self._runners if other is not runner)
 
     def _retry_s(self, runner: SessionRunner) -> float:
         """Return the seconds that may be spent on a better text for a final."""
-        if runner.kind is AudioKind.RECORDED:
+        if runner.input.kind is AudioKind.RECORDED:
             return math.inf
         most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
         return RETRY_S if self.load.ratio < most else 0.0
@@ -290,7 +291,7 @@ class Engine(Generic[Encoded]):
                 n_calls=hypothesis.n_calls,
                 n_tokens=hypothesis.n_begins_with + hypothesis.n_sampled,
                 window_s=(window.end - window.start) / SAMPLE_RATE,
-                new_s=runner.read_anew(job) / SAMPLE_RATE,
+                new_s=window.n_new_samples / SAMPLE_RATE,
             )
         )
 

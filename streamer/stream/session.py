@@ -111,6 +111,11 @@ class Session:
         return max(min(start, self._passes.window_start), start - self._passes.reach)
 
     @property
+    def position(self) -> int:
+        """End of the audio that was processed."""
+        return self._passes.heard
+
+    @property
     def waiting_from(self) -> int | None:
         """Position of the oldest speech without text; None if there is none."""
         return self._passes.waiting_from

@@ -66,6 +66,11 @@ class Window:
     # When it was issued, in seconds of the caller's clock.
     issued_s: float
 
+    @property
+    def n_new_samples(self) -> int:
+        """Samples of it that no window of its utterance before it had, until its hypothesis is applied."""
+        return max(0, self.end - max(self.start, self.utterance.start, self.utterance.decoded_end))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:

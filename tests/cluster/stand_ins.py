@@ -338,8 +338,7 @@ class HearingRunner(SessionRunner):
     """A session whose detector takes what is not silent for speech, and whose windows say whose voice they hold."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - passed on
-        super().__init__(*arguments, new_detector=FakeDetector, **options)
-        self.mel = FakeMel()
+        super().__init__(*arguments, **{**options, "mel": FakeMel(), "new_detector": FakeDetector})
 
 
 class Speech:

@@ -17,18 +17,16 @@ from streamer.audio.vad import CHUNK_SAMPLES
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Flushed, Gap, GapReason, Partial, Speech
 from streamer.stream.engine import RETRY_S
+from streamer.stream.host import Host
 from streamer.stream.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
-from streamer.stream.runner import (
-    AudioKind,
-    Host,
-    SessionRunner,
-)
+from streamer.stream.publisher import Output
+from streamer.stream.runner import AudioKind, Input, SessionRunner
 from streamer.stream.session import STALL_S, Session
 from streamer.stream.settings import SessionSettings
 from streamer.stream.transcript import MAX_STABLE_TOKENS
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis, TimedWord
-from tests.fakes import Clock, FakeDetector, Speaker, SpokenWord, audio_of
+from tests.fakes import Clock, FakeDetector, FakeMel, Speaker, SpokenWord, audio_of
 from tests.promises import Promises
 from tests.stream.test_session import SETTINGS, settings_of
 
@@ -72,13 +70,10 @@ class Rig:
         self.windows: list[Window] = []
         self.runner = SessionRunner(
             settings,
-            kind=kind,
-            capacity_samples=90 * SAMPLE_RATE,
-            n_mels=1,
-            max_delay_s=30.0,
+            Input(kind=kind, capacity_samples=90 * SAMPLE_RATE, max_delay_s=30.0),
+            Output(on_event=self.events.append, on_finished=self._finish),
+            mel=FakeMel(),
             new_detector=new_detector,
-            on_event=self.events.append,
-            on_finished=self._finish,
         )
         self.runner.start(Host(clock=self.clock))
 
@@ -150,7 +145,7 @@ class Rig:
         self.n_finished += 1
 
     def _pass(self) -> bool:
-        if self.runner.deadline_s > 1e9:
+        if math.isinf(self.runner.due.deadline_s):
             return False
         job = self.runner.issue(self.clock())
         if job is None:
@@ -483,11 +478,11 @@ def test_what_failed_is_no_longer_tried_where_nobody_speaks() -> None:
     rig.decode = broken
     rig.speak_until(3.0)
     assert rig.runner.failing
-    assert rig.runner.trying
+    assert rig.runner.due.retrying
     rig.wait(2 * LONGEST_RETRY_S)
-    assert not rig.runner.trying
+    assert not rig.runner.due.retrying
     rig.speak_until(61.0)
-    assert rig.runner.trying
+    assert rig.runner.due.retrying
     rig.decode = rig.hear
     rig.finish()
     assert len(rig.errors) == len(rig.gaps) == 1

@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.errors import SessionStateError
 from streamer.events import Event, Gap, Speech
-from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.publisher import Output
+from streamer.stream.runner import AudioKind, Input, SessionRunner
 from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
 from streamer.stream.state import NEW, Loss, SessionState
@@ -183,15 +184,12 @@ def test_a_session_at_work_moves_to_another_engine_and_what_it_hears_again_is_no
         behind = talker.live.ring.head
         runner = SessionRunner(
             SETTINGS,
-            capacity_samples=CAPACITY_SAMPLES,
-            n_mels=1,
-            kind=AudioKind.EITHER,
+            Input(kind=AudioKind.EITHER, capacity_samples=CAPACITY_SAMPLES, live_from=behind),
+            Output(on_event=talker.take),
+            mel=FakeMel(),
             new_detector=FakeDetector,
-            on_event=talker.take,
             state=state,
-            live_from=behind,
         )
-        runner.mel = FakeMel()
         talker.live, talker._next = runner, 0
         while runner.ring.head < behind:
             assert runner.ring.head > state.heard or not runner.restored
