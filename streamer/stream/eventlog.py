@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
-from streamer.events import End, Error, Event, Final, Flushed, Gap, Partial, Ready, Speech, from_json
+from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, from_json
 
 logger = logging.getLogger(__name__)
 
@@ -224,7 +224,8 @@ class EventLog:
         if len(self._kept) > self._limit:
             dropped = self._kept.popleft().unpack()
             self.dropped_seq = dropped.seq
-            self._dropped_until_s = max(self._dropped_until_s, _time_s(dropped))
+            time_s: float = getattr(dropped, "end", getattr(dropped, "time", 0.0))
+            self._dropped_until_s = max(self._dropped_until_s, time_s)
 
     def _publish(self, event: Event) -> None:
         self._keep(event)
@@ -257,14 +258,3 @@ class EventLog:
     def _remove(self, key: object) -> None:
         with self._lock:
             self._listeners.pop(key, None)
-
-
-def _time_s(event: Event) -> float:
-    """Return the time in the session's audio up to which an event tells; 0 for one without."""
-    match event:
-        case Final() | Gap():
-            return event.end
-        case Speech() | Flushed():
-            return event.time
-        case _:
-            return 0.0

@@ -16,7 +16,7 @@ class Command:
     # Of equal names only the last within a chunk of audio is kept. Commands with an empty name are all kept.
     name: str
     position: int
-    apply: Callable[[], Iterable[Event]]
+    apply: Callable[[], Iterable[Event] | None]
 
     # What `Session.mark` is then, if given.
     number: int | None = None

@@ -117,7 +117,7 @@ class SessionRunner:
         Raises SessionStateError if the state is invalid.
         """
         self.logger = logging.LoggerAdapter(logger, {"session": output.name})
-        self.settings, self.input = settings, input
+        self.input = input
         self._host = Host()
 
         # What came in.
@@ -187,7 +187,7 @@ class SessionRunner:
         self._command("clear", self._session.clear, number)
 
     def change(self, settings: SessionSettings, number: int | None = None) -> None:
-        self._command("change", partial(self._change, settings), number)
+        self._command("change", partial(self._session.change, settings), number)
 
     def mark(self, number: int, events: Sequence[Event] = ()) -> None:
         """Publish events, and set `number` in the session's state."""
@@ -207,10 +207,14 @@ class SessionRunner:
         """Make final what is known, publish the rest of the audio as a gap, and close."""
         with self._lock:
             if not self.over:
-                self._give_up(reason)
+                self._give_up(partial(self._session.cut_short, self.ring.head, reason))
             self._leave()
 
     # What can be seen.
+
+    @property
+    def settings(self) -> SessionSettings:
+        return self._session.settings
 
     @property
     def position(self) -> int:
@@ -276,7 +280,7 @@ class SessionRunner:
             if command is not None:
                 if command.number is not None:
                     session.mark = command.number
-                self._publish(command.apply())
+                self._publish(command.apply() or ())
                 return True
             end = self._inbox.next_position
             if end is None:
@@ -362,22 +366,15 @@ class SessionRunner:
 
     # What commands do, under the lock.
 
-    def _command(self, name: str, apply: Callable[[], Iterable[Event]], number: int | None = None) -> None:
+    def _command(self, name: str, apply: Callable[[], Iterable[Event] | None], number: int | None = None) -> None:
         """Do something when the audio so far has been processed. No snapshot has that without `number`."""
         if not self.over:
             self._inbox.put(Command(name, self.ring.head, apply, number))
             self._host.wake()
 
     def _end(self) -> Iterable[Event]:
-        if self._session.ended:
-            return []
         self._outage.retry_at_s = -math.inf
-        return self._session.finish(self.position)
-
-    def _change(self, settings: SessionSettings) -> Iterable[Event]:
-        self.settings = settings
-        self._session.change(settings)
-        return []
+        return [] if self._session.ended else self._session.finish(self.position)
 
     # The clock.
 
@@ -460,7 +457,7 @@ class SessionRunner:
         if first or fatal:
             self._publish([Error(code=error.code, message=str(error), fatal=fatal)])
         if fatal:
-            self._give_up("device")
+            self._give_up(partial(session.cut_short, self.ring.head, "device"))
             self._finish()
             return
         if window is not None:
@@ -468,7 +465,7 @@ class SessionRunner:
         else:
             # The chunk that may have caused it is lost, too; all audio so far, if that did not help.
             until = self.ring.head if again and not is_file else min(self.position + CHUNK_SAMPLES, self.ring.head)
-            self._publish(self._known(lambda: session.give_up(until)))
+            self._give_up(partial(session.give_up, until))
             session.restart(until)
             if session.finished:
                 self._publish(session.recovered())
@@ -480,18 +477,14 @@ class SessionRunner:
             self._outage = Outage()
             self._publish(self._session.recovered())
 
-    def _give_up(self, reason: GapReason) -> None:
-        """Publish what is known as final, and the rest of the audio as a gap."""
-        head = self.ring.head
-        self._publish(self._known(lambda: [*self._session.lose(head, reason), *self._session.finish(head)]))
-
-    def _known(self, give_up: Callable[[], list[Event]]) -> list[Event]:
-        """Return the events with which a session is given up; none if it fails at that, too."""
+    def _give_up(self, give_up: Callable[[], list[Event]]) -> None:
+        """Publish what is known when a session is given up; nothing if it fails at that, too."""
         try:
-            return give_up()
+            events = give_up()
         except Exception:
             self.logger.exception("what was known of a session that failed is lost")
-            return []
+        else:
+            self._publish(events)
 
     def _finish(self) -> None:
         self.over = True

@@ -34,7 +34,7 @@ class Session:
         Raises SessionStateError if the state is invalid.
         """
         state.check()
-        self._settings = settings
+        self.settings = settings
         self._gate = SpeechGate(settings.gate, state.gate)
         self._passes = Passes(settings, state.passes)
         self._transcript = Transcript(settings, state.transcript)
@@ -83,7 +83,7 @@ class Session:
         )
 
     def change(self, settings: SessionSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self._gate.settings, self._passes.settings = settings.gate, settings
         self._transcript.change(settings)
 
@@ -103,7 +103,7 @@ class Session:
             earlier = self._transcript.earlier
             return self._passes.window_start if earlier is None else min(self._passes.window_start, earlier[1])
         # Speech may have begun this long ago, and its window may reach back to earlier words.
-        gate = self._settings.gate
+        gate = self.settings.gate
         lookback = round((gate.pad_s + gate.min_speech_s) * SAMPLE_RATE) + SAMPLE_RATE
         start = max(0, self._passes.heard - lookback)
         if start - self._passes.last_speech > MAX_SILENCE_SAMPLES:
@@ -141,7 +141,7 @@ class Session:
         """Let time pass without audio: if none comes for long, speech has ended."""
         if self._received_s is None:
             self._received_s = now_s
-        stall_s = max(STALL_S, self._settings.gate.min_silence_s)
+        stall_s = max(STALL_S, self.settings.gate.min_silence_s)
         return self._end_speech() if self._gate.open and now_s - self._received_s >= stall_s else []
 
     def finish(self, end: int) -> list[Event]:
@@ -202,6 +202,10 @@ class Session:
         self._passes.heard = max(self._passes.heard, end)
         return [*events, *self._lose_from(start, reason)]
 
+    def cut_short(self, end: int, reason: GapReason) -> list[Event]:
+        """Make known text final, lose the rest up to `end`, and end the audio there."""
+        return [*self.lose(end, reason), *self.finish(end)]
+
     def give_up(self, end: int) -> list[Event]:
         """This session cannot go on: make known text final, lose the rest up to `end`; see `restart`."""
         self._outage = True
@@ -210,8 +214,8 @@ class Session:
     def restart(self, start: int) -> None:
         """Go on from a position after this session failed. What it has not published is lost, until `recovered`."""
         current = self._passes.current
-        self._gate = SpeechGate(self._settings.gate, GateState(last_speech=start, floor=start))
-        self._passes = Passes(self._settings, PassesState.at(start))
+        self._gate = SpeechGate(self.settings.gate, GateState(last_speech=start, floor=start))
+        self._passes = Passes(self.settings, PassesState.at(start))
         self._transcript.clear()
         self._transcript.begin(0)
         self._missing, self._after_gap, self._pauses = False, True, []
@@ -301,7 +305,7 @@ class Session:
         passes, transcript = self._passes, self._transcript
         passes.cost = round(max(0.0, now_s - window.issued_s) * SAMPLE_RATE)
         complete = utterance.complete_at(window.end)
-        again = hypothesis.cut_short and not utterance.cut_short
+        first_cut_short = hypothesis.cut_short and not utterance.cut_short
         utterance.cut_short |= hypothesis.cut_short
         verdict = transcript.apply_hypothesis(
             window,
@@ -309,40 +313,34 @@ class Session:
             hypothesis,
             newest=window.start == passes.window_start,
             complete=complete,
-            may_repeat=complete and (again or (not request.retry_s and self._may_repeat(utterance))),
+            may_repeat=complete and (first_cut_short or (not request.retry_s and self._may_repeat(utterance))),
         )
         events = self.recovered()  # not if the hypothesis could not be applied
+        repeat = verdict is Verdict.REPEAT
         match verdict:
             case Verdict.DROP_CONTEXT:
                 passes.move_on(transcript.drop_context())
-                if complete or window.pause:
-                    # No later window would mend it.
-                    utterance.repeat()
-                    return events
-            case Verdict.REPEAT:
-                utterance.repeat()
-                return events
+                repeat = complete or window.pause  # no later window would mend it
             case Verdict.RESUME:
                 events += self._resume_after_stable(utterance, window)
-                if passes.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES:
-                    utterance.repeat()
+                repeat = passes.window_start < (utterance.words_end if complete else window.end) - INVENTED_SAMPLES
+                if repeat:
                     utterance.decoded_end = passes.window_start
-                    return events
+        if repeat:
+            utterance.repeat()
+            return events
         utterance.decoded_end = max(utterance.decoded_end, window.end)
-        if complete:
-            if (position := transcript.reach_back()) is not None:
-                # It was too short for its language to be sure.
-                passes.reach_back(position)
-                utterance.repeat()
-                return events
-            return [*events, *self._close()]
         trusted = verdict in (Verdict.TRUST, Verdict.RESUME)
-        if trusted and not transcript.undecided:
-            position = transcript.reach_back()
-            if position is None:
-                transcript.settle(window)
-            else:
-                passes.reach_back(position)
+        earlier = transcript.reach_back() if complete or (trusted and not transcript.undecided) else None
+        if earlier is not None:
+            passes.reach_back(earlier)
+        if complete:
+            if earlier is None:
+                return [*events, *self._close()]
+            utterance.repeat()  # it was too short for its language to be sure
+            return events
+        if earlier is None and trusted and not transcript.undecided:
+            transcript.settle(window)
         if not passes.ends_in_next(utterance):
             events += self._move_on(utterance, window)
         elif transcript.stuck:
@@ -402,7 +400,7 @@ class Session:
         if newest is None or not newest.open:
             return False
         decoded = newest is self._passes.current and newest.decoded_end >= self._passes.last_speech + PAUSE_SAMPLES
-        return silence >= round(self._settings.final_silence_s * SAMPLE_RATE) or (decoded and self._transcript.complete)
+        return silence >= round(self.settings.final_silence_s * SAMPLE_RATE) or (decoded and self._transcript.complete)
 
     def _end_utterance(self) -> list[Event]:
         """End the newest utterance; publish its final if its windows have been transcribed."""

@@ -75,7 +75,8 @@ class Rig:
             mel=FakeMel(),
             new_detector=new_detector,
         )
-        self.runner.start(Host(clock=self.clock))
+        self.host = Host(clock=self.clock)
+        self.runner.start(self.host)
 
     def hear(self, window: Window, request: Request) -> Hypothesis:
         """What a good decoder makes of a window."""
@@ -491,7 +492,7 @@ def test_what_failed_is_no_longer_tried_where_nobody_speaks() -> None:
 def test_the_delay_of_live_text_is_the_time_since_its_audio_came() -> None:
     rig = Rig(words_at(1.0, 1.6, 2.2))
     delays: list[tuple[str, float]] = []
-    rig.runner._host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
+    rig.host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
     rig.speak_until(5.0)
     rig.finish()
     assert {event_type for event_type, _ in delays} == {"partial", "final"}
@@ -500,13 +501,13 @@ def test_the_delay_of_live_text_is_the_time_since_its_audio_came() -> None:
     assert final >= SETTINGS.gate.min_silence_s
     # At most once while a word is spoken, and once when it is over.
     assert 3 <= sum(event_type == "partial" for event_type, _ in delays) <= 6
-    assert rig.runner._host.stats.audio_s == {"own": 0.0, "client": pytest.approx(5.0)}
+    assert rig.host.stats.audio_s == {"own": 0.0, "client": pytest.approx(5.0)}
 
 
 def test_recorded_text_has_no_delay() -> None:
     rig = Rig(words_at(1.0), kind=AudioKind.RECORDED)
     delays: list[tuple[str, float]] = []
-    rig.runner._host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
+    rig.host.stats.on_delay = lambda event_type, delay_s: delays.append((event_type, delay_s))
     rig.speak_until(3.0)
     rig.finish()
     assert rig.finals
@@ -532,7 +533,7 @@ def test_a_recording_whose_device_fails_ends_with_a_fatal_error() -> None:
     assert rig.runner.over
     assert rig.n_finished == 1
     assert [error.fatal for error in rig.errors] == [False, True]
-    assert rig.runner._outage.n_failures == MAX_FAILURES
+    assert len(rig.windows) == rig.host.stats.failures == MAX_FAILURES
     rig.hold_promises()
     assert rig.gaps[-1].end == 12.0
 
