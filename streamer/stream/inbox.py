@@ -17,9 +17,7 @@ class Command:
     name: str
     position: int
     apply: Callable[[], Iterable[Event] | None]
-
-    # What `Session.mark` is then, if given.
-    number: int | None = None
+    number: int | None = None  # what `Session.mark` is then, if given
 
 
 class Inbox:

@@ -90,12 +90,8 @@ class Due:
     # Since when the next window is due, and by when it should be encoded; infinity while none is due.
     since_s: float = math.inf
     deadline_s: float = math.inf
-
-    # For how long none will be, if audio comes at the pace of speech.
-    quiet_s: float = math.inf
-
-    # Whether what failed is going to be tried again, and not left until the next speech.
-    retrying: bool = False
+    quiet_s: float = math.inf  # for how long none will be, if audio comes at the pace of speech
+    retrying: bool = False  # whether what failed is going to be tried again, and not left until the next speech
 
 
 class SessionRunner:

@@ -31,8 +31,7 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     Windows on their way are not part of it: they are issued again.
     """
 
-    # Audio before this is no longer needed.
-    needed_from: int = 0
+    needed_from: int = 0  # audio before this is no longer needed
 
     # See `Session.mark`.
     mark: int = 0

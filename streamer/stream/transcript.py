@@ -111,12 +111,8 @@ class Tail:
     """What the newest hypothesis says after the stable words, and how good it is."""
 
     words: tuple[TimedWord, ...] = ()
-
-    # How many of them are new: those after them are repeated, or follow on repeated ones.
-    n_new: int = 0
-
-    # Whether the first continues the last stable word: "President" has become "President's".
-    continues: bool = False
+    n_new: int = 0  # how many of them are new: those after them are repeated, or follow on repeated ones
+    continues: bool = False  # whether the first continues the last stable word: "President" has become "President's"
 
     language: str = ""
     no_speech_prob: float = 0.0
@@ -151,12 +147,8 @@ class TranscriptState:
 
     # Tail of the newest hypothesis that could be trusted, unless a word became stable or final since.
     trusted: tuple[TimedWord, ...] = ()
-
-    # Unstable words of the last hypotheses, which newer ones may agree with, oldest first.
-    partners: Partners = ()
-
-    # Passes in a row without a new word although there is speech.
-    n_stuck: int = 0
+    partners: Partners = ()  # unstable words of the last hypotheses, which newer ones may agree with, oldest first
+    n_stuck: int = 0  # passes in a row without a new word although there is speech
 
     # Language of the utterance; empty while it is not sure. Those that were, the newest last.
     language: str = ""
