@@ -311,8 +311,7 @@ class Client:
         """Do something; return seconds of audio that it is worth."""
         rng, chances, runner = self.rng, self.world.chances, self.runner
         if rng.random() < 0.02:
-            with runner._lock:
-                self.most_items = max(self.most_items, n_items(runner._session) + len(runner._inbox))
+            self.most_items = max(self.most_items, n_items(runner.snapshot(lambda: None)[1]))
         if runner.over or runner.ring.head >= self._leave_s * SAMPLE_RATE:
             self._leave()
             if rng.random() < 0.3 and not self.world.faithful:

@@ -190,8 +190,8 @@ class Machine:
         busy |= self.engine.decode()
         if self.engine.stats.decodes > n_decodes:
             talker = self.talkers[self.decoder.decoded[-1].voice]
-            waiting = talker.live._session.waiting_from
-            waited_s = 0.0 if waiting is None else self.clock.now_s - waiting / SAMPLE_RATE
+            _, state = talker.live.snapshot(lambda: None)
+            waited_s = self.clock.now_s - state.read / SAMPLE_RATE if state.passes.utterances else 0.0
             talker.passes.append((self.clock.now_s, waited_s))
         return busy
 

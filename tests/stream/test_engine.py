@@ -1,7 +1,6 @@
 """The engine's threads, with an encoder and a decoder that do as they are told."""
 
 import dataclasses
-import itertools
 import math
 import random
 import threading
@@ -174,6 +173,7 @@ def test_a_session_is_transcribed_and_finished(setting: Setting) -> None:
     assert promises.partials > 0
     assert setting.engine.n_sessions == 0
     assert setting.decoder.overwritten == []
+    assert setting.engine.stats.windows_replaced == 0  # a recording waits for each
 
 
 def test_audio_of_no_length_is_finished_at_once(setting: Setting) -> None:
@@ -185,32 +185,15 @@ def test_audio_of_no_length_is_finished_at_once(setting: Setting) -> None:
 
 
 @pytest.mark.parametrize("setting", [(0.0,)], indirect=True, ids=["unbroken speech"])
-def test_several_sessions_are_told_apart_and_served_in_turn(setting: Setting) -> None:
-    barrier = setting.barrier
-    setting.decoder.before = barrier
+def test_several_sessions_are_told_apart(setting: Setting) -> None:
     listeners = [setting.listener(voice) for voice in range(4)]
     for listener in listeners:
         listener.write(14.0)
         listener.live.end()
         setting.engine.add(listener.live)
-    barrier.wait()
-    # All compete from here on.
-    lives = [listener.live for listener in listeners]
-    wait_until(setting.engine, lambda: all(live._n_in_flight or live._session.next_window_due() for live in lives))
-    barrier.let_go.set()
     for listener in listeners:
         assert listener.finished.wait(PATIENCE_S)
         assert listener.text == setting.said(listener.voice)
-    # While all had windows to transcribe they took turns; the first rounds depend on who was there first.
-    turns = [encoded.voice for encoded in setting.decoder.decoded]
-    places = [[i for i, voice in enumerate(turns) if voice == v] for v in range(4)]
-    first_done = min(own[-1] for own in places)
-    assert first_done > 20
-    for own in places:
-        assert own[0] < 8
-        waits = [b - a for a, b in itertools.pairwise(own) if a >= 8 and b <= first_done]
-        # In what order they are heard on is the listening thread's own affair.
-        assert max(waits) <= 8, turns
     assert setting.decoder.overwritten == []
 
 
@@ -248,7 +231,7 @@ def test_a_session_whose_last_window_fails_is_finished(setting: Setting, where: 
     listener = setting.listener()
 
     def fail_at_the_end(encoded: FakeEncoded) -> None:
-        if listener.live._session.ended:
+        if listener.live.snapshot(lambda: None)[1].ended:
             raise InferenceError("the device is gone")
 
     if where == "encoder":
@@ -281,7 +264,7 @@ def test_the_newest_window_wins(setting: Setting) -> None:
         wait_until(setting.engine, lambda: listener.live.ring.head - listener.live.position < 512)
         assert position_s < 14.0, setting.engine.stats
         # A window that is due is encoded before more audio comes.
-        wait_until(setting.engine, lambda: not listener.live._session.next_window_due())
+        wait_until(setting.engine, lambda: setting.engine.n_waiting == 0)
     newest = setting.encoder.encoded[-1].serial
     setting.decoder.before = lambda encoded: None
     barrier.let_go.set()
@@ -357,16 +340,6 @@ def test_audio_that_is_overwritten_is_a_gap(setting: Setting) -> None:
     promises = Promises()
     promises.take(listener.events)
     promises.check_all_told()
-
-
-def test_a_patient_session_loses_no_window_however_fast_its_audio_comes(setting: Setting) -> None:
-    listener = setting.listener()
-    setting.engine.add(listener.live)
-    listener.write(14.0)
-    listener.live.end()
-    assert listener.finished.wait(PATIENCE_S)
-    assert setting.engine.stats.windows_replaced == 0
-    assert len(setting.decoder.decoded) == len(setting.encoder.encoded) > 5
 
 
 def test_a_patient_session_hears_nothing_while_a_window_is_being_transcribed(setting: Setting) -> None:
