@@ -35,7 +35,6 @@ from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
 from streamer.live.models import Models, unless_stopped
 from streamer.live.recordings import Recordings
-from streamer.live.second_pass import beams_beside
 from streamer.live.sessions import open_session, tell_error, write_all
 from streamer.live.streams import SESSION_NAME_BYTES
 from streamer.log import set_levels
@@ -51,7 +50,7 @@ from streamer.sinks.terminal import TerminalSink
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.shipped import limits
 
@@ -64,7 +63,7 @@ FLUSH_TIMEOUT_S = 30.0
 # A turn of an engine's thread that takes longer than this will not end; a pass may take 27 s. While a model is started
 # again after its device failed, which is compiled anew, it may take longer.
 STUCK_S = 120.0
-STUCK_REVIVING_S = 900.0
+STUCK_RECOVERING_S = 900.0
 
 # Settings that SIGHUP can change while the daemon runs.
 RELOADABLE = (
@@ -332,7 +331,7 @@ class _Daemon:
         """Whether a thread of the engine has died, or is at something that will not end."""
         if self._engine is None or self._model is None:
             return False
-        return self._engine.turn_s > (STUCK_REVIVING_S if self._model.reviving else STUCK_S)
+        return self._engine.turn_s > (STUCK_RECOVERING_S if self._model.recovering else STUCK_S)
 
     async def _flush(self, live: SessionRunner) -> None:
         """Stop listening and make final what was said."""
@@ -381,8 +380,7 @@ class _Daemon:
 def _choose_and_load(settings: Settings) -> tuple[Settings, WhisperModel]:
     """Return the settings with the name of a model in place of auto, and that model."""
     settings = choose_model(settings, live=True)
-    n_beams, most_beams = settings.decoding.beam_size, beams_beside(settings)
-    return settings, load(settings.model, n_beams=n_beams, most_beams=most_beams)
+    return settings, load(settings.model, n_beams=settings.decoding.beam_size)
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:

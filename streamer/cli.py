@@ -784,11 +784,10 @@ def _doctor(args: argparse.Namespace) -> int:
 def _add_bench(add: _Add) -> None:
     bench = add(
         "bench",
-        "measure delay, flicker and cost on this machine",
-        "Plays recordings at real-time pace as the daemon would hear them, and prints how soon words are seen and"
-        " stable, how many are taken back, what it costs, and how many sessions this machine would keep. Where the"
-        " text of FILE.flac stands in FILE.txt, words that are wrong are counted too, and their times are found by"
-        " forced alignment.",
+        "measure delay, cost and memory of live captions on this machine",
+        "Plays recordings to the daemon's engine at real-time pace, and prints how soon words are seen and stable, the"
+        " processor time and the memory that this takes, and how many sessions this machine would keep. If the text of"
+        " each FILE.flac is in FILE.txt, word errors are counted too.",
         _bench,
     )
     bench.add_argument(

@@ -9,7 +9,8 @@ from streamer.audio.mel import log_mel
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
-from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
+from streamer.whisper.device.decoder import Decoder
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from tests.whisper.support import SPEECH, read
 
@@ -53,6 +54,6 @@ def test_a_draft_is_left_alone_where_it_had_to_be_checked_token_by_token(
     model: WhisperModel, encoded: EncodedWindow, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     decoder = WhisperDecoder(model, DecodingSettings())
-    monkeypatch.setattr(DecoderRuntime, "block_tokens", 1)
+    monkeypatch.setattr(Decoder, "block_tokens", 1)
     plain = decoder.decode(encoded, PLAIN)
     assert decoder.decode(encoded, dataclasses.replace(PLAIN, draft=(300,) * 20)) == plain

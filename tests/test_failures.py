@@ -20,9 +20,10 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import SpeechDetector
 from streamer.events import Error, Event, Final, Gap
 from streamer.settings.table import InputSettings, ServerSettings, Settings
-from streamer.whisper.device import runtime as runtime_module
+from streamer.whisper.device.stage import Stage
 from tests.daemon import SAMPLE, START_S, WAIT_S, Outcome, pause_after, recording
 from tests.promises import check_promises
+from tests.whisper.support import Tensors
 
 
 @pytest.fixture
@@ -50,22 +51,22 @@ class Faulty:
 def faulty(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Faulty:
     """The speech detector, or the only device there is, to be broken."""
     fault = Faulty()
-    process, infer = SpeechDetector.process, runtime_module.Stage.infer
+    process, infer = SpeechDetector.process, Stage.infer
 
     def fail_to_process(detector: SpeechDetector, samples: Float32Array) -> list[float]:
         if fault.use():
             raise RuntimeError("a detector that hears nothing")
         return process(detector, samples)
 
-    def fail_to_infer(stage: runtime_module.Stage) -> None:
+    def fail_to_infer(stage: Stage, inputs: Tensors, outputs: Tensors | None = None) -> None:
         if fault.use():
-            raise stage._failure("ZE_RESULT_ERROR_DEVICE_LOST")
-        infer(stage)
+            raise stage.failure("ZE_RESULT_ERROR_DEVICE_LOST")
+        infer(stage, inputs, outputs)
 
     if request.param == "detector":
         monkeypatch.setattr(SpeechDetector, "process", fail_to_process)
     else:
-        monkeypatch.setattr(runtime_module.Stage, "infer", fail_to_infer)
+        monkeypatch.setattr(Stage, "infer", fail_to_infer)
     return fault
 
 

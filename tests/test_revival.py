@@ -17,12 +17,13 @@ from streamer.settings.table import DecodingSettings
 from streamer.stream.window import Request
 from streamer.transcribe import transcribe
 from streamer.whisper import model as model_module
-from streamer.whisper.device import runtime as runtime_module
+from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import Stage
 from streamer.whisper.model import WhisperModel, load_model
 from tests.transcribe.as_whisper import as_whisper
-from tests.whisper.support import NANO, SPEECH, Untyped, read
+from tests.whisper.support import NANO, SPEECH, Tensors, read, tamper
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)
 
@@ -66,17 +67,14 @@ def break_device() -> Break:
     """Let a stage of the present runtime fail at its nth run from now, and at all that follow."""
 
     def break_(model: WhisperModel, stage: str, after: int) -> None:
-        runtime = model.runtime
-        part: Untyped = runtime.decoder._call(1).stage if stage == "decoder" else getattr(runtime._encoder, stage)
+        (part,) = (part for part in model.runtime.stages if part.sizes.stage == stage)
         runs = iter(range(10**9))
-        infer = part.infer
 
-        def fail() -> None:
+        def fail(inputs: Tensors) -> None:
             if next(runs) >= after:
-                raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
-            infer()
+                raise part.failure("ZE_RESULT_ERROR_DEVICE_LOST")
 
-        part.infer = fail
+        tamper(model.runtime, stage, fail)
 
     return break_
 
@@ -118,8 +116,7 @@ def test_a_device_that_fails_again_is_given_up_for_the_next(
     break_device: Break,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    restart = model.restart
-    compilation = restart.__self__._compilation  # type: ignore[attr-defined]
+    compilation = model._compilation
     for stage, plan in compilation.plans.items():
         # The only device that there surely is, twice.
         compilation.plans[stage] = type(plan)(stage, ("CPU", "CPU"), plan.properties)
@@ -162,12 +159,12 @@ def test_a_loss_long_after_the_last_is_a_first_one(
 def test_an_accelerator_that_never_answers_is_given_up(
     model: WhisperModel, mel: NDArray[np.floating], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime_module, "HANGS_AFTER_S", 0.0)
-    part = model.runtime._encoder.encoder
+    monkeypatch.setattr(stage_module, "HANGS_AFTER_S", 0.0)
+    (part,) = (part for part in model.runtime.stages if part.sizes.stage == "encoder")
     part._watched = True
     with pytest.raises(InferenceError, match=r"computed the encoder \(no answer within 0 s\)"):
         model.runtime.encode(mel, 0)
-    assert part._request in runtime_module._hung
+    assert part._request in [request for request, _ in stage_module._hung]
     part._request.wait()  # it was only slow
 
 
@@ -176,16 +173,16 @@ def test_a_recording_is_transcribed_over_a_lost_device(
     often_lost: WhisperModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = as_whisper(often_lost, language="en", temperature=(0.0,))
-    infer = runtime_module.Stage.infer
+    infer = Stage.infer
     runs = itertools.count()
     lost_at: list[int] = []
 
-    def lose(part: runtime_module.Stage) -> None:
+    def lose(part: Stage, inputs: Tensors, outputs: Tensors | None = None) -> None:
         if next(runs) in lost_at:
-            raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
-        infer(part)
+            raise part.failure("ZE_RESULT_ERROR_DEVICE_LOST")
+        infer(part, inputs, outputs)
 
-    monkeypatch.setattr(runtime_module.Stage, "infer", lose)
+    monkeypatch.setattr(Stage, "infer", lose)
     expected = list(transcribe(often_lost, read(SPEECH), options))
     # The encoder, a later step, and the words' alignment, which comes last.
     for at in (0, 9, next(runs) - 1):
@@ -218,15 +215,15 @@ def test_a_stream_goes_on_over_a_lost_device_without_a_gap(
         return capsys.readouterr().out.splitlines()
 
     whole = [line for line in run() if '"final"' in line]
-    infer = runtime_module.Stage.infer
+    infer = Stage.infer
     runs = iter(range(10**9))
 
-    def lose(part: runtime_module.Stage) -> None:
+    def lose(part: Stage, inputs: Tensors, outputs: Tensors | None = None) -> None:
         if next(runs) == 60:
-            raise part._failure("ZE_RESULT_ERROR_DEVICE_LOST")
-        infer(part)
+            raise part.failure("ZE_RESULT_ERROR_DEVICE_LOST")
+        infer(part, inputs, outputs)
 
-    monkeypatch.setattr(runtime_module.Stage, "infer", lose)
+    monkeypatch.setattr(Stage, "infer", lose)
     lines = run()
     assert next(runs) > 80
     assert not [line for line in lines if '"gap"' in line or '"error"' in line]

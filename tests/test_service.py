@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 
-from streamer.app import STUCK_REVIVING_S, STUCK_S, _Daemon, has_hung_up
+from streamer.app import STUCK_RECOVERING_S, STUCK_S, _Daemon, has_hung_up
 from streamer.errors import ConfigError
 from streamer.live.enrich import Enrichment
 from streamer.settings.load import load_settings
@@ -151,7 +151,7 @@ class Engine:
 
 
 class Model:
-    reviving = False
+    recovering = False
 
 
 async def test_a_slow_pass_is_not_stuck_and_a_thread_that_hangs_is() -> None:
@@ -159,13 +159,13 @@ async def test_a_slow_pass_is_not_stuck_and_a_thread_that_hangs_is() -> None:
     assert not daemon._stuck(), "nothing is loaded"
     engine, model = Engine(), Model()
     daemon._engine, daemon._model = engine, model  # type: ignore[assignment]
-    for turn_s, reviving, stuck in (
+    for turn_s, recovering, stuck in (
         (27.0, False, False),
         (STUCK_S + 1, False, True),
         (STUCK_S + 1, True, False),
-        (STUCK_REVIVING_S + 1, True, True),
+        (STUCK_RECOVERING_S + 1, True, True),
     ):
-        engine.turn_s, model.reviving = turn_s, reviving
+        engine.turn_s, model.recovering = turn_s, recovering
         assert daemon._stuck() == stuck
 
 

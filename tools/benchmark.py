@@ -10,7 +10,7 @@
     python tools/benchmark.py sessions           how many clients are served in real time at once
     python tools/benchmark.py soak [--hours H]   memory and delay of a long session
     python tools/benchmark.py raw                speed of the offline decoder
-    python tools/benchmark.py memory             what each graph, its tensors and the daemon take in memory
+    python tools/benchmark.py memory             what each graph and the daemon take in memory
     python tools/benchmark.py files --corpus DIR word errors on recordings of people, beside other programs
     python tools/benchmark.py weights --model DIR --corpus DIR
                                                  what f16, int8 and int4 weights cost on recordings of people
@@ -557,10 +557,10 @@ def _with_times(recordings: Sequence[Recording], name: str) -> list[Recording]:
     """Return recordings with the times of their words, where these are not known, by forced alignment with a model."""
     if all(recording.words or not recording.text for recording in recordings):
         return list(recordings)
-    from streamer.bench.word_times import words_of
     from streamer.commands.loading import load
     from streamer.settings.table import ModelSettings
     from tools.benchmarks.files import normaliser
+    from tools.benchmarks.word_times import words_of
 
     model = load(ModelSettings(name=name), n_beams=5)
     return [

@@ -68,7 +68,7 @@ def measure_heads(
     spelled = [tokenizer.encode(f" {text}") for text, _, _ in sentences]
     decoder.begin()
     text = [token for tokens in spelled for token in tokens]
-    _, attention = decoder.feed([*start, *text, tokenizer.special.end_of_text])
+    (_,), (attention,) = decoder.feed([*start, *text, tokenizer.special.end_of_text])
     spans = [(len(tokens), first, last) for tokens, (_, first, last) in zip(spelled, sentences, strict=True)]
     return tuple(all_heads(dims)[index] for index in choose_heads(attention, len(start), spans, n_samples))
 

@@ -1,1 +1,1 @@
-"""What measures streaming transcription: timelines of what was shown when, figures computed from them, reports."""
+"""Models compared over recordings, and delays of live captions."""

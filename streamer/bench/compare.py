@@ -1,17 +1,18 @@
 """One recording through several models or settings: their errors, or how far they disagree, word by word."""
 
 import csv
-import dataclasses
 import re
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import combinations
+from itertools import groupby
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
+from rapidfuzz.distance import Levenshtein
 
-from streamer.bench.text import Alignment, Errors, align, errors, runs
 from streamer.errors import UsageError
 
 # Scripts that are written without spaces (Thai, Lao, Burmese, Japanese, Chinese): each of their characters counts as a
@@ -30,21 +31,17 @@ SECTIONS = ("model", "decoding", "speech", "stream")
 
 REFERENCE = "reference"
 
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A model with some settings of its own."""
-
-    name: str  # as it was asked for, such as `base.en@decoding.beam_size=5`
-    settings: Mapping[str, str]  # settings by dotted name, as text; the model's name is one of them
+# Percentiles of delays that are reported.
+_DELAYS = (("first_seen", 50), ("stable", 50), ("stable", 90), ("finalisation", 50))
 
 
-def parse_candidates(texts: Sequence[str]) -> list[Candidate]:
-    """Read lists of candidates: `MODEL[@SECTION.KEY=VALUE]...`, separated by commas; quoted where a comma is in it.
+def parse_candidates(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Read lists of candidates: `MODEL[@SECTION.KEY=VALUE]...`, separated by commas; quoted if a comma is in it.
 
-    Raises UsageError where one is empty, is there twice, or has a setting of something else than models and decoding.
+    Returns of each, by this text, the settings by dotted name, the model's name among them. Raises UsageError if one is
+    empty, is there twice, or has a setting of another section than `SECTIONS`.
     """
-    candidates: list[Candidate] = []
+    candidates: dict[str, dict[str, str]] = {}
     try:
         lists = list(csv.reader(texts, skipinitialspace=True, strict=True))
     except csv.Error as error:
@@ -54,17 +51,18 @@ def parse_candidates(texts: Sequence[str]) -> list[Candidate]:
             model, *given = _SETTING.split(name)
             if not model:
                 raise UsageError(f"{name!r:.80} names no model: expected MODEL, or MODEL@SECTION.KEY=VALUE")
-            settings = dict(item.partition("=")[::2] for item in given)
-            for setting in settings:
+            settings = {"model.name": model}
+            for item in given:
+                setting, _, value = item.partition("=")
                 if setting.partition(".")[0] not in SECTIONS or setting == "model.name":
                     raise UsageError(
                         f"{name!r:.80} sets {setting}: expected settings of {', '.join(SECTIONS)} behind the name of"
                         " the model"
                     )
-            candidate = Candidate(name, {"model.name": model, **settings})
-            if any(candidate.settings == other.settings for other in candidates):
+                settings[setting] = value
+            if settings in candidates.values():
                 raise UsageError(f"{name!r:.80} is there twice: expected different models, or different settings")
-            candidates.append(candidate)
+            candidates[name] = settings
     if not candidates:
         raise UsageError("no models are named: expected some, such as nano.en,base.en")
     return candidates
@@ -79,12 +77,15 @@ class Run:
     language: str = ""
     audio_s: float = 0.0
 
-    # Seconds to the first text, to the end, and of all processor cores together, without loading the model.
+    # Seconds to the first text, of computing, and of all processor cores together, without loading the model.
     first_text_s: float | None = None
     wall_s: float | None = None
     cpu_s: float | None = None
 
-    # Why there is no text; empty where there is one.
+    # Of live captions, as `delays.word_delays` names them.
+    delays_s: Mapping[str, Sequence[float]] = field(default_factory=dict)
+
+    # Why there is no text; empty if there is one.
     error: str = ""
 
 
@@ -96,11 +97,8 @@ class Runs:
     runs: list[Run]
     load_s: float | None = None
 
-    # Most memory that the process had while it transcribed, which had this model alone, all of the program included.
+    # Highest resident memory of the process while it transcribed, in units of 2**20 bytes.
     peak_rss_mb: float | None = None
-
-    # Delays of live captions by their names in `Figures.summary()`.
-    delays: Mapping[str, float | None] = field(default_factory=dict)
 
 
 class Word(NamedTuple):
@@ -108,10 +106,13 @@ class Word(NamedTuple):
 
     shown: str
     compared: str
-    start_s: float | None = None  # where its segment begins, in seconds; only of the first word of one
+    start_s: float | None = None  # start of its segment in seconds, if it is the first word of one
 
 
-# A word of each text, None where it has none there.
+# A text of a recording; None if there is none.
+Text = list[Word] | None
+
+# A word of each text, None if the text has no word there.
 Column = tuple[Word | None, ...]
 
 
@@ -121,49 +122,35 @@ class Aligned:
 
     recording: str
 
-    # Whose texts they are: the reference, where there is one, and the candidates that have one.
+    # Whose texts they are: the reference's, if there is one, and those of candidates that did not fail.
     labels: list[str]
     columns: list[Column]
 
     @property
     def places(self) -> list[list[int]]:
-        """Where the texts differ: the columns of each place."""
+        """The columns of each place at which the texts differ."""
         differ = [len({word and word.compared for word in column}) > 1 for column in self.columns]
-        return runs([k for k, differs in enumerate(differ) if differs])
+        return [list(place) for differs, place in groupby(range(len(differ)), differ.__getitem__) if differs]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Row:
-    """The figures of a candidate over all recordings; None: not known."""
+    """What is known of a candidate over all recordings; None: not measured."""
 
     name: str
     error: str
     language: str
-    words: int | None
-    wer: float | None
-    substitutions: int | None
-    deletions: int | None
-    insertions: int | None
 
-    # From the other candidates, on average: see `Comparison.disagreement`.
-    disagreement: float | None
-    audio_s: float
+    # By the names in `compare_table.FIGURES`, and the seconds of audio.
+    figures: Mapping[str, float | None]
 
-    # Seconds of computing for each second of audio: below 1 is faster than speech. Then the same of processor time.
-    real_time_factor: float | None
-    cpu_per_audio: float | None
-
-    # Mean over the recordings, and the sum.
-    first_text_s: float | None
-    wall_s: float | None
-    load_s: float | None
-    peak_rss_mb: float | None
+    # Percentiles in seconds.
     delays: Mapping[str, float | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What is told of candidates."""
+    """Candidates beside each other."""
 
     rows: list[Row]
 
@@ -175,10 +162,17 @@ class Comparison:
     def failed(self) -> bool:
         return any(row.error for row in self.rows)
 
-    def to_json(self) -> str:
-        """Return everything as one line of JSON; a column of the texts is a list of words, null where one has none."""
-        told = {
-            "models": [dataclasses.asdict(row) for row in self.rows],
+    def to_json(self, **more: object) -> str:
+        """Return everything as one line of JSON; a column of the texts is a list of words, null for a missing one.
+
+        more : what else to write beside it
+        """
+        everything = {
+            **more,
+            "models": [
+                {"name": row.name, "error": row.error, "language": row.language, **row.figures, "delays": row.delays}
+                for row in self.rows
+            ],
             "disagreement": self.disagreement,
             "recordings": [
                 {
@@ -190,43 +184,28 @@ class Comparison:
                 for aligned in self.recordings
             ],
         }
-        return msgspec.json.encode(told).decode() + "\n"
+        return msgspec.json.encode(everything).decode() + "\n"
 
 
 def compare(recordings: Sequence[str], references: Sequence[str], candidates: Sequence[Runs]) -> Comparison:
-    """Compare what candidates made of recordings, of which `references` are the texts where they are known.
+    """Compare the texts of candidates over recordings.
 
     The error rate is against the reference. Words are aligned with it too, else with the first candidate's.
+
+    references : the text of each recording, or none
     """
-    texts = [[words(run.segments) for run in candidate.runs] for candidate in candidates]
+    texts = [[None if run.error else words(run.segments) for run in candidate.runs] for candidate in candidates]
     said = [words([(0.0, text)]) for text in references]
-    n = len(candidates)
-    disagreement: list[list[float | None]] = [[None] * n for _ in range(n)]
-    for a, b in combinations(range(n), 2):
-        disagreement[a][b] = disagreement[b][a] = _disagreement(
-            [
-                (texts[a][k], texts[b][k])
-                for k in range(len(recordings))
-                if not candidates[a].runs[k].error and not candidates[b].runs[k].error
-            ]
-        )
-    rows = [
-        _row(candidate, spoken, said, others)
-        for candidate, spoken, others in zip(candidates, texts, disagreement, strict=True)
-    ]
+    disagreement = [[None if a is b else _disagreement(a, b) for b in texts] for a in texts]
+    rows = [_row(*each, said) for each in zip(candidates, texts, disagreement, strict=True)]
     aligned = []
     for k, recording in enumerate(recordings):
-        present = [i for i in range(n) if not candidates[i].runs[k].error]
-        labels = [*([REFERENCE] if said else []), *(candidates[i].name for i in present)]
-        aligned.append(Aligned(recording, labels, columns([*said[k : k + 1], *(texts[i][k] for i in present)])))
+        shown = [(REFERENCE, said[k])] if said else []
+        shown += [
+            (each.name, text[k] or []) for each, text in zip(candidates, texts, strict=True) if text[k] is not None
+        ]
+        aligned.append(Aligned(recording, [label for label, _ in shown], columns([text for _, text in shown])))
     return Comparison(rows, disagreement, aligned)
-
-
-def check_reference(text: str, name: str) -> str:
-    """Return the text of a recording. Raises UsageError where it has no words."""
-    if not words([(0.0, text)]):
-        raise UsageError(f"{name} has no words: expected what is said in the recording, as plain text")
-    return text
 
 
 def words(segments: Sequence[tuple[float, str]]) -> list[Word]:
@@ -239,100 +218,77 @@ def words(segments: Sequence[tuple[float, str]]) -> list[Word]:
 
 
 def columns(texts: Sequence[Sequence[Word]]) -> list[Column]:
-    """Put several texts beside each other. Each is aligned with the first; what the first lacks, with each other."""
-    if not texts:
-        return []
-    first, *others = texts
-    n_rows = len(texts)
-    standing: list[list[Word | None]] = [[word, *[None] * len(others)] for word in first]
-    # Columns in front of each word of the first text, and behind the last.
-    between: list[list[list[Word | None]]] = [[] for _ in range(len(first) + 1)]
-    for row, text in enumerate(others, 1):
-        more: list[Word] = []
-        for i, j in _in_order(_aligned(first, text), len(first), len(text)):
-            if i is None:
-                assert j is not None
-                more.append(text[j])
-                continue
-            between[i] = _put_in(between[i], more, row, n_rows)
-            more = []
-            standing[i][row] = None if j is None else text[j]
-        between[-1] = _put_in(between[-1], more, row, n_rows)
-    joined = [column for i, word in enumerate(standing) for column in (*between[i], word)]
-    return [tuple(column) for column in (*joined, *between[-1])]
+    """Put several texts beside each other: the second is aligned with the first, each further one with those before.
+
+    A column in which the first text has no word is compared by the word of the first text that has one there.
+    """
+    joined: list[Column] = []
+    for row, text in enumerate(texts):
+        present = [next(word for word in column if word) for column in joined]
+        merged: list[Column] = []
+        for edit in Levenshtein.opcodes(_compared(present), _compared(text)):
+            before, more = joined[edit.src_start : edit.src_end], text[edit.dest_start : edit.dest_end]
+            if edit.tag == "insert":
+                merged += [(*[None] * row, word) for word in more]
+            elif edit.tag == "delete":
+                merged += [(*column, None) for column in before]
+            else:
+                merged += [(*column, word) for column, word in zip(before, more, strict=True)]
+        joined = merged
+    return joined
 
 
-def _put_in(present: list[list[Word | None]], more: Sequence[Word], row: int, n_rows: int) -> list[list[Word | None]]:
-    """Put words of a text into columns that others have there."""
-    if not more:
-        return present
-    there = [next(word for word in column if word) for column in present]
-    merged = []
-    empty: list[Word | None] = [None] * n_rows
-    for i, j in _in_order(_aligned(there, more), len(there), len(more)):
-        column = empty.copy() if i is None else present[i]
-        column[row] = None if j is None else more[j]
-        merged.append(column)
-    return merged
+def _compared(text: Iterable[Word]) -> list[str]:
+    return [word.compared for word in text]
 
 
-def _aligned(a: Sequence[Word], b: Sequence[Word]) -> Alignment:
-    return align([word.compared for word in a], [word.compared for word in b])
+def _disagreement(a: Sequence[Text], b: Sequence[Text]) -> float | None:
+    pairs = [(_compared(x), _compared(y)) for x, y in zip(a, b, strict=True) if x is not None and y is not None]
+    n_words = sum(max(len(x), len(y)) for x, y in pairs)
+    return sum(Levenshtein.distance(x, y) for x, y in pairs) / n_words if n_words else None
 
 
-def _in_order(alignment: Alignment, n_reference: int, n_text: int) -> Iterator[tuple[int | None, int | None]]:
-    """Yield each index of both once, in order: in pairs, or alone."""
-    i = j = 0
-    for pair in (*alignment.pairs, (n_reference, n_text)):
-        yield from ((k, None) for k in range(i, pair[0]))
-        yield from ((None, k) for k in range(j, pair[1]))
-        if pair[0] < n_reference:
-            yield pair
-        i, j = pair[0] + 1, pair[1] + 1
-
-
-def _errors(a: Sequence[Word], b: Sequence[Word]) -> Errors:
-    return errors([word.compared for word in a], [word.compared for word in b])
-
-
-def _disagreement(pairs: Sequence[tuple[list[Word], list[Word]]]) -> float | None:
-    n_words = sum(max(len(a), len(b)) for a, b in pairs)
-    if not n_words:
-        return None
-    found = sum((_errors(a, b) for a, b in pairs), Errors())
-    return (found.substitutions + found.deletions + found.insertions) / n_words
-
-
-def _row(candidate: Runs, texts: list[list[Word]], said: list[list[Word]], others: Sequence[float | None]) -> Row:
-    done = [(run, text) for run, text in zip(candidate.runs, texts, strict=True) if not run.error]
-    heard = [run for run, _ in done]
-    audio_s = sum(run.audio_s for run in heard)
-    wall_s, cpu_s = _sum(run.wall_s for run in heard), _sum(run.cpu_s for run in heard)
-    first_s = [run.first_text_s for run in heard if run.first_text_s is not None]
+def _row(candidate: Runs, texts: Sequence[Text], others: Sequence[float | None], said: Sequence[list[Word]]) -> Row:
+    done = {k: _compared(text) for k, text in enumerate(texts) if text is not None}
+    runs = [candidate.runs[k] for k in done]
+    audio_s = sum(run.audio_s for run in runs)
+    wall_s, cpu_s = _sum(run.wall_s for run in runs), _sum(run.cpu_s for run in runs)
+    first_s = [run.first_text_s for run in runs if run.first_text_s is not None]
     known = [value for value in others if value is not None]
-    spoken = [(k, text) for k, text in enumerate(texts) if said and not candidate.runs[k].error]
-    wrong = sum((_errors(said[k], text) for k, text in spoken), Errors()) if spoken else None
+    spoken = [(_compared(said[k]), text) for k, text in done.items()] if said else []
+    n_spoken = sum(len(reference) for reference, _ in spoken)
+    edits = Counter(edit.tag for pair in spoken for edit in Levenshtein.editops(*pair))
+    figures = {
+        "words": sum(map(len, done.values())) if done else None,
+        "wer": edits.total() / n_spoken if n_spoken else None,
+        "substitutions": edits["replace"] if spoken else None,
+        "deletions": edits["delete"] if spoken else None,
+        "insertions": edits["insert"] if spoken else None,
+        # From the other candidates, on average.
+        "disagreement": statistics.mean(known) if known else None,
+        "audio_s": audio_s,
+        # Seconds of computing for each second of audio, and the same of processor time.
+        "real_time_factor": wall_s / audio_s if wall_s is not None and audio_s else None,
+        "cpu_per_audio": cpu_s / audio_s if cpu_s is not None and audio_s else None,
+        "first_text_s": statistics.mean(first_s) if first_s else None,
+        "wall_s": wall_s,
+        "load_s": candidate.load_s,
+        "peak_rss_mb": candidate.peak_rss_mb,
+    }
     return Row(
-        name=candidate.name,
-        error=next((run.error for run in candidate.runs if run.error), ""),
-        language=", ".join(dict.fromkeys(run.language for run in heard if run.language)),
-        words=sum(len(text) for _, text in done) if done else None,
-        wer=wrong.rate if wrong else None,
-        substitutions=wrong.substitutions if wrong else None,
-        deletions=wrong.deletions if wrong else None,
-        insertions=wrong.insertions if wrong else None,
-        disagreement=statistics.mean(known) if known else None,
-        audio_s=audio_s,
-        real_time_factor=wall_s / audio_s if wall_s is not None and audio_s else None,
-        cpu_per_audio=cpu_s / audio_s if cpu_s is not None and audio_s else None,
-        first_text_s=statistics.mean(first_s) if first_s else None,
-        wall_s=wall_s,
-        load_s=candidate.load_s,
-        peak_rss_mb=candidate.peak_rss_mb,
-        delays=candidate.delays,
+        candidate.name,
+        next((run.error for run in candidate.runs if run.error), ""),
+        ", ".join(dict.fromkeys(run.language for run in runs if run.language)),
+        figures,
+        {f"{name}_p{percent}_s": _percentile(runs, name, percent) for name, percent in _DELAYS},
     )
 
 
-def _sum(values: Iterator[float | None]) -> float | None:
+def _sum(values: Iterable[float | None]) -> float | None:
     known = list(values)
     return sum(value for value in known if value is not None) if known and None not in known else None
+
+
+def _percentile(runs: Sequence[Run], name: str, percent: int) -> float | None:
+    delays_s = [delay_s for run in runs for delay_s in run.delays_s.get(name, ())]
+    return float(np.percentile(delays_s, percent)) if delays_s else None

@@ -8,10 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from streamer.bench.compare import Aligned, Comparison, Row
-from streamer.bench.report import NOTHING
 from streamer.outside import printable
 
-# Places where texts differ that are shown, and words of one.
+# For a figure that is not known, and for no word.
+NOTHING = "–"
+
+# Places at which texts differ that are shown, and words of one.
 MOST_PLACES = 30
 MOST_COLUMNS = 10
 
@@ -21,7 +23,7 @@ N_BEFORE = 3
 
 class _Figure(NamedTuple):
     title: str
-    name: str  # of a field of `Row`, or of one of its delays
+    name: str  # among the figures or the delays of a `Row`
     digits: int = 0
     scale: float = 1.0
 
@@ -36,7 +38,7 @@ FIGURES = (
     _Figure("RTF", "real_time_factor", 3),
     _Figure("CPU / audio", "cpu_per_audio", 2),
     _Figure("First text, s", "first_text_s", 2),
-    _Figure("All, s", "wall_s", 2),
+    _Figure("Computing, s", "wall_s", 2),
     _Figure("First seen p50, s", "first_seen_p50_s", 2),
     _Figure("Stable p50, s", "stable_p50_s", 2),
     _Figure("Stable p90, s", "stable_p90_s", 2),
@@ -56,14 +58,13 @@ _NOTES = {
 
 
 def print_comparison(comparison: Comparison, console: Console) -> None:
-    """Print the figures, how far each two candidates disagree, and where the texts differ."""
+    """Print the figures, how far each two candidates disagree, and the places at which the texts differ."""
     known = _known(comparison.rows)
-    table = Table(title="Models", title_justify="left")
-    table.add_column("Model", overflow="fold")
-    for figure in known:
-        table.add_column(figure.title, justify="right")
+    table = Table("", title="Models", title_justify="left")
     for row in comparison.rows:
-        table.add_row(Text(printable(row.name)), *(_shown(row, figure) for figure in known))
+        table.add_column(Text(printable(row.name)), justify="right", overflow="fold")
+    for figure in known:
+        table.add_row(figure.title, *(_shown(row, figure) for row in comparison.rows))
     console.print(table, markup=False)
     for row in comparison.rows:
         if row.error:
@@ -83,10 +84,11 @@ def print_comparison(comparison: Comparison, console: Console) -> None:
 def _print_places(aligned: Aligned, console: Console) -> None:
     if len(aligned.labels) < 2:
         return
-    # Where a text is of another world, all of it is one place.
+    # A text that has nothing in common with the others is one place.
     places = [place[k : k + MOST_COLUMNS] for place in aligned.places for k in range(0, len(place), MOST_COLUMNS)]
     n_more = len(places) - MOST_PLACES
-    title = f"{aligned.recording}: {_told(aligned)}"
+    n_different = sum(map(len, aligned.places))
+    title = f"{aligned.recording}: the texts differ in {n_different} of {len(aligned.columns)} words"
     table = Table(title=Text(printable(title)), title_justify="left")
     for label in ("At", "Behind", *aligned.labels):
         table.add_column(Text(printable(label)), overflow="fold")
@@ -103,11 +105,7 @@ def _print_places(aligned: Aligned, console: Console) -> None:
     else:
         console.print(title, markup=False, highlight=False, soft_wrap=True)
     if n_more > 0:
-        console.print(f"and {n_more} more: --format json has all", highlight=False)
-
-
-def _told(aligned: Aligned) -> str:
-    return f"the texts differ in {sum(map(len, aligned.places))} of {len(aligned.columns)} words"
+        console.print(f"and {n_more} more: the JSON has all", highlight=False)
 
 
 def _known(rows: Sequence[Row]) -> list[_Figure]:
@@ -115,8 +113,7 @@ def _known(rows: Sequence[Row]) -> list[_Figure]:
 
 
 def _value(row: Row, figure: _Figure) -> float | None:
-    value: float | None = getattr(row, figure.name, None)
-    return row.delays.get(figure.name) if value is None else value
+    return {**row.figures, **row.delays}[figure.name]
 
 
 def _shown(row: Row, figure: _Figure) -> str:
@@ -134,12 +131,12 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     languages = {row.language for row in rows if row.language}
     if len(languages) > 1:
         found = ", ".join(f"{row.name} {row.language}" for row in rows if row.language)
-        notes.append(f"They heard different languages ({found}): set decoding.language to compare them in one.")
+        notes.append(f"They found different languages ({found}): set decoding.language to compare them in one.")
     return notes
 
 
 def _clock(aligned: Aligned, k: int) -> str:
-    """Return when the segment began in which a column is said, by the first text that tells."""
+    """Return when the segment began in which a column is said, by the first text that has its time."""
     starts = (word.start_s for column in aligned.columns[k::-1] for word in column[::-1] if word)
     start_s = next((start_s for start_s in starts if start_s is not None), 0.0)
     return f"{int(start_s) // 60}:{int(start_s) % 60:02}"

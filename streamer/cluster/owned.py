@@ -43,7 +43,7 @@ from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind
 from streamer.stream.state import SessionState
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)

@@ -91,7 +91,7 @@ class _Server:
     async def run(self, executor: ThreadPoolExecutor) -> None:
         """Do one job after another."""
         queue: JetStreamContext.PullSubscription | None = None
-        model = functools.cache(self.place.model.twin)  # which may take its time: in the thread of the first recording
+        model = functools.cache(self.place.model.fork)  # which may take its time: in the thread of the first recording
         while True:
             try:
                 queue = queue or await self._open()

@@ -320,7 +320,7 @@ class Worker:
     def _failing(self) -> str:
         """Say in a few words what keeps this worker from transcribing; nothing where all is well."""
         engine = self._place.engine
-        if self._place.model.reviving:
+        if self._place.model.recovering:
             return "the model is started again, as its device failed"
         stuck = f"the engine has been at one turn for more than {STUCK_S:g} s" if engine.turn_s > STUCK_S else ""
         return stuck or one_line(engine.failing)[:200]

@@ -5,6 +5,7 @@ both: so all sizes follow from one. Held against whole models of the sizes of ti
 """
 
 import math
+import timeit
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -12,7 +13,6 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
-from streamer.commands.timing import times_s
 from streamer.settings.apply import when_stable
 from streamer.settings.table import StreamSettings
 from streamer.stream.passes import EASE, EASY_SAMPLES
@@ -40,9 +40,9 @@ SIZES = {
     "large-v3": _size(1280, (32, 32), 51866, 128),
 }
 
-# What is measured: so many layers that their weights are in no cache, and few words.
+# What is measured: enough layers that the processor caches do not hold their weights, few words, and a usual window.
 _MEASURED = _size(768, (1, 4), 2048)
-_SHORT_S = 5
+_WINDOW_S = 15
 _N_RUNS = 2
 
 # Whole encoders took so much longer than a layer of theirs.
@@ -59,9 +59,8 @@ _MORE_S = 0.05
 class Speed:
     """What a processor does in a second, in float operations and bytes."""
 
-    # Operations of encoding, in short windows and in those of 30 s.
-    short_flops: float
-    whole_flops: float
+    # Operations of encoding.
+    flops: float
 
     # Bytes that the decoder reads for one token, and bytes of its weights for a block of tokens.
     step_bytes: float
@@ -71,30 +70,25 @@ class Speed:
     def measured(cls) -> "Speed":
         """Measure some layers with random weights of 8 bits. Raises InferenceError where OpenVINO fails."""
         graphs = ModelGraphs.of(_random(_MEASURED), ((0, 0),), dict.fromkeys(STAGES, "int8"))
-        compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]), windows_s=(_SHORT_S,))
+        compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU"), ["CPU"]), windows_s=(_WINDOW_S,))
         compilation.compile()
         runtime = Runtime(compilation, n_buffers=1)
-        flops = []
-        for window_s in (CHUNK_LENGTH_S, _SHORT_S):
-            mel = np.zeros((_MEASURED.n_mels, window_s * FRAMES_PER_SECOND), np.float32)
-            encode_s = min(times_s(lambda mel=mel: runtime.encode(mel, 0), _N_RUNS))  # type: ignore[misc]
-            flops.append(encoder_flops(_MEASURED, window_s) / encode_s)
-        decoder = runtime.decoder
-        decoder.use(runtime.buffer(_SHORT_S))
-        step_s, block_s = (
-            min(times_s(lambda n=n: decoder.feed([0] * n), _N_RUNS, decoder.begin))  # type: ignore[misc]
-            for n in (1, BLOCK_TOKENS)
+        mel = np.zeros((_MEASURED.n_mels, _WINDOW_S * FRAMES_PER_SECOND), np.float32)
+        encode_s = _least_s(lambda: runtime.encode(mel, 0))
+        decoder = runtime.decoder_of(runtime.window(_WINDOW_S))
+        step_s, block_s = (_least_s(lambda n=n: decoder.feed([0] * n), decoder.begin) for n in (1, BLOCK_TOKENS))  # type: ignore[misc]
+        return cls(
+            encoder_flops(_MEASURED, _WINDOW_S) / encode_s,
+            decoder_bytes(_MEASURED, _WINDOW_S) / step_s,
+            decoder_bytes(_MEASURED) / block_s,
         )
-        weights = decoder_bytes(_MEASURED)
-        return cls(flops[1], flops[0], decoder_bytes(_MEASURED, _SHORT_S) / step_s, weights / block_s)
 
     def pass_s(self, dims: ModelDimensions, window_s: int, interval_s: float) -> float:
-        """Return what a pass of live captions takes that hears `interval_s` of new audio, in seconds."""
-        flops = self.whole_flops if window_s == CHUNK_LENGTH_S else self.short_flops
+        """Return what a pass of live captions with `interval_s` of new audio takes, in seconds."""
         step_s = decoder_bytes(dims, window_s) / self.step_bytes
         n_calls = _N_CALLS + _N_CALLS_PER_S * interval_s
         block_s = decoder_bytes(dims) / self.block_bytes
-        return _WHOLE * encoder_flops(dims, window_s) / flops + block_s + n_calls * step_s
+        return _WHOLE * encoder_flops(dims, window_s) / self.flops + block_s + n_calls * step_s
 
 
 def delay_s(speed: Speed, dims: ModelDimensions, window_s: int, stream: StreamSettings) -> tuple[float, float]:
@@ -133,6 +127,11 @@ def memory_bytes(dims: ModelDimensions) -> float:
     cross = 2 * 4 * dims.n_text_layer * dims.n_audio_ctx * dims.n_text_state
     scores = 4 * dims.n_audio_head * dims.n_audio_ctx**2
     return max(0.65e9, 0.3e9 + 1.1 * n_weights + cross + scores)
+
+
+def _least_s(call: Callable[[], object], before: Callable[[], object] = lambda: None) -> float:
+    """Return what a call takes at best, in seconds, without its first run; `before` is not counted."""
+    return min(timeit.repeat(call, before, number=1, repeat=1 + _N_RUNS)[1:])
 
 
 def _random(dims: ModelDimensions) -> Checkpoint:

@@ -15,9 +15,7 @@ from streamer.whisper.shipped import limits
 logger = logging.getLogger(__name__)
 
 
-def load(
-    settings: ModelSettings, *, n_beams: int | None = None, most_beams: int = 1, live: bool = True
-) -> WhisperModel:
+def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = True) -> WhisperModel:
     """Load the model that the settings name, for `n_beams` beams. Raises what `load_model` raises.
 
     None stands for as many beams as the model names for `live` captions, and for five in files.
@@ -33,7 +31,6 @@ def load(
             cache_dir=settings.cache_dir,
             n_beams=n_beams,
             live=live,
-            most_beams=most_beams,
             weights=settings.weights,
             windows_s=(settings.windows_s or None) if live else WHOLE_WINDOW,
             adapter=settings.adapter if live else NONE,

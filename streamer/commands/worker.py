@@ -5,7 +5,6 @@ import asyncio
 from streamer import descriptors
 from streamer.commands.auto import choose_model
 from streamer.commands.loading import load
-from streamer.live.second_pass import beams_beside
 from streamer.settings.table import Settings
 
 
@@ -16,5 +15,4 @@ def work(settings: Settings) -> int:
 
     descriptors.raise_limit()
     settings = choose_model(settings, live=True)
-    n_beams, most_beams = settings.decoding.beam_size, beams_beside(settings)
-    return asyncio.run(run_worker(settings, lambda: load(settings.model, n_beams=n_beams, most_beams=most_beams)))
+    return asyncio.run(run_worker(settings, lambda: load(settings.model, n_beams=settings.decoding.beam_size)))

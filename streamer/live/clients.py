@@ -16,7 +16,7 @@ from streamer.settings.table import ServerSettings, Settings
 from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 

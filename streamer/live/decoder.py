@@ -21,7 +21,8 @@ from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import drawer
 from streamer.whisper.decode.timing import to_hypothesis
 from streamer.whisper.decode.window import WindowOptions, detect_language, max_tokens_for
-from streamer.whisper.device.runtime import DecoderRuntime, EncodedWindow
+from streamer.whisper.device.decoder import Decoder
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import Hypothesis
 
@@ -75,7 +76,7 @@ class WhisperDecoder:
         """Decode a window as asked for. Raises InferenceError where the device fails, and no other is left."""
         return self._model.run(lambda runtime: self._decode(runtime.decoder_of(encoded), request))
 
-    def _decode(self, decoder: DecoderRuntime, request: Request) -> Hypothesis:
+    def _decode(self, decoder: Decoder, request: Request) -> Hypothesis:
         n_calls_before = decoder.n_calls
         language, sure, outside = self._language(decoder, request)
         prepared = self._prepared(request.options or self._own)
@@ -119,7 +120,7 @@ class WhisperDecoder:
             hypothesis, language_sure=sure, language_outside=outside, cut_short=cut_short, n_calls=n_calls
         )
 
-    def _language(self, decoder: DecoderRuntime, request: Request) -> tuple[str, bool, str]:
+    def _language(self, decoder: Decoder, request: Request) -> tuple[str, bool, str]:
         """Return the language to decode in, whether it surely is spoken, and one that is and is not allowed."""
         allowed = request.languages or tuple(self._model.tokenizer.languages)
         if request.language == "auto" and len(allowed) == 1:

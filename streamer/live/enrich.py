@@ -27,7 +27,7 @@ from streamer.stream.engine import Engine
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import SessionRunner
 from streamer.stream.settings import SessionSettings
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)

@@ -16,6 +16,7 @@ from streamer.errors import BusyError, UnknownModelError
 from streamer.protocols.recordings import ModelInfo
 from streamer.protocols.text import OPENAI_MODELS, note_model
 from streamer.settings.table import AUTO, ModelSettings
+from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.files import size_of
 from streamer.whisper.hub import cache
 from streamer.whisper.locate import find_model
@@ -65,7 +66,7 @@ class Models:
         # The daemon's own, and where it lies; None before it is loaded.
         self._own: WhisperModel | None = None
         self._own_path: Path | None = None
-        # By where they lie, those used last at the end. The daemon's own is there as its twin.
+        # By where they lie, those used last at the end. The daemon's own is there as its fork.
         self._loaded: dict[Path, WhisperModel] = {}
 
     def serve_with(self, model: WhisperModel) -> None:
@@ -106,7 +107,7 @@ class Models:
         """Return a model, loaded; others leave where there is no room. Raises BusyError, and what `load` raises."""
         model = self._loaded.pop(known.path, None)
         if model is None and self._own is not None and known.path == self._own_path:
-            model = self._own.twin(most_beams=True)
+            model = self._own.fork(n_beams=FILE_BEAMS)
         elif model is None:
             self._make_room(known)
             model = self._load(known.name)

@@ -16,15 +16,9 @@ from streamer.live.turns import Turns
 from streamer.settings.apply import is_conditioned, resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.transcribe import transcribe
-from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.locate import find_model, find_or_pull
 from streamer.whisper.model import WhisperModel, load_model
-
-
-def beams_beside(settings: Settings) -> int:
-    """Return the beams of the daemon's own model beside captions: for recordings, and for a second pass."""
-    return max(settings.decoding.beam_size or FILE_BEAMS, settings.correction.beam_size if _is_own(settings) else 1)
 
 
 def has_second_pass(settings: Settings, own: WhisperModel) -> bool:
@@ -108,7 +102,7 @@ class SecondPass:
     def _load(self) -> WhisperModel:
         settings, correction = self._settings, self._settings.correction
         if _is_own(settings):
-            model = self._own.twin(most_beams=True)
+            model = self._own.fork(n_beams=self._settings.correction.beam_size)
             model.call_before(self._turns.wait)
             return model
         devices = DeviceSettings(

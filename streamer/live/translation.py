@@ -71,7 +71,7 @@ class Translations:
         self._model = model
         # The thread's own: its turns; what encodes and decodes.
         self._turns = Turns(is_free_for)
-        self._twin: tuple[WhisperEncoder, WhisperDecoder] | None = None
+        self._fork: tuple[WhisperEncoder, WhisperDecoder] | None = None
 
     def note_late(self) -> None:
         """Report that a passage is not translated."""
@@ -94,11 +94,11 @@ class Translations:
             retry_s=RETRY_S,
         )
         try:
-            if self._twin is None:
-                model = self._model.twin(self._model.runtime.windows_s)
+            if self._fork is None:
+                model = self._model.fork(self._model.runtime.windows_s)
                 model.call_before(self._turns.wait)
-                self._twin = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
-            encoder, decoder = self._twin
+                self._fork = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
+            encoder, decoder = self._fork
             encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))
             hypothesis = decoder.decode(encoded, request)
         except Exception as error:  # noqa: BLE001 - told there

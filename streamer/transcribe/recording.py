@@ -8,14 +8,14 @@ from streamer.audio.constants import HOP_LENGTH, N_FRAMES
 from streamer.events import Final, Token, Word, seconds
 from streamer.settings.apply import ResolvedDecoding
 from streamer.settings.table import DecodingSettings
-from streamer.transcribe.batches import Batches, Decoded
+from streamer.transcribe.batches import Decoded, decode_batch
 from streamer.transcribe.features import Features, Read
 from streamer.transcribe.segments import Segment
 from streamer.transcribe.skips import LONGEST_PIECE_FRAMES, is_trusted, repeats, skipped
 from streamer.transcribe.speech import SpeechFinder
 from streamer.transcribe.texts import Text, Window
 from streamer.whisper.decode.window import DecodedWindow, detect_language
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
@@ -113,7 +113,6 @@ class _Windows:
         self._model = model
         self._features = features
         self._settings = decoding.settings
-        self._n_beams = decoding.window.n_beams
         n_samples = features.n_samples if features.speech is None else features.n_frames * HOP_LENGTH
         follow, alone = (
             [Text(model, decoding, language, task, n_samples, alone=alone) for task in tasks] for alone in (False, True)
@@ -143,12 +142,14 @@ class _Windows:
         """Decode windows that are cut at silences, several at once, each independently."""
         features, n_windows = self._features, self._settings.batch_size
         assert features.speech is not None
-        batches = Batches(self._model, n_windows, self._n_beams)
+        if not self._model.runtime.decoder.takes_batches:
+            device = self._model.runtime.devices["decoder"]
+            logger.info("%s on %s takes one window at a time", self._model.name, device)
         windows = list(features.speech.windows())
         for i in range(0, len(windows), n_windows):
             spans = windows[i : i + n_windows]
             mels = [features.frames(*span) for span in spans]
-            decoded = batches.decode([features.padded(mel, silence=True) for mel in mels], self._alone)
+            decoded = decode_batch(self._model, [features.padded(mel, silence=True) for mel in mels], self._alone)
             for k, ((begin, end), mel) in enumerate(zip(spans, mels, strict=True)):
                 segments = self._decode_alone(mel, begin, decoded[k] if decoded else None)
                 yield self._fill(segments, mel, begin, end), end

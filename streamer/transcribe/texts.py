@@ -11,9 +11,9 @@ from streamer.transcribe.hallucinations import HeardWindow, pass_over, to_frames
 from streamer.transcribe.segments import Segment, ends_with_one_time, last_end, split_segments
 from streamer.whisper.decode.fallback import at_temperature, compression_ratio, decode_with_fallback
 from streamer.whisper.decode.search import TokenDecoder, drawer
-from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_window
+from streamer.whisper.decode.window import DecodedWindow, WindowOptions, decode_windows
 from streamer.whisper.decode.word_timestamps import add_word_timestamps
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import has_words
 
@@ -62,11 +62,12 @@ class Text:
         # Behind the last word so far.
         self._last_speech_samples = 0
 
-    def begin_to_decode(self, decoder: TokenDecoder) -> DecodedWindow:
-        """Decode the window that a decoder holds once, at the first temperature; in any thread."""
+    def begin_to_decode(self, decoder: TokenDecoder) -> Sequence[DecodedWindow | None]:
+        """Decode the windows that a decoder holds, at the first temperature; None if that draws tokens."""
         options = at_temperature(self._options(), self._decoding.fallback.temperatures[0])
-        draw = drawer(self._settings.seed)
-        return decode_window(decoder, self._model.tokenizer, self._decoding.generation, options, draw=draw)
+        if options.temperature > 0:
+            return [None] * decoder.n_windows
+        return decode_windows(decoder, self._model.tokenizer, self._decoding.generation, options)
 
     def hear(
         self, window: Window, encoded: EncodedWindow, until: int | None = None, decoded: DecodedWindow | None = None

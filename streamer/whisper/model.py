@@ -7,7 +7,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,18 +16,17 @@ from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
 from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
-from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, takes_all_sizes
+from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
 from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
 from streamer.whisper.device.masks import find_convention
-from streamer.whisper.device.runtime import Runtime, at_once
+from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import no_op
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.generation import DEFAULT_WINDOWS_S, GenerationConfig
-from streamer.whisper.graphs.ports import GraphId
+from streamer.whisper.generation import DEFAULT_WINDOWS_S
 from streamer.whisper.heads import are_known
 from streamer.whisper.hub.progress import OnProgress
 from streamer.whisper.locate import find_or_pull, name_of
 from streamer.whisper.source import ModelSource, read_model
-from streamer.whisper.tokens.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -47,30 +45,34 @@ SILENCE_S, ADAPTED_SILENCE_S = 2.0, 1.0
 INT8_SIZES = {(384, 4, 4), (512, 6, 6)}
 
 
-@dataclass(slots=True)
 class WhisperModel:
     """What decoding needs, loaded once and shared by all sessions."""
 
-    name: str
-    # What it is published as, such as openai/whisper-base.en, wherever it lies; empty where it does not say.
-    origin: str
-    # The present one: `revive` puts another in its place.
-    runtime: Runtime
-    tokenizer: Tokenizer
-    generation: GenerationConfig
-    restart: Callable[[InferenceError], Runtime]
-    # Makes a runtime of the same compiled graphs, for windows of these lengths in seconds; see `twin`.
-    again: Callable[[Runtime, Sequence[int], bool], Runtime]
-    # Called before each call of a graph; see `call_before`.
-    before: Callable[[], None] = at_once
-    # Whether it is being started again after a device failed, which may take minutes.
-    reviving: bool = False
-    # The adapter of windows of less than 30 s.
-    adapter: Path | None = None
-    # What its weights are, and why; and whether all graphs were found compiled.
-    weights: str = ""
-    from_cache: bool = False
-    _lock: threading.Lock = field(default_factory=threading.Lock, repr=False)
+    def __init__(self, source: ModelSource, compilation: Compilation, n_beams: int) -> None:
+        """Take a model that was read and its graphs, which `start` compiles.
+
+        n_beams : that captions follow if the settings do not say otherwise
+        """
+        self.name = source.name
+        # What it is published as, such as openai/whisper-base.en; empty if that is not known.
+        self.origin = source.origin
+        self.tokenizer = source.tokenizer
+        self.generation = source.generation
+        self.n_beams = n_beams
+        self.runtime: Runtime
+        # What its weights are, and why; and whether all graphs were found compiled.
+        self.weights = ""
+        self.from_cache = False
+        # The adapter of windows of less than 30 s.
+        self.adapter = source.adapter.path if source.adapter else None
+        # Whether it is being started again after a device failed, which may take minutes.
+        self.recovering = False
+        self._source = source
+        self._compilation = compilation
+        self._before: Callable[[], None] = no_op
+        # When each stage failed last, in seconds of the monotonic clock.
+        self._failed_s: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     @property
     def dims(self) -> ModelDimensions:
@@ -82,12 +84,6 @@ class WhisperModel:
         if self.adapter is not None:
             return ADAPTED_SILENCE_S
         return 0.0 if self.generation.windows_s else SILENCE_S  # it may have been trained without
-
-    @property
-    def n_beams(self) -> int:
-        """Sequences that beam search can follow at once: what the model was loaded for."""
-        beams = self.runtime.decoder.beams
-        return beams.n_beams if beams is not None else 1
 
     @property
     def knows_heads(self) -> bool:
@@ -108,55 +104,100 @@ class WhisperModel:
             _warn_of_translation(self.name, dims.n_text_layer, dims.n_audio_layer)
         return language
 
+    def start(self) -> None:
+        """Compile the graphs and try them out, on the next device if one fails.
+
+        Raises ModelError or InferenceError if there is none on which they pass all checks.
+        """
+        while True:
+            self._compilation.compile()
+            require(check_ports(self._compilation))
+            try:
+                runtime = _start(self._source, self._compilation)
+                require(_device_checks(self._source, self._compilation, runtime))
+                runtime.warm_up()
+            except InferenceError as error:
+                self._compilation.reject({error.stage: error})
+            else:
+                self._compilation.give_back()
+                self.runtime = runtime
+                return
+
     def run(self, compute: Callable[[Runtime], T]) -> T:
-        """Compute with the present runtime, and where its device fails, once more with a new one.
+        """Compute with the present runtime, and if its device fails, once more with a new one.
 
         `compute` has to begin anew when it is called again: of the failed runtime only windows that it has encoded are
-        good. Raises InferenceError where the device fails again, or no other is left.
+        good. Raises InferenceError if the device fails again, or no other is left.
         """
         runtime = self.runtime
         try:
             return compute(runtime)
         except InferenceError as error:
-            self.revive(runtime, error)
+            self.recover(runtime, error)
             return compute(self.runtime)
 
-    def revive(self, failed: Runtime, error: InferenceError) -> None:
-        """Start anew after a device failed: on the same one, or on the next where it failed a short while ago.
+    def recover(self, failed: Runtime, error: InferenceError) -> None:
+        """Start anew after a device failed: on the same one, or on the next if it failed a short while ago.
 
-        Windows that `failed` has encoded stay good. Raises InferenceError where no device is left.
+        Windows that `failed` has encoded stay good. Raises InferenceError if no device is left.
         """
         with self._lock:
-            if self.runtime is failed:  # else another thread has seen to it
-                self.reviving = True
-                try:
-                    self.runtime = self.restart(error)
-                    self.runtime.call_before(self.before)
-                finally:
-                    self.reviving = False
+            if self.runtime is not failed:
+                return  # another thread has seen to it
+            self.recovering = True
+            try:
+                self._restart(error)
+                self.runtime.call_before(self._before)
+            finally:
+                self.recovering = False
 
     def call_before(self, before: Callable[[], None]) -> None:
-        """Have something called before each call of a graph from now on; what it raises ends the computation."""
-        self.before = before
+        """Have something called before each run of a graph from now on; what it raises ends the computation."""
+        self._before = before
         self.runtime.call_before(before)
 
-    def twin(self, windows_s: Sequence[int] = WHOLE_WINDOW, *, most_beams: bool = False) -> "WhisperModel":
+    def fork(self, windows_s: Sequence[int] = WHOLE_WINDOW, n_beams: int = 1) -> "WhisperModel":
         """Return the model once more, for another thread: compiled graphs are shared, caches and buffers are not.
 
-        most_beams : whether it is for `most_beams` (see `load_model`) and not for those of captions
+        n_beams : that it may follow, if the graphs can
         """
-        seen = self.runtime
+        return _Fork(self, windows_s, n_beams)
 
-        def restart(error: InferenceError) -> Runtime:
-            nonlocal seen
-            self.revive(seen, error)
-            with self._lock:
-                seen = self.runtime
-                return self.again(seen, windows_s, most_beams)
+    def _restart(self, error: InferenceError) -> None:
+        now_s = time.monotonic()
+        lately = now_s - self._failed_s.get(error.stage, -math.inf) < FAILS_AGAIN_WITHIN_S
+        self._failed_s[error.stage] = now_s
+        logger.warning("%s; starting the model again, nothing is lost", error)
+        self._compilation.renew(available_devices())
+        if lately:
+            with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
+                self._compilation.reject({error.stage: error})
+        self.start()
+        devices = ", ".join(f"{device} ({stage})" for stage, device in self.runtime.devices.items())
+        logger.warning("the model is back on %s", devices)
 
-        with self._lock:
-            runtime = self.again(seen, windows_s, most_beams)
-        return WhisperModel(self.name, self.origin, runtime, self.tokenizer, self.generation, restart, self.again)
+
+class _Fork(WhisperModel):
+    """A model that computes with the graphs of another."""
+
+    def __init__(self, parent: WhisperModel, windows_s: Sequence[int], n_beams: int) -> None:
+        super().__init__(parent._source, parent._compilation, parent.n_beams)
+        self._parent = parent
+        self._windows_s = windows_s
+        self.start()
+        self.n_beams = min(max(n_beams, parent.n_beams), self.runtime.decoder.max_beams)
+
+    def start(self) -> None:
+        """Make a runtime of the present graphs."""
+        with self._parent._lock:
+            # Whose graphs these are.
+            self._runs_beside = self._parent.runtime
+            mask = self._runs_beside.decoder.mask
+            self.runtime = Runtime(self._compilation, mask, n_buffers=1, windows_s=self._windows_s)
+
+    def _restart(self, error: InferenceError) -> None:
+        self._parent.recover(self._runs_beside, error)
+        self.start()
 
 
 @functools.cache  # said once, however many sessions and recordings ask for it
@@ -170,58 +211,6 @@ def _warn_of_translation(name: str, n_text_layer: int, n_audio_layer: int) -> No
     )
 
 
-class _Starter:
-    """Compiles a model and tries it out, on the next device where one fails."""
-
-    def __init__(self, source: ModelSource, compilation: Compilation) -> None:
-        self._source = source
-        self._compilation = compilation
-        # When each stage failed last, in seconds of the monotonic clock.
-        self._failed_s: dict[str, float] = {}
-
-    def start(self) -> Runtime:
-        """Return a runtime that passed all checks. Raises ModelError or InferenceError where there is none."""
-        source, compilation = self._source, self._compilation
-        while True:
-            compilation.compile()
-            try:
-                runtime = _start(source, compilation)
-                failed = next((c for c in _device_checks(source, compilation, runtime) if not c.passed), None)
-                if failed is None:
-                    runtime.warm_up()
-                    compilation.give_back()
-                    return runtime
-                raise failed.error()
-            except InferenceError as error:
-                compilation.reject({error.stage: error})
-
-    def model(self, runtime: Runtime) -> WhisperModel:
-        """Return the model whose graphs run; it is started again by `restart`."""
-        source = self._source
-        return WhisperModel(
-            source.name, source.origin, runtime, source.tokenizer, source.generation, self.restart, self.again
-        )
-
-    def again(self, runtime: Runtime, windows_s: Sequence[int], most_beams: bool) -> Runtime:
-        """Return another runtime of the present graphs (see `WhisperModel.twin`)."""
-        n_beams = self._compilation.most_beams if most_beams else None
-        return Runtime(self._compilation, runtime.decoder.mask, n_buffers=1, windows_s=windows_s, n_beams=n_beams)
-
-    def restart(self, error: InferenceError) -> Runtime:
-        """Return a new runtime after a device failed. Raises InferenceError where no device is left."""
-        now_s = time.monotonic()
-        lately = now_s - self._failed_s.get(error.stage, -math.inf) < FAILS_AGAIN_WITHIN_S
-        self._failed_s[error.stage] = now_s
-        logger.warning("%s; starting the model again, nothing is lost", error)
-        self._compilation.renew(available_devices())
-        if lately:
-            with contextlib.suppress(InferenceError):  # there is no other: the last one is started again, too
-                self._compilation.reject({error.stage: error})
-        runtime = self.start()
-        logger.warning("the model is back on %s", ", ".join(f"{d} ({stage})" for stage, d in runtime.devices.items()))
-        return runtime
-
-
 def load_model(
     name: str,
     devices: DeviceSettings | None = None,
@@ -230,7 +219,6 @@ def load_model(
     lora: str = "",
     cache_dir: str = "",
     n_beams: int | None = 1,
-    most_beams: int = 1,
     live: bool = True,
     weights: str = "",
     windows_s: Sequence[int] | None = WHOLE_WINDOW,
@@ -245,7 +233,6 @@ def load_model(
     lora : an adapter that goes into the model's weights, a directory or one of the Hub's names; empty: none
     n_beams : sequences that beam search follows at once; None: as many as the model names for live captions, or five
         if it is not for `live` ones; one if the decoder takes one token a call
-    most_beams : the same of a `twin`, where these are more and the decoder's sizes can be chosen
     weights : f32, f16, int8 or int4, what a checkpoint's weights become; auto: int8 for INT8_SIZES on CPUs and GPUs;
         empty, and auto otherwise: as they are
     windows_s : lengths of audio, in seconds, that there are to be graphs for besides those for 30 s; None: those that
@@ -262,21 +249,14 @@ def load_model(
     source = _read(path, name, tokenizer, _find_adapter(lora, on_download))
     require(source.checks)
     source, why = _weighed(source.with_adapter(adapter), weights, plans)
-    compilation = _compilation(
-        source,
-        plans,
-        _n_beams(source, live=live) if n_beams is None else n_beams,
-        _windows(source, plans, windows_s),
-        cache,
-        on_compiled,
-        most_beams,
-    )
+    n_beams = _n_beams(source, n_beams, live=live)
+    compilation = _compilation(source, plans, n_beams, _windows(source, plans, windows_s), cache, on_compiled)
     for device in dict.fromkeys(compilation.devices.values()):
         if device != "CPU":
             logger.info("compiling the model for %s: the first time this takes up to some minutes", device)
-    starter = _Starter(source, compilation)
-    model = starter.model(starter.start())
-    model.weights, model.adapter = why, source.adapter.path if source.adapter else None
+    model = WhisperModel(source, compilation, n_beams)
+    model.weights = why
+    model.start()
     model.from_cache = all(graph.get_property("LOADED_FROM_CACHE") for graph in compilation.compiled.values())
     told = _told(model.runtime, compilation.plans)
     lengths = ", ".join(map(str, model.runtime.windows_s))
@@ -315,6 +295,10 @@ def verify_model(
         return  # what does not belong together is not worth compiling
     compilation = _compilation(source, plans, 1, _windows(source, plans, windows_s), cache, on_compiled)
     compilation.compile()
+    ports = list(check_ports(compilation))
+    yield from ports
+    if not all(check.passed for check in ports):
+        return
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]
@@ -350,14 +334,13 @@ def _compilation(
     windows_s: Sequence[int],
     cache: Path | None,
     on_compiled: OnCompiled = lambda done, total: None,
-    most_beams: int = 1,
 ) -> Compilation:
     adapter = str(source.adapter.path) if source.adapter else ""
     return Compilation(
         source.graphs,
         plans,
-        n_beams=n_beams,
-        most_beams=most_beams if source.foreign_decoder is None else 1,
+        # Recordings may be transcribed beside captions.
+        n_beams=max(n_beams, FILE_BEAMS),
         windows_s=windows_s,
         cache_dir=cache,
         model=" ".join(
@@ -367,10 +350,16 @@ def _compilation(
     )
 
 
-def _n_beams(source: ModelSource, *, live: bool) -> int:
-    if source.foreign_decoder is not None:
-        return 1
-    return source.generation.stream_beams if live else FILE_BEAMS
+def _n_beams(source: ModelSource, wanted: int | None, *, live: bool) -> int:
+    """Return the beams of captions, or of files. Raises ConfigError if the model's graphs cannot follow so many."""
+    if source.foreign_decoder is None:
+        return wanted or (source.generation.stream_beams if live else FILE_BEAMS)
+    if wanted not in (None, 1):
+        raise ConfigError(
+            f"beam_size is {wanted}, and the decoder of {source.name} was exported for one token a call: leave it out,"
+            " or use the checkpoint that it was made from"
+        )
+    return 1
 
 
 def _windows(source: ModelSource, plans: Mapping[str, StagePlan], wanted: Sequence[int] | None) -> Sequence[int]:
@@ -380,7 +369,7 @@ def _windows(source: ModelSource, plans: Mapping[str, StagePlan], wanted: Sequen
             return source.generation.windows_s if wanted is None else wanted
         windows_s = source.adapter.windows_s if source.adapter else DEFAULT_WINDOWS_S
         # Where each length has graphs of its own, with a copy of the weights, one has to do.
-        return windows_s if takes_all_sizes(source.graphs.dims, plans) else windows_s[-1:]
+        return windows_s if all(plan.candidates[0] == "CPU" for plan in plans.values()) else windows_s[-1:]
     if wanted is not None and set(wanted) - set(WHOLE_WINDOW):
         raise ConfigError(
             f"model.windows_s is {list(wanted)}, and {source.name} consists of graphs that were exported for 30 s:"
@@ -406,12 +395,11 @@ def _device_checks(
     What is left of one window in the next is looked for on accelerators, or everywhere: it takes time.
     """
     token = source.tokenizer.special.start_of_transcript
-    yield from check_ports(compilation)
     mask = runtime.decoder.mask.name
     yield Check("decoder: mask", mask, "a known convention" if source.foreign_decoder else mask)
     for window_s in reversed(runtime.windows_s):
-        runtime.decoder.use(runtime.buffer(window_s))
-        yield from check_decoder(runtime.decoder, token, str(GraphId("decoder", window_s)))
+        decoder = runtime.decoder_of(runtime.window(window_s))
+        yield from check_decoder(decoder, token, str(Sizes("decoder", window_s)))
     if everywhere or any(device != "CPU" for device in compilation.devices.values()):
         fresh = Runtime(compilation, runtime.decoder.mask, n_buffers=1)
         for window_s in reversed(runtime.windows_s):

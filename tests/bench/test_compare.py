@@ -27,13 +27,17 @@ def grid(*texts: str) -> list[list[str]]:
 
 
 def test_a_candidate_is_a_model_with_settings_of_its_own() -> None:
-    plain, beams, prompted = parse_candidates(
+    assert parse_candidates(
         ["base.en, base.en@decoding.beam_size=5", '"tiny@decoding.hotwords=Ada,Grace@decoding.language=en"']
-    )
-    assert plain.settings == {"model.name": "base.en"}
-    assert beams.settings == {"model.name": "base.en", "decoding.beam_size": "5"}
-    assert prompted.name == "tiny@decoding.hotwords=Ada,Grace@decoding.language=en"
-    assert prompted.settings["decoding.hotwords"] == "Ada,Grace"
+    ) == {
+        "base.en": {"model.name": "base.en"},
+        "base.en@decoding.beam_size=5": {"model.name": "base.en", "decoding.beam_size": "5"},
+        "tiny@decoding.hotwords=Ada,Grace@decoding.language=en": {
+            "model.name": "tiny",
+            "decoding.hotwords": "Ada,Grace",
+            "decoding.language": "en",
+        },
+    }
 
 
 @pytest.mark.parametrize(
@@ -90,37 +94,38 @@ def test_no_word_is_lost_and_the_columns_have_the_fewest_edits(texts: list[str])
     (found,) = compare(["r"], [f"x {texts[0]}"], [runs("m", texts[-1])]).recordings
     row = compare(["r"], [f"x {texts[0]}"], [runs("m", texts[-1])]).rows[0]
     both = [(said.compared, word.compared) for said, word in found.columns if said and word]
-    assert (row.substitutions, row.deletions, row.insertions) == (
+    assert [row.figures[name] for name in ("substitutions", "deletions", "insertions")] == [
         sum(said != word for said, word in both),
         sum(word is None for _, word in found.columns),
         sum(said is None for said, _ in found.columns),
-    )
+    ]
 
 
 def test_errors_are_counted_against_the_reference_over_all_recordings() -> None:
     found = compare(
         ["a", "b"], [SAID, "yes"], [runs("good", SAID, "Yes!"), runs("bad", "the bat sat on mat", "oh yes")]
     )
-    good, bad = found.rows
-    assert (good.wer, good.words) == (0.0, 7)
-    assert (bad.substitutions, bad.deletions, bad.insertions) == (1, 1, 1)
-    assert bad.wer == pytest.approx(3 / 7)
-    assert (bad.real_time_factor, bad.cpu_per_audio, bad.wall_s, bad.audio_s) == (0.5, 0.75, 2.0, 4.0)
+    good, bad = (row.figures for row in found.rows)
+    assert (good["wer"], good["words"]) == (0.0, 7)
+    assert (bad["substitutions"], bad["deletions"], bad["insertions"]) == (1, 1, 1)
+    assert bad["wer"] == pytest.approx(3 / 7)
+    assert (bad["real_time_factor"], bad["cpu_per_audio"], bad["wall_s"], bad["audio_s"]) == (0.5, 0.75, 2.0, 4.0)
     assert found.recordings[0].labels == ["reference", "good", "bad"]
 
 
 def test_without_a_reference_candidates_disagree_with_each_other() -> None:
     found = compare(["a"], [], [runs("x", "a b c d"), runs("y", "a b c"), runs("z", "a b c")])
     assert found.disagreement == [[None, 0.25, 0.25], [0.25, None, 0.0], [0.25, 0.0, None]]
-    assert [row.wer for row in found.rows] == [None, None, None]
-    assert found.rows[1].disagreement == pytest.approx(0.125)
+    assert [row.figures["wer"] for row in found.rows] == [None, None, None]
+    assert found.rows[1].figures["disagreement"] == pytest.approx(0.125)
     assert found.recordings[0].places == [[3]]
 
 
 def test_who_fails_is_told_and_the_others_are_compared() -> None:
     found = compare(["a"], [SAID], [runs("x", SAID), runs("y", error="no memory"), runs("z", SAID)])
     assert found.failed
-    assert (found.rows[1].error, found.rows[1].wer, found.rows[1].wall_s) == ("no memory", None, None)
+    failed = found.rows[1]
+    assert (failed.error, failed.figures["wer"], failed.figures["wall_s"]) == ("no memory", None, None)
     assert found.disagreement[0] == [None, None, 0.0]
     assert found.recordings[0].labels == ["reference", "x", "z"]
     assert "y: no memory" in printed(runs("x", SAID), runs("y", error="no memory"))
@@ -128,7 +133,8 @@ def test_who_fails_is_told_and_the_others_are_compared() -> None:
 
 def test_one_candidate_alone_and_silence_are_no_trouble() -> None:
     found = compare(["a"], [], [runs("x", "")])
-    assert (found.rows[0].words, found.rows[0].disagreement, found.recordings[0].columns) == (0, None, [])
+    figures = found.rows[0].figures
+    assert (figures["words"], figures["disagreement"], found.recordings[0].columns) == (0, None, [])
     assert "Models" in printed(runs("x", ""))
 
 

@@ -70,7 +70,7 @@ MODEL = cast(
     "WhisperModel",
     SimpleNamespace(
         name="model",
-        reviving=False,
+        recovering=False,
         n_beams=1,
         dims=SimpleNamespace(n_mels=80, n_text_ctx=448, n_vocab=1 << 40),
         runtime=SimpleNamespace(

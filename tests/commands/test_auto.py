@@ -14,7 +14,7 @@ from streamer.settings.table import DecodingSettings, ModelSettings, Settings, S
 from streamer.whisper import cache as measurements
 from streamer.whisper.hub import cache
 
-FAST = Speed(short_flops=5e12, whole_flops=5e12, step_bytes=1e11, block_bytes=1e11)
+FAST = Speed(flops=5e12, step_bytes=1e11, block_bytes=1e11)
 PLENTY = 64 * 10**9
 
 
@@ -102,7 +102,7 @@ def test_the_speed_is_measured_once(world: World, tmp_path: Path) -> None:
         assert chosen(tmp_path) == "small.en"
     assert world.n_measured == 1
     (kept,) = (tmp_path / "compiled").glob("SPEED-*/speed.json")
-    for damaged in ("{", "[]", "{}", '{"short_flops": "x"}', kept.read_text(encoding="utf-8").replace("1", "-1")):
+    for damaged in ("{", "[]", "{}", '{"flops": "x"}', kept.read_text(encoding="utf-8").replace("1", "-1")):
         kept.write_text(damaged, encoding="utf-8")
         assert chosen(tmp_path) == "small.en"
     assert world.n_measured == 6

@@ -55,7 +55,7 @@ OK, WARNING, PROBLEM = Verdict.OK, Verdict.WARNING, Verdict.PROBLEM
 CPU_ONLY = Inference("2026.4.1", {"CPU": "Some Processor"})
 ALL = Inference("2026.4.1", {"CPU": "Some Processor", "GPU": "Arc", "NPU": "Intel(R) AI Boost, driver 1688"})
 # About that of two cores of a server: a layer of small takes 0.03 s in 5 s of audio.
-SPEED = {"short_flops": 150e9, "whole_flops": 130e9, "step_bytes": 11e9, "block_bytes": 2.5e9}
+SPEED = {"flops": 150e9, "step_bytes": 11e9, "block_bytes": 2.5e9}
 HEADSET = Audio(("Webcam", "Headset"), "Headset")
 
 Usage = namedtuple("Usage", "total used free")

@@ -24,7 +24,7 @@ from streamer.whisper.decode import fallback
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.window import DecodedWindow, WindowOptions
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import default_generation
 from streamer.whisper.model import WhisperModel, load_model

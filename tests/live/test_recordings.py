@@ -65,8 +65,9 @@ async def test_a_recording_becomes_what_transcribe_makes_of_it(model: WhisperMod
     async with working(model) as recordings:
         job = await recordings.open(sentence, ENGLISH, "whisper-1")
         segments = await collect(job)
-    decoding = resolve_decoding(DecodingSettings(language="en"), model)
-    expected = list(transcribe(model, recording(SAMPLE, 0, pause_after(1)), decoding))
+    alone = model.fork(n_beams=FILE_BEAMS)
+    decoding = resolve_decoding(DecodingSettings(language="en"), alone)
+    expected = list(transcribe(alone, recording(SAMPLE, 0, pause_after(1)), decoding))
     assert [segment.final for segment in segments] == expected
     assert expected
     assert (job.model, job.language) == ("nano.en", "en")
@@ -81,7 +82,7 @@ async def test_a_recording_becomes_what_transcribe_makes_of_it(model: WhisperMod
 async def test_a_recording_is_decoded_along_five_beams_whatever_captions_have(
     cache_dir: Path, sentence: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    model = load_model(str(SAMPLE.parent), DeviceSettings("CPU"), cache_dir=str(cache_dir), most_beams=FILE_BEAMS)
+    model = load_model(str(SAMPLE.parent), DeviceSettings("CPU"), cache_dir=str(cache_dir))
     seen: list[WindowOptions] = []
 
     def decode(*args: Any) -> Any:  # noqa: ANN401 - as it is
@@ -205,21 +206,21 @@ def test_the_model_that_auto_became_is_the_daemons_own(model: WhisperModel) -> N
     assert [(info.name, info.loaded) for info in models.all()] == [("nano.en", True)]
 
 
-def test_a_twin_computes_on_its_own_and_lives_on_when_the_model_is_revived(cache_dir: Path) -> None:
+def test_a_fork_computes_on_its_own_and_goes_on_when_the_model_is_started_again(cache_dir: Path) -> None:
     model = load_model(str(SAMPLE.parent), DeviceSettings("CPU"), cache_dir=str(cache_dir))
-    twin = model.twin()
+    fork = model.fork()
     calls: list[int] = []
-    twin.call_before(lambda: calls.append(1))
+    fork.call_before(lambda: calls.append(1))
     model.runtime.decoder.begin()
     model.runtime.decoder.feed([1, 2])
     assert not calls
-    twin.runtime.decoder.feed([1])
+    fork.runtime.decoder.feed([1])
     assert len(calls) == 1
     assert model.runtime.decoder.n_fed == 2
-    failed = twin.runtime
-    twin.revive(failed, InferenceError("gone"))
-    assert twin.runtime is not failed
-    twin.runtime.decoder.feed([1])
+    failed = fork.runtime
+    fork.recover(failed, InferenceError("gone"))
+    assert fork.runtime is not failed
+    fork.runtime.decoder.feed([1])
     assert len(calls) == 2
 
 

@@ -17,7 +17,7 @@ from streamer.errors import ModelError, StreamerError
 from streamer.events import Final, Revision
 from streamer.live.decoder import make_engine
 from streamer.live.enrich import Enrichment
-from streamer.live.second_pass import SecondPass, beams_beside
+from streamer.live.second_pass import SecondPass
 from streamer.live.sessions import open_session
 from streamer.settings.table import CorrectionSettings, DecodingSettings, ModelSettings, Settings
 from streamer.stream.eventlog import EventLog
@@ -33,7 +33,7 @@ WAIT_S = 60.0
 
 @pytest.fixture(scope="module")
 def own(cache_dir: Path) -> WhisperModel:
-    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), most_beams=5)
+    return load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir))
 
 
 def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> SecondPass:
@@ -90,22 +90,11 @@ def test_a_model_that_cannot_be_loaded_is_reported_and_one_that_is_not_there_yet
         reader.read(passage(recording(SAMPLE)))
 
 
-@pytest.mark.parametrize(
-    ("model", "device", "n_beams"),
-    [("", "", 5), ("nano.en", "", 8), (str(NANO), "AUTO", 8), ("nano.en", "GPU", 5), ("base.en", "", 5)],
-)
-def test_the_daemons_own_model_is_loaded_for_the_beams_where_it_reads_again(
-    model: str, device: str, n_beams: int
-) -> None:
-    correction = CorrectionSettings(model=model, device=device, beam_size=8)
-    assert beams_beside(Settings(model=ModelSettings(name="nano.en"), correction=correction)) == n_beams
-
-
 @pytest.mark.slow
 def test_a_final_is_read_again_before_the_end_and_no_promise_breaks(own: WhisperModel) -> None:
     model = own
     # What captions compute stays as it was.
-    assert (model.n_beams, model.twin(most_beams=True).n_beams) == (1, 5)
+    assert (model.n_beams, model.fork(n_beams=5).n_beams) == (1, 5)
     correction = CorrectionSettings(model="nano.en", beam_size=5, deadline_s=WAIT_S)
     settings = Settings(model=ModelSettings(name="nano.en"), correction=correction)
     # Captions cannot write this word: so there is something to mend.

@@ -1,5 +1,6 @@
 """What the settings of captions come to in a session: `streamer.live.sessions.session_settings`."""
 
+import copy
 import dataclasses
 from pathlib import Path
 
@@ -42,8 +43,8 @@ def test_words_become_stable_by_agreement_if_the_heads_are_guessed(
     caplog.set_level("INFO", "streamer")
     assert session_settings(Settings(), model).policy == "alignatt"
     upper = tuple(head for head in all_heads(model.dims) if head[0] >= model.dims.n_text_layer // 2)
-    generation = dataclasses.replace(model.generation, alignment_heads=upper)
-    guessed = dataclasses.replace(model, name="distilled", generation=generation)
+    guessed = copy.copy(model)
+    guessed.name, guessed.generation = "distilled", dataclasses.replace(model.generation, alignment_heads=upper)
     for _ in range(2):
         assert session_settings(Settings(), guessed).policy == "agreement"
     assert caplog.text.count("which attention heads of distilled follow the audio") == 1

@@ -216,7 +216,7 @@ class Machine:
         self.n_busy -= 1
         return self.n_busy < 0
 
-    def twin(self, windows_s: tuple[int, ...]) -> "Machine":
+    def fork(self, windows_s: tuple[int, ...]) -> "Machine":
         assert windows_s == (5, 30)
         return self
 

@@ -14,7 +14,6 @@ import whisper
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.text import errors
 from streamer.transcribe import transcribe_segments
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
@@ -30,6 +29,7 @@ from tools.benchmarks.peers.environment import Environment, PeerUnavailable, run
 from tools.benchmarks.peers.weights import write_pt
 from tools.benchmarks.published import PublishedModel
 from tools.benchmarks.raw import SYSTEMS
+from tools.benchmarks.text import errors
 
 pytestmark = pytest.mark.real
 

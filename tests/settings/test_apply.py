@@ -1,5 +1,6 @@
 """Options that contradict each other, and what is made of the others."""
 
+import copy
 import dataclasses
 import re
 from pathlib import Path
@@ -218,7 +219,7 @@ def test_the_defaults_are_those_of_openai_whisper(model: WhisperModel, monkeypat
     assert resolved.fallback.temperatures == (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
     # Along as many beams as the model was loaded for, up to those of its command.
     for loaded_for, n_beams in ((1, 1), (4, 4), (5, 5), (8, 5)):
-        monkeypatch.setattr(WhisperModel, "n_beams", loaded_for)
+        monkeypatch.setattr(model, "n_beams", loaded_for)
         window = resolve_decoding(DecodingSettings(), model).window
         assert (window.n_beams, window.best_of) == (n_beams, 5)
     greedy = resolve_decoding(DecodingSettings(beam_size=1, best_of=1), model).window
@@ -292,5 +293,6 @@ def test_every_option_arrives(model: WhisperModel) -> None:
 def test_hot_words_are_shown_to_a_model_that_heeds_a_prompt(model: WhisperModel) -> None:
     decoding = settings(hotwords="NPU,OpenVINO", initial_prompt="A talk.").decoding
     for prompted, expected in ((True, " NPU, OpenVINO. A talk."), (False, " A talk.")):
-        heeding = dataclasses.replace(model, generation=dataclasses.replace(model.generation, prompted=prompted))
+        heeding = copy.copy(model)
+        heeding.generation = dataclasses.replace(model.generation, prompted=prompted)
         assert model.tokenizer.decode(resolve_decoding(decoding, heeding).initial_prompt) == expected

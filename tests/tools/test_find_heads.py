@@ -141,7 +141,7 @@ class TestMeasured:
         runtime.decoder.begin()
         start = [*tokenizer.start_sequence("en", "transcribe"), tokenizer.special.no_timestamps]
         text = [token for said, _, _ in sentences for token in tokenizer.encode(f" {said}")]
-        _, attention = runtime.decoder.feed([*start, *text, tokenizer.special.end_of_text])
+        (_,), (attention,) = runtime.decoder.feed([*start, *text, tokenizer.special.end_of_text])
         lengths = [len(tokenizer.encode(f" {word}")) for said, _, _ in sentences for word in said.split()]
         # Where a pause ends is not the heads' to say.
         inside = np.ones(len(lengths), dtype=bool)

@@ -10,8 +10,8 @@ import pytest
 from streamer.audio.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings
+from streamer.transcribe import recording as recording_module
 from streamer.transcribe import transcribe_segments
-from streamer.transcribe.batches import Batches
 from streamer.transcribe.segments import Segment
 from streamer.transcribe.skips import Passage, is_trusted, repeats, skipped
 from streamer.transcribe.speech import Speech, SpeechFinder
@@ -223,7 +223,7 @@ def test_both_tasks_get_what_was_skipped(model: WhisperModel, monkeypatch: pytes
 
 
 def test_batches_fill_in_what_was_skipped(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Batches, "decode", lambda *_: None)
+    monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
     script = Script(model, [FIRST, LAST], [SKIPPED], [FIRST], [(0.0, SKIPPED[1], 10.0)])
     assert [start for start, *_ in run(monkeypatch, model, script, 14, batch_size=2)] == [0.0, 4.0, 9.0]
     # A text that leaves off early: the rest of its window.

@@ -19,7 +19,8 @@ from streamer.transcribe import texts, transcribe
 from streamer.transcribe.segments import Segment, split_segments
 from streamer.transcribe.speech import Speech, SpeechFinder
 from streamer.whisper.decode import fallback
-from streamer.whisper.decode.window import WindowOptions, decode_window
+from streamer.whisper.decode.window import WindowOptions, decode_window, decode_windows
+from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import WhisperModel, load_model
@@ -178,7 +179,7 @@ def test_without_speech_nothing_is_computed(model: WhisperModel, options: dict[s
     def no_call() -> None:
         raise AssertionError
 
-    quiet = model.twin()
+    quiet = model.fork()
     quiet.call_before(no_call)
     assert list(transcribe(quiet, silence(70), decoding(model, **options))) == []
 
@@ -216,17 +217,17 @@ def test_the_windows_of_a_batch_are_decoded_along_five_beams_each(
     model = load_model(str(NANO), DeviceSettings("CPU"), cache_dir=str(cache_dir), n_beams=None, live=False)
     samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 4)])
     options: list[WindowOptions] = []
-    attempt = decode_window
+    attempt = decode_windows
 
     def decode(*args: Any, **others: Any) -> Any:  # noqa: ANN401 - as it is
         options.append(args[3])
         return attempt(*args, **others)
 
-    monkeypatch.setattr(texts, "decode_window", decode)
+    monkeypatch.setattr(texts, "decode_windows", decode)
     together = list(transcribe(model, samples, decoding(model, words=False, batch_size=2)))
-    assert [window.n_beams for window in options] == [5, 5]
+    assert [window.n_beams for window in options] == [5]
     # What each is decoded to alone, where no window of a batch can be.
-    monkeypatch.setattr(Runtime, "batch_stage", lambda runtime: None)
+    monkeypatch.setattr(Decoder, "takes_batches", False)
     assert list(transcribe(model, samples, decoding(model, words=False, batch_size=2))) == together
 
 
@@ -235,7 +236,7 @@ def test_a_model_that_takes_one_window_at_a_time_is_told_of_once(
 ) -> None:
     samples = np.concatenate([*itertools.repeat(np.concatenate([read(SPEECH), silence(2)]), 4)])
     together = list(transcribe(model, samples, decoding(model, words=False, batch_size=2)))
-    monkeypatch.setattr(Runtime, "batch_stage", lambda runtime: None)
+    monkeypatch.setattr(Decoder, "takes_batches", False)
     with caplog.at_level(logging.INFO):
         assert list(transcribe(model, samples, decoding(model, words=False, batch_size=2))) == together
     assert caplog.text.count("takes one window at a time") == 1

@@ -1,12 +1,14 @@
 """What the tests of the Whisper package share: recordings, and models of random weights."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openvino as ov
 import soundfile
 import torch
 import transformers
@@ -17,6 +19,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import Stage
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
@@ -79,6 +82,38 @@ def start_runtime(checkpoint: Checkpoint, alignment_heads: Heads, device: str = 
     compilation = Compilation(ModelGraphs.of(checkpoint, alignment_heads), plans)
     compilation.compile()
     return Runtime(compilation)
+
+
+Tensors = Mapping[str, ov.Tensor]
+
+
+def tamper(
+    runtime: Runtime,
+    stage: str,
+    before: Callable[[Tensors], None] = lambda inputs: None,
+    after: Callable[[Stage, Tensors], None] = lambda stage, outputs: None,
+) -> None:
+    """Let the graphs of a stage compute something else.
+
+    before : changes the inputs of each run
+    after : changes what it gave, in the tensors that it wrote to or in `Stage.output`
+    """
+    for part in runtime.stages:
+        if part.sizes.stage == stage:
+            part.infer = partial(_tampered, part, part.infer, before, after)  # type: ignore[method-assign]
+
+
+def _tampered(
+    part: Stage,
+    infer: Callable[[Tensors, Tensors | None], None],
+    before: Callable[[Tensors], None],
+    after: Callable[[Stage, Tensors], None],
+    inputs: Tensors,
+    outputs: Tensors | None = None,
+) -> None:
+    before(inputs)
+    infer(inputs, outputs)
+    after(part, outputs or {})
 
 
 def load_reference(**keywords: object) -> Untyped:

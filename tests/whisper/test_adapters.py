@@ -19,7 +19,6 @@ from streamer.errors import ConfigError, ModelError
 from streamer.live.sessions import session_settings
 from streamer.settings.table import Settings
 from streamer.whisper import adapters
-from streamer.whisper.device import compile as compiling
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import ADAPTED_SILENCE_S, WhisperModel, load_model
 from streamer.whisper.source import load_checkpoint, read_model
@@ -76,11 +75,7 @@ def load(windows_s: tuple[int, ...] | None = (SHORT_S,), *, adapter: str = "none
     return load_model(str(NANO), DeviceSettings("CPU"), windows_s=windows_s, adapter=adapter, lora=lora)
 
 
-@pytest.mark.parametrize("wide", [10_000, 0])
-def test_an_adapter_changes_short_windows_and_no_others(
-    adapter: Path, wide: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(compiling, "WIDE", wide)  # with a graph for each length, and with one for all
+def test_an_adapter_changes_short_windows_and_no_others(adapter: Path) -> None:
     plain, adapted, merged = load(), load(adapter=str(adapter)), load(lora=str(adapter))
     mel = log_mel(read(SPEECH)[: SHORT_S * SAMPLE_RATE], 80)
 

@@ -129,4 +129,4 @@ def test_a_model_that_nobody_loads_goes_while_another_is_used(tmp_path: Path) ->
     assert load(NANO) == both
     prune(base, then_s + UNUSED_AFTER_S + 1)
     assert set(base.iterdir()) == both - other
-    assert len(both) == 2 * len(other) == 8
+    assert len(both) == 2 * len(other) == 6

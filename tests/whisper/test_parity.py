@@ -19,7 +19,7 @@ from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.search import Draw
 from streamer.whisper.decode.window import decode_window, detect_language
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.device.runtime import EncodedWindow
+from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel, load_model
 from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, write_standard

@@ -20,7 +20,7 @@ from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.whisper.dims import Heads, ModelDimensions
 from streamer.whisper.graphs.build import build_cross_kv, build_decoder, build_encoder, fix_sizes
-from streamer.whisper.graphs.ports import GraphId
+from streamer.whisper.graphs.ports import ports as graph_ports
 from streamer.whisper.weights.checkpoint import Checkpoint, expected_shapes
 from streamer.whisper.weights.openai import openai_name
 from tests.whisper.sizes import (
@@ -122,11 +122,11 @@ def compute(
     runtime = start_runtime(checkpoint, heads)
     runtime.decoder.use(runtime.encode(mel, 0))
     tokens = list(PROMPT)
-    logits, attention = runtime.decoder.feed(tokens)
+    (logits,), (attention,) = runtime.decoder.feed(tokens)
     rows, weights = [logits], [attention]
     for _ in range(N_STEPS):
         tokens.append(int(rows[-1][-1].argmax()))
-        logits, attention = runtime.decoder.feed(tokens[-1:])
+        (logits,), (attention,) = runtime.decoder.feed(tokens[-1:])
         rows.append(logits)
         weights.append(attention)
     return runtime.last_hidden_state, tokens, np.concatenate(rows), np.concatenate(weights, axis=1)
@@ -213,7 +213,7 @@ def test_its_graphs_can_be_built(name: str) -> None:
     }
     assert port_bytes(cross_kv.outputs) == cross_kv_bytes(dims)
     for n_tokens in (1, 16):
-        fixed = fix_sizes(decoder, GraphId("decoder", n_tokens=n_tokens).ports(dims, len(heads)).inputs)
+        fixed = fix_sizes(decoder, graph_ports("decoder", dims, len(heads), n_tokens=n_tokens, n_slots=slots).inputs)
         caches = [port for port in fixed.inputs if ".decoder." in port.any_name]
         assert port_bytes(caches) == cache_bytes(dims)
         assert ports(fixed.inputs) == {

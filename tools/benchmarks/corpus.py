@@ -22,9 +22,9 @@ import soundfile
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.measure import SpokenWord
 from streamer.errors import AudioFileError, UsageError
 from streamer.languages import LANGUAGE_NAMES
+from tools.benchmarks.measure import SpokenWord
 from tools.benchmarks.passages import Passage, cut_within_words, join, say_next, shorten_pauses
 from tools.benchmarks.sounds_of_rooms import SOUNDS, crowd
 from tools.benchmarks.synthetic import sentences, sounds

@@ -15,14 +15,13 @@ from rich.table import Table
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
-from streamer.bench.figures import Figures, pool
-from streamer.bench.measure import measure
-from streamer.bench.text import MAX_REPEATED_WORDS, plain
 from streamer.events import Event, Final, Word
 from streamer.stream.settings import SessionSettings
 from tools.benchmarks.corpus import Recording
-from tools.benchmarks.results import reference
+from tools.benchmarks.figures import Figures, pool
+from tools.benchmarks.measure import measure
 from tools.benchmarks.simulate import Simulator
+from tools.benchmarks.text import MAX_REPEATED_WORDS, plain
 
 # Other figures that are shown: by heading the name, what it is multiplied with, and its digits. Delays are by the audio
 # that had been heard, since a clock says nothing of audio that comes faster than it was spoken.
@@ -99,7 +98,8 @@ def find_doubled(
             finals.append(event)
 
     timeline = simulator.play(recording.name, recording.samples, settings, pace=pace, on_event=keep)
-    figures = measure(timeline, reference(recording), EnglishTextNormalizer(), wait_s=settings.gate.min_silence_s)
+    normalise, wait_s = EnglishTextNormalizer(), settings.gate.min_silence_s
+    figures = measure(timeline, recording.text, recording.words, normalise, wait_s=wait_s)
     # Each word with the number of its final, less what compares as nothing.
     words = [(word, i) for i, final in enumerate(finals) for word in final.words if plain(word.word)]
     said = plain(recording.text).split()

@@ -23,13 +23,13 @@ from whisper.normalizers import BasicTextNormalizer, EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.sources.file import read_audio
-from streamer.bench.text import Errors, Normaliser, errors
 from streamer.errors import UsageError
 from tools.benchmarks.corpus import language_of
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
 from tools.benchmarks.processes import Meter, Server, ServerFailure
 from tools.benchmarks.published import PublishedModel
 from tools.benchmarks.systems import without_settings
+from tools.benchmarks.text import Errors, Normaliser, errors
 
 TIMEOUT_S = 6 * 3600.0  # for one system and language
 OURS = "streamer"

@@ -1,4 +1,4 @@
-"""Memory of a model by stage and graph, of its tensors, and of the daemon that captions with it.
+"""Memory of a model by stage and graph, and of the daemon that captions with it.
 
 What a graph costs is read with that graph alone, so that the sum of all is more than they take together where they
 share weights. All graphs come from the cache, as at every start of the daemon but the first.
@@ -70,7 +70,7 @@ def measure_memory(
         whole = do("model")
     readings = {"no graph": none["readings"]["compiled"], **whole["readings"]}
     figures: dict[str, object] = {"model": name, "windows": windows, "readings": readings, "graphs": graphs}
-    figures |= {"tensors": whole["tensors"], "daemon": _daemon(model, recording, windows, flags)}
+    figures["daemon"] = _daemon(model, recording, windows, flags)
     _show(figures, console)
     return figures
 
@@ -157,9 +157,6 @@ def _show(figures: dict[str, Any], console: Console) -> None:
     for graph, costs in figures["graphs"].items():
         row(f"{graph}, alone", costs["used"], costs["compiled"])
     row("sum of these", *(_sum(costs[done] for costs in figures["graphs"].values()) for done in ("used", "compiled")))
-    table.add_section()
-    for kind, (size, present) in sorted(figures["tensors"].items(), key=lambda item: -item[1][0]):
-        table.add_row(f"tensors: {kind}, of {size:.1f}", f"{present:.1f}")
     table.add_section()
     row("model loaded and checked", readings["loaded"])
     row("and windows of all lengths decoded", readings["used"])

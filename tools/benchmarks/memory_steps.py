@@ -8,10 +8,9 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import openvino as ov
@@ -20,25 +19,13 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, available_devices, plan_stages
-from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.model import load_model
 from streamer.whisper.source import read_model
 
 PAGE_BYTES = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
 
-# Bits of an entry of /proc/self/pagemap: in memory, swapped out. Source: the kernel's admin-guide/mm/pagemap.rst.
-_PRESENT = np.uint64(3 << 62)
-
-# Tokens to decode of each window: enough for both decoder graphs.
+# Tokens to decode of each window.
 N_TOKENS = 40
-
-KINDS = {
-    "input_features": "spectrogram",
-    "last_hidden_state": "encoder's output",
-    "encoder_hidden_states": "encoder's output",
-    "logits": "logits",
-    "cross_attention": "attention",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +97,7 @@ def _model(step: Step, readings: dict[str, Memory]) -> dict[str, object]:
         decoder.feed([model.tokenizer.special.start_of_transcript] * N_TOKENS)
         decoder.feed([model.tokenizer.special.start_of_transcript])
     readings["used"] = _settled()
-    return {"readings": _as_json(readings), "tensors": tensors_by_kind(runtime)}
+    return {"readings": _as_json(readings)}
 
 
 def _compilation(step: Step) -> Compilation:
@@ -148,59 +135,6 @@ def _settled() -> Memory:
         trim: Callable[[int], int] = getattr(ctypes.CDLL(None), "malloc_trim", lambda pad: 0)  # glibc's
         trim(0)
     return Memory.of()
-
-
-def tensors_by_kind(runtime: Runtime) -> dict[str, tuple[float, float]]:
-    """Return of each kind of tensor that a runtime holds its size, and how much of it is in memory, in MB."""
-    pages: dict[str, set[int]] = {}
-    seen: set[int] = set()
-    for name, tensor in _tensors(runtime, "", set()):
-        first = tensor.data.ctypes.data
-        numbers = set(range(first // PAGE_BYTES, -(-(first + tensor.byte_size) // PAGE_BYTES))) - seen
-        seen |= numbers
-        pages.setdefault(kind_of(name), set()).update(numbers)
-    mb = PAGE_BYTES / 2**20
-    return {kind: (len(numbers) * mb, _n_present(numbers) * mb) for kind, numbers in pages.items()}
-
-
-def kind_of(port: str) -> str:
-    """Return what people call the tensors of a port."""
-    if ".encoder" in port:
-        return "keys and values of windows"
-    if ".decoder" in port:
-        return "cached keys and values" if port.startswith("past_") else "keys and values of a call"
-    return KINDS.get(port, "tokens, positions, masks")
-
-
-def _tensors(owner: object, name: str, seen: set[int]) -> Iterator[tuple[str, ov.Tensor]]:
-    """Find the tensors of an object of ours and of all that it holds, with the names that they have there."""
-    if isinstance(owner, ov.Tensor):
-        yield name, owner
-        return
-    if id(owner) in seen:
-        return
-    seen.add(id(owner))
-    held: list[tuple[str, Any]] = []
-    if isinstance(owner, dict):
-        held = [(str(key), value) for key, value in owner.items()]
-    elif isinstance(owner, list | tuple | set):
-        held = [(name, value) for value in owner]
-    elif type(owner).__module__.startswith("streamer."):
-        names = [*getattr(owner, "__dict__", ()), *getattr(type(owner), "__slots__", ())]
-        held = [(key, getattr(owner, key)) for key in names]
-    for key, value in held:
-        yield from _tensors(value, key, seen)
-
-
-def _n_present(pages: set[int]) -> int:
-    """Return how many pages of our own memory, by their numbers, are in memory or swapped out."""
-    numbers = np.sort(np.fromiter(pages, dtype=np.int64))
-    with Path("/proc/self/pagemap").open("rb", buffering=0) as file:
-        entries = []
-        for run_of_pages in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1):
-            file.seek(8 * int(run_of_pages[0]))
-            entries.append(np.frombuffer(file.read(8 * len(run_of_pages)), dtype=np.uint64))
-    return int(sum(np.count_nonzero(part & _PRESENT) for part in entries))
 
 
 def _as_json(readings: dict[str, Memory]) -> dict[str, object]:

@@ -11,7 +11,7 @@ from itertools import islice, pairwise
 import numpy as np
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.measure import SpokenWord
+from tools.benchmarks.measure import SpokenWord
 from tools.benchmarks.synthetic.acoustics import active_level
 from tools.benchmarks.synthetic.sounds import Samples
 from tools.benchmarks.synthetic.speech import SynthesisError, Voice

@@ -13,8 +13,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.timeline import Revision
 from tools.benchmarks.processes import Meter, ServerFailure
+from tools.benchmarks.timeline import Revision
 
 CHUNK_SAMPLES = SAMPLE_RATE // 50  # 20 ms, what a browser or a sound card delivers at a time
 

@@ -10,12 +10,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from streamer.bench.emission import emissions, in_words, place, visible
-from streamer.bench.figures import Figures
-from streamer.bench.measure import SpokenWord
-from streamer.bench.stability import common_prefix
-from streamer.bench.text import Normaliser, align
-from streamer.bench.timeline import Timeline
+from tools.benchmarks.emission import emissions, in_words, place, visible
+from tools.benchmarks.figures import Figures
+from tools.benchmarks.measure import SpokenWord
+from tools.benchmarks.stability import common_prefix
+from tools.benchmarks.text import Normaliser, align
+from tools.benchmarks.timeline import Timeline
 
 # Colours that people who see colours differently can tell apart. Source: Okabe and Ito, Color Universal Design.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")

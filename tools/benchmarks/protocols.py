@@ -33,15 +33,15 @@ from rich.table import Table
 from websockets.asyncio.client import ClientConnection
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.figures import quantile
-from streamer.bench.text import plain
 from streamer.cli import main
 from streamer.events import Error, Event, Final, Partial, from_json
 from streamer.stream.eventlog import EventLog
 from tools.benchmarks.corpus import Recording
+from tools.benchmarks.figures import quantile
 from tools.benchmarks.playing import Samples, pcm16, play
 from tools.benchmarks.processes import Meter, Server, ServerFailure, free_port, our_python
 from tools.benchmarks.systems import START_TIMEOUT_S, warm_up, without_settings
+from tools.benchmarks.text import plain
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -14,15 +14,15 @@ from rich.console import Console
 from rich.table import Table
 from whisper.normalizers import EnglishTextNormalizer
 
-from streamer.bench.figures import Figures, pool
-from streamer.bench.measure import Reference, measure
-from streamer.bench.report import NOTHING, as_json, print_figures
-from streamer.bench.text import Normaliser
-from streamer.bench.timeline import Timeline
 from streamer.errors import UsageError
 from streamer.settings.table import Settings
 from tools.benchmarks.corpus import Recording
+from tools.benchmarks.figures import Figures, pool
+from tools.benchmarks.measure import measure
+from tools.benchmarks.report import NOTHING, as_json, print_figures
 from tools.benchmarks.sounds_of_rooms import SOUNDS
+from tools.benchmarks.text import Normaliser
+from tools.benchmarks.timeline import Timeline
 
 OURS = "streamer"
 
@@ -133,7 +133,8 @@ def compute(folder: Folder, recordings: Sequence[Recording], normalise: Normalis
         results.kinds[recording.name] = recording.kind
         results.figures.setdefault(timeline.system, {})[recording.name] = measure(
             timeline,
-            reference(recording),
+            recording.text,
+            recording.words,
             normalise,
             offline_text=folder.offline(recording.name),
             wait_s=Settings().speech.min_silence_s if timeline.system.split()[0] in OUR_SYSTEMS else 0.0,
@@ -144,11 +145,6 @@ def compute(folder: Folder, recordings: Sequence[Recording], normalise: Normalis
             f"{folder.path} has no timeline of these recordings ({names}): name the corpus that was played"
         )
     return results
-
-
-def reference(recording: Recording) -> Reference:
-    """Return what is said in a recording."""
-    return Reference(recording.text, recording.words)
 
 
 def show(results: Results, console: Console) -> None:
@@ -207,7 +203,7 @@ def draw(results: Results, folder: Folder, recordings: Sequence[Recording], targ
     for name, of_one in timelines.items():
         plots.plot_stability(of_one, target / f"stability-{name}.{ending}")
         if by_name[name].words:
-            plots.plot_recording(of_one, reference(by_name[name]).words, normalise, target / f"words-{name}.{ending}")
+            plots.plot_recording(of_one, by_name[name].words, normalise, target / f"words-{name}.{ending}")
 
 
 def _print_kinds(results: Results, kinds: Sequence[str], console: Console) -> None:

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 from rich.console import Console
 
-from streamer.bench.figures import quantile
-from streamer.bench.measure import measure
-from streamer.bench.text import Normaliser
 from streamer.errors import StreamerError
 from tools.benchmarks.corpus import Recording
-from tools.benchmarks.results import reference
+from tools.benchmarks.figures import quantile
+from tools.benchmarks.measure import measure
 from tools.benchmarks.systems import StreamingSystem
+from tools.benchmarks.text import Normaliser
 
 # A session is kept while nine of ten words of its last third are seen within this.
 MOST_DELAY_S = 3.0
@@ -135,7 +134,7 @@ def _run(system: StreamingSystem, recordings: Sequence[Recording], normalise: No
             timeline = system.stream(f"{recording.name}, client {i}", recording.samples)
         except StreamerError as error:
             return Session(None, 0.0, str(error))
-        figures = measure(timeline, reference(recording), normalise)
+        figures = measure(timeline, recording.text, recording.words, normalise)
         delays = figures.first_seen.aware
         n_said = max(1, len(recording.words))
         return Session(quantile(delays[-(len(delays) // 3) :], 90) if delays else None, len(delays) / n_said)

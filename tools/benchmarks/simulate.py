@@ -14,8 +14,6 @@ from numpy.typing import NDArray
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from streamer.bench.recorder import Recorder
-from streamer.bench.timeline import Timeline
 from streamer.events import Event
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.table import DecodingSettings
@@ -24,6 +22,8 @@ from streamer.stream.session import Session
 from streamer.stream.settings import SessionSettings
 from streamer.stream.window import Request
 from streamer.whisper.model import WhisperModel
+from tools.benchmarks.recorder import Recorder
+from tools.benchmarks.timeline import Timeline
 
 # Seconds of audio in a chunk.
 CHUNK_S = CHUNK_SAMPLES / SAMPLE_RATE

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from streamer.bench.report import NOTHING
 from streamer.errors import UsageError
+from tools.benchmarks.report import NOTHING
 
 # Figures of `stream --json`, for one run: by system, and by kind and system.
 Run = Mapping[str, Any]

@@ -11,9 +11,9 @@ from rich.console import Console
 from rich.table import Table
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.timeline import Timeline
 from tools.benchmarks.corpus import Recording
 from tools.benchmarks.systems import StreamingSystem
+from tools.benchmarks.timeline import Timeline
 
 # How often memory is looked at.
 LOOK_S = 1.0

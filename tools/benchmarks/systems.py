@@ -16,13 +16,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from websockets.asyncio.client import ClientConnection
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.recorder import Recorder
-from streamer.bench.timeline import Timeline
 from streamer.errors import ProtocolError
 from streamer.events import End, Error, Final, Partial, Revision, from_json
 from streamer.settings.table import Settings
 from tools.benchmarks.playing import Samples, play
 from tools.benchmarks.processes import Meter, Server, ServerFailure, our_python
+from tools.benchmarks.recorder import Recorder
+from tools.benchmarks.timeline import Timeline
 
 START_TIMEOUT_S = 300.0  # an NPU may compile for minutes
 ANSWER_TIMEOUT_S = 10.0  # for /metrics

@@ -19,7 +19,6 @@ from streamer.arrays import Float32Array, FloatArray
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.audio.sources.file import read_audio
-from streamer.bench.text import Errors, Normaliser, errors
 from streamer.commands.convert import convert_model
 from streamer.commands.files import find_recordings, plan_texts, read_spoken
 from streamer.errors import UsageError
@@ -28,6 +27,7 @@ from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tools.benchmarks.processes import Meter, Server, our_python
 from tools.benchmarks.systems import without_settings
+from tools.benchmarks.text import Errors, Normaliser, errors
 
 TIMEOUT_S = 6 * 3600.0  # for all recordings
 
@@ -173,7 +173,7 @@ def difference(first: WhisperModel, other: WhisperModel, windows: Sequence[Windo
         both: list[FloatArray] = []
         for model in (first, other):
             decoder = model.runtime.decoder_of(model.runtime.encode(window.mel, 0))
-            both.append(decoder.feed([*given, *window.tokens])[0][len(given) - 1 :])
+            both.append(decoder.feed([*given, *window.tokens])[0][0][len(given) - 1 :])
         distance = np.abs(both[0] - both[1])
         total += float(distance.mean(axis=1).sum())
         largest = max(largest, float(distance.max()))

@@ -14,7 +14,6 @@ from streamer.audio.sources.base import SourceCallbacks
 from streamer.audio.sources.file import read_audio
 from streamer.audio.sources.stdin import StdinPcm
 from streamer.audio.wav import read_wav_header
-from streamer.bench.timeline import Timeline
 from streamer.errors import ConfigError, ModelError, StreamerError, UsageError
 from streamer.settings.load import load_settings
 from streamer.settings.table import SETTINGS
@@ -32,6 +31,7 @@ from streamer.whisper.weights import lora
 from streamer.whisper.weights.ggml_blocks import BLOCKS, dequantize
 from tests.whisper.support import NANO, random_checkpoint
 from tests.whisper.test_hostile import COMPANIONS, DIMS, FORMATS
+from tools.benchmarks.timeline import Timeline
 from tools.parsers.table import Parser, makes_parsers, text, written
 
 ROOT = Path(__file__).resolve().parent.parent.parent

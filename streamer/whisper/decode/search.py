@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
 from streamer.whisper.decode.filters import LogitFilter
@@ -26,46 +27,43 @@ Draw = Callable[[FloatArray], int]
 
 
 class TokenDecoder(Protocol):
-    """The decoder's forward pass over a growing sequence (see `runtime.DecoderRuntime`)."""
+    """The decoder's forward pass over the growing texts of some windows (see `device.decoder.Decoder`)."""
 
     @property
     def capacity(self) -> int:
         """Tokens that a sequence can hold."""
 
     @property
+    def n_windows(self) -> int:
+        """Windows whose texts grow."""
+
+    @property
     def n_fed(self) -> int:
         """Tokens of the sequence so far."""
 
-    @property
-    def beams(self) -> "BranchingDecoder | None":
-        """The same decoder for several sequences at once, where it was compiled for them."""
+    def room(self, n_beams: int) -> int:
+        """Return how many tokens each of several sequences of a window can still get."""
 
     def begin(self) -> None:
-        """Forget the sequence and start a new one."""
+        """Forget all text."""
 
     def rewind(self, n_fed: int) -> None:
         """Forget the tokens behind the first `n_fed`."""
 
     def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        """Append tokens; return logits (n, n_vocab) and alignment heads' attention (n_heads, n, n_audio_ctx)."""
+        """Append tokens to the sequence of each window.
 
-    def start_beams(self) -> "BranchingDecoder":
-        """Let several sequences continue the one that was fed."""
+        Returns logits (n_windows, n, n_vocab) and the alignment heads' attention (n_windows, n_heads, n, n_audio_ctx).
+        """
 
+    def extend(self, parents: NDArray[np.int64], tokens: NDArray[np.int64]) -> FloatArray:
+        """Continue sequences, by their numbers in the call before, by a token each, both of shape (n_windows, n).
 
-class BranchingDecoder(Protocol):
-    """The forward pass over several sequences that share their beginning (see `runtime.BeamDecoder`)."""
+        Returns logits (n_windows, n, n_vocab).
+        """
 
-    @property
-    def n_beams(self) -> int:
-        """Most sequences at once."""
-
-    @property
-    def n_free(self) -> int:
-        """Tokens, of all sequences together, that there is room for."""
-
-    def extend(self, parents: Sequence[int], tokens: Sequence[int]) -> FloatArray:
-        """Continue sequences, by their numbers in the call before, by a token each; return logits (n, n_vocab)."""
+    def drop(self, number: int) -> None:
+        """Forget a window; the last one takes its number."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -202,7 +200,7 @@ def follow(
             else:
                 decoder.rewind(decoder.n_fed - len(ahead))
                 ahead.clear()
-                (logits, *_), attention = decoder.feed([token])
+                (((logits,),), (attention,)) = decoder.feed([token])
             found.attention.append(attention)
     found.tokens = tokens[n_before:]
     return found
@@ -224,39 +222,73 @@ def loop_repeats(length: int) -> int:
 
 def follow_beams(
     decoder: TokenDecoder, logits: FloatArray, search: Search, *, n_beams: int, patience: float = 1.0
-) -> list[Found]:
-    """Return the texts along the likeliest beams behind the fed sequence, whose last logits, (n_vocab,), are given."""
-    branching = decoder.start_beams()
-    limit = min(search.limit, branching.n_free // n_beams)
-    n_wanted = round(n_beams * patience)
-    beams = [Found()]
-    rows = logits[np.newaxis]
-    finished: dict[tuple[int, ...], Found] = {}
-    for left in range(limit, 0, -1):
+) -> list[list[Found]]:
+    """Return the texts along the likeliest beams of each window behind the fed sequences.
+
+    logits : shape = (n_windows, n_vocab)
+        Those of the last token fed.
+    """
+    windows = [_Beams(search, n_beams, round(n_beams * patience)) for _ in logits]
+    # Those that the decoder still has, in its order.
+    going = list(windows)
+    rows = logits[:, np.newaxis]
+    for left in range(min(search.limit, decoder.room(n_beams)), 0, -1):
         if search.cancelled():
             break
+        for beams, row in zip(going, rows, strict=True):
+            beams.advance(row)
+        if left == 1 or all(beams.ended for beams in going):
+            break
+        for number in reversed(range(len(going))):
+            if going[number].ended:
+                going[number] = going[-1]
+                going.pop()
+                decoder.drop(number)
+        parents = np.array([beams.parents for beams in going])
+        rows = decoder.extend(parents, np.array([[text.tokens[-1] for text in beams.texts] for beams in going]))
+    return [beams.best() for beams in windows]
+
+
+class _Beams:
+    """The beams of one window."""
+
+    def __init__(self, search: Search, n_beams: int, n_wanted: int) -> None:
+        self._search = search
+        self._n_beams = n_beams
+        self._n_wanted = n_wanted
+        self._finished: dict[tuple[int, ...], Found] = {}
+        self.texts = [Found()]
+        # Of each text, the number that the one it continues had.
+        self.parents: list[int] = []
+
+    @property
+    def ended(self) -> bool:
+        return len(self._finished) >= self._n_wanted
+
+    def advance(self, rows: FloatArray) -> None:
+        """Continue the texts by the likeliest tokens; rows : shape = (n_texts, n_vocab)"""
         ended: list[Found] = []
         going: list[tuple[int, Found]] = []
-        for parent, token, added in _ranked(beams, rows, search, n_beams + 1):
-            if token == search.end_of_text:
-                ended.append(beams[parent].continued(added, None))
+        for parent, token, added in _ranked(self.texts, rows, self._search, self._n_beams + 1):
+            if token == self._search.end_of_text:
+                ended.append(self.texts[parent].continued(added, None))
             else:
-                going.append((parent, beams[parent].continued(added, token)))
-                if len(going) == n_beams:
+                going.append((parent, self.texts[parent].continued(added, token)))
+                if len(going) == self._n_beams:
                     break
-        for found in ended[: n_wanted - len(finished)]:
-            finished[tuple(found.tokens)] = found
-        beams = [found for _, found in going]
-        if len(finished) >= n_wanted or left == 1:
-            break
-        rows = branching.extend([parent for parent, _ in going], [beam.tokens[-1] for beam in beams])
-    # Where too few have ended, the likeliest that have not count too.
-    for index in np.argsort([beam.sum_logprob for beam in beams])[::-1]:
-        if len(finished) >= n_beams:
-            break
-        beam = beams[int(index)]
-        finished[tuple(beam.tokens)] = beam
-    return list(finished.values())
+        for found in ended[: self._n_wanted - len(self._finished)]:
+            self._finished[tuple(found.tokens)] = found
+        self.parents = [parent for parent, _ in going]
+        self.texts = [found for _, found in going]
+
+    def best(self) -> list[Found]:
+        """Return the texts that have ended, and if these are too few, the likeliest that have not."""
+        finished = dict(self._finished)
+        for text in sorted(self.texts, key=lambda text: text.sum_logprob, reverse=True):
+            if len(finished) >= self._n_beams:
+                break
+            finished[tuple(text.tokens)] = text
+        return list(finished.values())
 
 
 def best_of(candidates: Sequence[Found], length_penalty: float | None = None) -> Found:

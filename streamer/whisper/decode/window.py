@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -93,15 +93,15 @@ class DecodedWindow:
     log_probs: list[float]
     no_speech_prob: float
 
-    # Mean log-probability of the sampled tokens, the end of text included.
-    avg_logprob: float
-
-    # Alignment heads' attention from the start of the transcript on, shape (n_heads, n_rows, n_audio_ctx); no rows
-    # where it was not asked for. Given tokens that the sequence had no room for repeat the last row.
-    attention: FloatArray
-
     # Rows of `attention` before the first text token.
     n_start: int
+
+    # Mean log-probability of the sampled tokens, the end of text included; 0 if none was.
+    avg_logprob: float = 0.0
+
+    # Alignment heads' attention from the start of the transcript on, shape (n_heads, n_rows, n_audio_ctx), if it was
+    # asked for. Given tokens that the sequence had no room for repeat the last row.
+    attention: FloatArray = field(default_factory=lambda: np.empty((0, 0, 0), dtype=np.float32))
     looped: bool = False
 
     # Tokens sampled (see `Found`), given before (prompt, start, beginning), and how many of these begin the result.
@@ -114,6 +114,14 @@ class DecodedWindow:
 
     # Whether it fails its thresholds, once they were applied (see `fallback`).
     failed: bool = False
+
+    def add(self, found: Found) -> None:
+        """Add what was sampled."""
+        self.tokens += found.tokens
+        self.log_probs += found.log_probs
+        self.avg_logprob = found.avg_logprob if found.n_sampled else 0.0
+        self.looped = found.looped
+        self.n_sampled = found.n_sampled
 
 
 def decode_window(
@@ -129,73 +137,122 @@ def decode_window(
     Stops at the end of text, after `max_tokens`, when the sequence is full, at a loop, or when `cancelled` says so.
     `draw` draws tokens where the temperature is above 0.
     """
-    special = tokenizer.special
-    start = tokenizer.start_sequence(options.language, options.task)
-    if not options.timestamps:
-        start = [*start, special.no_timestamps]
-    start += options.prefix
-    # As in openai-whisper, half of the context is for the prompt, its newest part, and half for what is said next.
-    room = decoder.capacity // 2 - 1
-    if options.begins_with:
-        room = min(room, (decoder.capacity - len(start) - len(options.begins_with) - 1) // 2)
-    n_prompt = max(0, min(len(options.prompt), room))
-    prompt = [special.start_of_previous, *options.prompt[len(options.prompt) - n_prompt :]] if n_prompt else []
-
-    fitting = options.begins_with[: decoder.capacity - len(start)]
-    n_left_out = len(options.begins_with) - len(fitting)
-    given = [*prompt, *start, *fitting]
-    limit = min(options.max_tokens, decoder.capacity + 1 - len(given)) if not n_left_out else 0
-    is_greedy = options.temperature == 0 and options.n_beams == 1
+    given = _Given.of(decoder, tokenizer, options)
     # The last token is not fed: nothing comes after it.
-    draft = options.draft[: max(0, limit - 1)] if is_greedy else ()
-
+    draft = options.draft[: max(0, given.limit - 1)] if options.temperature == 0 and options.n_beams == 1 else ()
     decoder.begin()
-    logits, attention = decoder.feed([*given, *draft])
-    no_speech_prob = math.exp(log_prob(logits[len(prompt)], special.no_speech))
+    (logits,), (attention,) = decoder.feed([*given.tokens, *draft])
+    n_given = len(given.tokens)
+    guesses = [Guess(token, logits[i], attention[:, i : i + 1]) for i, token in enumerate(draft, n_given)]
+    search = _search(tokenizer, config, options, given.limit, logits.shape[-1], cancelled)
+    window = _begun(given, logits, tokenizer, options, search)
+    found = _found(decoder, logits[n_given - 1], guesses, search, options, draw)
+    window.add(found)
+    if options.keep_attention:
+        rows = [attention[:, given.n_prompt : n_given], *found.attention]
+        if len(found.attention) < len(found.tokens) - 1:
+            # Several texts were tried: this one is fed once more, a block at a time.
+            decoder.rewind(n_given)
+            rows.append(decoder.feed(found.tokens[: decoder.capacity - n_given])[1][0])
+        rows.append(np.repeat(attention[:, -1:], given.n_left_out, axis=1))
+        window.attention = np.concatenate(rows, axis=1)
+    return window
 
-    suppress, *others = _filters(tokenizer, config, options, logits.shape[-1])
-    # What was sampled before; the other rules depend on where a text began, which may have been elsewhere.
-    log_probs = []
-    for row, token in zip(logits[len(prompt) + len(start) - 1 :], fitting, strict=False):
-        scored = row.copy()
-        suppress.apply(scored, ())
-        log_probs.append(log_prob(scored, token))
-    if n_left_out:
-        log_probs += [sum(log_probs) / len(log_probs)] * n_left_out
-    search = Search(
-        rules=(suppress, *others),
-        end_of_text=special.end_of_text,
+
+def decode_windows(
+    decoder: TokenDecoder, tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions
+) -> list[DecodedWindow]:
+    """Decode all windows that the decoder holds, at a temperature of 0 and without their attention."""
+    given = _Given.of(decoder, tokenizer, options)
+    decoder.begin()
+    logits, _ = decoder.feed(given.tokens)
+    search = _search(tokenizer, config, options, given.limit, logits.shape[-1])
+    windows = [_begun(given, rows, tokenizer, options, search) for rows in logits]
+    found = follow_beams(decoder, logits[:, -1], search, n_beams=options.n_beams, patience=options.patience)
+    for window, texts in zip(windows, found, strict=True):
+        window.add(best_of(texts, options.length_penalty))
+    return windows
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """The tokens before those that are sampled."""
+
+    # Prompt, start of the transcript, and text that the result begins with.
+    tokens: list[int]
+    n_prompt: int
+    n_start: int
+
+    # Tokens of the text that there is no room for.
+    n_left_out: int
+
+    # Most tokens to sample.
+    limit: int
+
+    @classmethod
+    def of(cls, decoder: TokenDecoder, tokenizer: Tokenizer, options: WindowOptions) -> "_Given":
+        start = tokenizer.start_sequence(options.language, options.task)
+        if not options.timestamps:
+            start = [*start, tokenizer.special.no_timestamps]
+        start += options.prefix
+        # As in openai-whisper, half of the context is for the prompt, its newest part, and half for what is said next.
+        room = decoder.capacity // 2 - 1
+        if options.begins_with:
+            room = min(room, (decoder.capacity - len(start) - len(options.begins_with) - 1) // 2)
+        n_prompt = max(0, min(len(options.prompt), room))
+        newest = options.prompt[len(options.prompt) - n_prompt :]
+        prompt = [tokenizer.special.start_of_previous, *newest] if n_prompt else []
+        fitting = options.begins_with[: decoder.capacity - len(start)]
+        tokens = [*prompt, *start, *fitting]
+        n_left_out = len(options.begins_with) - len(fitting)
+        limit = min(options.max_tokens, decoder.capacity + 1 - len(tokens)) if not n_left_out else 0
+        return cls(tokens, len(prompt), len(start), n_left_out, limit)
+
+
+def _search(
+    tokenizer: Tokenizer,
+    config: GenerationConfig,
+    options: WindowOptions,
+    limit: int,
+    n_vocab: int,
+    cancelled: Callable[[], bool] = lambda: False,
+) -> Search:
+    return Search(
+        rules=_filters(tokenizer, config, options, n_vocab),
+        end_of_text=tokenizer.special.end_of_text,
         limit=limit,
         begins_with=options.begins_with,
         stop_at_loop=options.stop_at_loop,
         cancelled=cancelled,
     )
-    n_given = len(given)
-    guesses = [Guess(token, logits[i], attention[:, i : i + 1]) for i, token in enumerate(draft, n_given)]
-    found = _search(decoder, logits[n_given - 1], guesses, search, options, draw)
-    rows = [attention[:, len(prompt) : n_given], *found.attention] if options.keep_attention else [attention[:, :0]]
-    if options.keep_attention and len(found.attention) < len(found.tokens) - 1:
-        # Several texts were tried: this one is fed once more, a block at a time.
-        decoder.rewind(n_given)
-        rows.append(decoder.feed(found.tokens[: decoder.capacity - n_given])[1])
-    if options.keep_attention and n_left_out:
-        rows.append(np.repeat(attention[:, -1:], n_left_out, axis=1))
+
+
+def _begun(
+    given: _Given, logits: FloatArray, tokenizer: Tokenizer, options: WindowOptions, search: Search
+) -> DecodedWindow:
+    """Return a window of which nothing is sampled yet; logits : those of the given tokens, shape (n, n_vocab)"""
+    first = given.n_prompt + given.n_start
+    # What was sampled before; the other rules depend on where a text began, which may have been elsewhere.
+    suppress, *_ = search.rules
+    log_probs = []
+    for row, token in zip(logits[first - 1 :], given.tokens[first:], strict=False):
+        scored = row.copy()
+        suppress.apply(scored, ())
+        log_probs.append(log_prob(scored, token))
+    if given.n_left_out:
+        log_probs += [sum(log_probs) / len(log_probs)] * given.n_left_out
     return DecodedWindow(
-        tokens=[*options.begins_with, *found.tokens],
-        log_probs=[*log_probs, *found.log_probs],
-        no_speech_prob=no_speech_prob,
-        avg_logprob=found.avg_logprob if search.limit > 0 else 0.0,
-        attention=np.concatenate(rows, axis=1),
-        n_start=len(start),
-        looped=found.looped,
-        n_sampled=found.n_sampled,
-        n_given=n_given,
+        tokens=list(options.begins_with),
+        log_probs=log_probs,
+        no_speech_prob=math.exp(log_prob(logits[given.n_prompt], tokenizer.special.no_speech)),
+        n_start=given.n_start,
+        n_given=len(given.tokens),
         n_begins_with=len(options.begins_with),
         temperature=options.temperature,
     )
 
 
-def _search(
+def _found(
     decoder: TokenDecoder,
     logits: FloatArray,
     guesses: Sequence[Guess],
@@ -212,17 +269,17 @@ def _search(
             candidates.append(follow(decoder, logits.copy(), search, choose))
         return best_of(candidates, options.length_penalty)
     if options.n_beams > 1 and search.limit > 0:
-        beams = follow_beams(decoder, logits, search, n_beams=options.n_beams, patience=options.patience)
-        return best_of(beams, options.length_penalty)
+        (texts,) = follow_beams(decoder, logits[np.newaxis], search, n_beams=options.n_beams, patience=options.patience)
+        return best_of(texts, options.length_penalty)
     return follow(decoder, logits, search, greedy, guesses)
 
 
 def detect_language(decoder: TokenDecoder, tokenizer: Tokenizer) -> tuple[str, Mapping[str, float]]:
     """Return the language of the window that the decoder holds, and the probability of each."""
     decoder.begin()
-    logits, _ = decoder.feed([tokenizer.special.start_of_transcript])
+    ((logits,),), _ = decoder.feed([tokenizer.special.start_of_transcript])
     codes = list(tokenizer.languages)
-    log_probs = log_softmax(logits[-1][[tokenizer.languages[code] for code in codes]])
+    log_probs = log_softmax(logits[[tokenizer.languages[code] for code in codes]])
     probabilities = dict(zip(codes, np.exp(log_probs).tolist(), strict=True))
     return max(probabilities, key=probabilities.__getitem__), probabilities
 

@@ -94,7 +94,7 @@ def find_alignment(
     start = [*tokenizer.start_sequence(language, task), special.no_timestamps]
     fed = list(text[: decoder.capacity - len(start) - 1])
     decoder.begin()
-    logits, attention = decoder.feed([*start, *fed, special.end_of_text])
+    (logits,), (attention,) = decoder.feed([*start, *fed, special.end_of_text])
     logits[:, special.end_of_text : special.timestamp_end] = -np.inf
     log_probs = [log_prob(row, token) for row, token in zip(logits[len(start) - 1 :], fed, strict=False)]
     log_probs += [-math.inf] * (len(text) - len(fed))

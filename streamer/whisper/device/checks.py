@@ -12,10 +12,11 @@ import openvino as ov
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND
 from streamer.whisper.check import Check
-from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.compile import Compilation, Sizes
+from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.masks import MOVED_LOGITS, SAME_LOGITS
-from streamer.whisper.device.runtime import DecoderRuntime, Runtime, describe, to_float32
-from streamer.whisper.graphs.ports import GraphId
+from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import describe, to_float32
 
 # Largest part of the difference between two windows that may be left of the first in the second: rounding.
 STALE = 0.02
@@ -55,7 +56,7 @@ def check_ports(compilation: Compilation) -> Iterator[Check]:
         )
 
 
-def check_decoder(decoder: DecoderRuntime, token: int, about: str = "decoder") -> Iterator[Check]:
+def check_decoder(decoder: Decoder, token: int, about: str = "decoder") -> Iterator[Check]:
     """Try masks and cache of the decoder's graphs out, from `token` (the start of a transcript) on.
 
     about : what the checks are called
@@ -136,7 +137,7 @@ def check_freshness(used: Runtime, fresh: Runtime, token: int, window_s: int = C
         moved = float(np.abs(of_a - by_itself).max()) if finite else 0.0
         left = float(np.abs(after_a - by_itself).max()) / (moved or 1.0) if finite else np.inf
         yield Check(
-            f"{GraphId(stage, window_s)}: left of the window before",
+            f"{Sizes(stage, window_s)}: left of the window before",
             f"{left:.2g}" if finite and moved else "the same for every window" if finite else "not finite",
             f"at most {STALE}",
             finite and moved > 0 and left <= STALE,
@@ -151,17 +152,17 @@ def _run(runtime: Runtime, mel: FloatArray, token: int) -> dict[str, FloatArray]
     window = runtime.encode(mel, 0)
     cross = to_float32(next(iter(window.tensors.values())))
     hidden = runtime.last_hidden_state.astype(np.float32)
-    runtime.decoder.use(window)
-    return {"encoder": hidden, "cross_kv": cross, "decoder": _step(runtime.decoder, token)}
+    return {"encoder": hidden, "cross_kv": cross, "decoder": _step(runtime.decoder_of(window), token)}
 
 
-def _step(decoder: DecoderRuntime, first: int) -> FloatArray:
+def _step(decoder: Decoder, first: int) -> FloatArray:
     """Feed five tokens so that both graphs meet an empty and a filled cache; return the logits of each."""
-    return np.concatenate([decoder.feed(tokens)[0] for tokens in ([first], [1, 2], [3], [4])])
+    return np.concatenate([decoder.feed(tokens)[0][0] for tokens in ([first], [1, 2], [3], [4])])
 
 
-def _block(decoder: DecoderRuntime, first: int) -> FloatArray:
-    return decoder.feed([first, 1, 2, 3, 4])[0]
+def _block(decoder: Decoder, first: int) -> FloatArray:
+    logits: FloatArray = decoder.feed([first, 1, 2, 3, 4])[0][0]
+    return logits
 
 
 def _relative(difference: FloatArray, scale: float) -> float:

@@ -1,18 +1,18 @@
 """A model's graphs compiled for devices, in parallel, each stage on the first of its devices that takes it."""
 
 import dataclasses
-import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
 from pathlib import Path
 
 import openvino as ov
 from openvino import opset13
 
 from streamer.audio.constants import CHUNK_LENGTH_S
-from streamer.errors import ConfigError, InferenceError
+from streamer.errors import InferenceError
 from streamer.whisper import cache
 from streamer.whisper.device.allocator import give_back_mapped
 from streamer.whisper.device.apart import WrittenGraph, may_abort
@@ -30,21 +30,39 @@ from streamer.whisper.device.devices import (
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
 from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
-from streamer.whisper.graphs.ports import BATCH_SLOTS, BLOCK_TOKENS, MAX_WINDOWS, GraphId, Ports, beam_slots, ports
+from streamer.whisper.graphs.ports import BLOCK_TOKENS, MAX_BEAMS, MAX_WINDOWS, SLOTS_STEP, Ports, beam_slots, ports
 from streamer.whisper.ir import first_line
 
 logger = logging.getLogger(__name__)
 
-# Up to this width a decoder's step is too short to be shared: on a two-core machine a second thread takes nano.en a
-# quarter more processor time, and no less time.
-NARROW = 256
-
-# From this width on, that of tiny, a CPU computes with one graph of a stage for all sizes of calls. Each graph has its
-# own copy of the weights; narrower models have few of them, and a step of theirs would take up to twice as long.
-WIDE = 384
-
 # Windows that there are graphs for, in seconds, where nothing else is asked for.
 WHOLE_WINDOW = (CHUNK_LENGTH_S,)
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Which calls a compiled graph computes. CPUs have graphs for any size, other devices one for each."""
+
+    stage: str
+
+    # Length of its windows, in seconds; None: any.
+    window_s: int | None = CHUNK_LENGTH_S
+
+    # Of a decoder: tokens of a call, and slots of its cache; None: any.
+    n_tokens: int | None = None
+    n_slots: int | None = None
+
+    def __str__(self) -> str:
+        """Return the stage, with what is not usual: `encoder`, `encoder (7 s)`, `decoder (16 tokens, 447 slots)`."""
+        sizes = [f"{self.window_s} s"] if self.window_s not in (None, CHUNK_LENGTH_S) else []
+        if self.n_tokens is not None:
+            sizes += [f"{self.n_tokens} token{'s' if self.n_tokens > 1 else ''}", f"{self.n_slots} slots"]
+        return f"{self.stage} ({', '.join(sizes)})" if sizes else self.stage
+
+    def ports(self, dims: ModelDimensions, n_heads: int) -> Ports:
+        """Return its ports, those of a graph for any size as one of its calls has them."""
+        window_s, n_tokens, n_slots = self.window_s or CHUNK_LENGTH_S, self.n_tokens or 1, self.n_slots or 1
+        return ports(self.stage, dims, n_heads, window_s=window_s, n_tokens=n_tokens, n_slots=n_slots)
 
 
 class Compilation:
@@ -56,7 +74,6 @@ class Compilation:
         plans: Mapping[str, StagePlan],
         *,
         n_beams: int = 1,
-        most_beams: int = 1,
         windows_s: Sequence[int] = WHOLE_WINDOW,
         cache_dir: Path | None = None,
         model: str = "",
@@ -64,21 +81,16 @@ class Compilation:
     ) -> None:
         """Compile nothing yet.
 
-        n_beams : sequences that beam search follows at once; where they are several, a graph is made for them
-        most_beams : that work beside the live sessions follows at once: a graph of its own, where they are more
+        n_beams : sequences that beam search follows at once, at most, on devices whose graphs have fixed sizes
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
         cache_dir : where compiled graphs are kept; None: nowhere
         model : what the graphs are of, such as a path; compiled graphs of each are kept apart
         on_progress : is told how many graphs of how many are compiled
         """
         self.graphs = graphs
-        self.compiled: dict[GraphId, ov.CompiledModel] = {}
-        # See `batch_decoder`.
-        self._batch_decoder: ov.CompiledModel | None = None
+        self.compiled: dict[Sizes, ov.CompiledModel] = {}
         self.plans = dict(plans)
-        # Sequences that beam search follows at once.
-        self.n_beams = n_beams
-        self.most_beams = max(n_beams, most_beams)
+        self._n_beams = n_beams
         # Seconds, shortest first.
         self.windows_s = sorted({*windows_s, CHUNK_LENGTH_S})
         self._cache_dir = cache_dir
@@ -103,7 +115,7 @@ class Compilation:
         for stage, plan in self.plans.items():
             check_properties(self._core, self.devices[stage], plan)
         with ThreadPoolExecutor(4, "compile") as pool:
-            tasks: dict[GraphId, Future[ov.CompiledModel]] = {}
+            tasks: dict[Sizes, Future[ov.CompiledModel]] = {}
             missing = [stage for stage in self.plans if stage not in {graph.stage for graph in self.compiled}]
             models = {stage: self._models(stage) for stage in missing}
             if self._keeps_bfloat16(models):
@@ -128,32 +140,9 @@ class Compilation:
         """Give back the memory of what was read to compile, which the graphs have copies of once they have computed."""
         give_back_mapped(Path(place) for place in (self._cache_dir, self._model) if place)
 
-    def batch_decoder(self) -> ov.CompiledModel | None:
-        """Return the decoder for any number of windows at once, compiled the first time that it is asked for.
-
-        None where there can be none: on devices that want fixed sizes, of graphs that others exported, and of those
-        that were saved before there were batches. Raises InferenceError where it cannot be compiled.
-        """
-        if self.devices["decoder"] != "CPU":
-            return None
-        # Where a graph takes all sizes, it takes those of a batch.
-        for graph, compiled in self.compiled.items():
-            if graph.stage == "decoder" and graph.bounded:
-                return compiled if takes_batches(compiled.input("input_ids")) else None
-        if self._batch_decoder is None:
-            whole = self.graphs.build["decoder"]()
-            if takes_batches(whole.input("input_ids")):
-                graph, model = self._for_all_sizes("decoder", whole)
-                cross_kv = next(found for other, found in self.compiled.items() if other.stage == "cross_kv")
-                if cross_kv.output(0).element_type == ov.Type.bf16:
-                    keep_in_bfloat16(model)
-                self._batch_decoder = self._compile(graph, model)
-        return self._batch_decoder
-
     def renew(self, spare_devices: Sequence[str]) -> None:
         """Forget what is compiled, for devices that were lost; those not planned for become the last resort."""
         self.compiled.clear()
-        self._batch_decoder = None
         self._core = the_core(renewed=True)
         for stage, plan in self.plans.items():
             if not plan.npu_through_cpu:
@@ -180,72 +169,60 @@ class Compilation:
             # What is wrong with a device is the same for all of its stages: it is told once.
             logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
 
-    def _models(self, stage: str) -> dict[GraphId, ov.Model]:
+    def _models(self, stage: str) -> dict[Sizes, ov.Model]:
         """Build a stage's graph, and fix its sizes to those that it is used with."""
         whole = self.graphs.build[stage]()
+        if stage == "decoder":
+            return self._decoders(whole)
         short = whole
         if stage == "encoder" and self.graphs.build_short_encoder and len(self.windows_s) > 1:
             short = self.graphs.build_short_encoder()
-        bounded = self._bounded(stage, whole, short)
-        if bounded is not None:
-            return bounded
-        sizes = [(1, False)]
-        if stage == "decoder" and whole.is_dynamic():
-            sizes += [(BLOCK_TOKENS, False), *((n, True) for n in sorted({self.n_beams, self.most_beams}) if n > 1)]
-        elif stage == "decoder" and (self.n_beams > 1 or len(self.windows_s) > 1):
-            setting = f"beam_size {self.n_beams}" if self.n_beams > 1 else f"windows_s {self.windows_s}"
-            raise ConfigError(
-                f"{setting} needs a decoder whose sizes can be chosen, this one was made for one token a call and"
-                " 30 s: use a checkpoint instead of exported graphs, or leave the setting out"
+        models = {Sizes(stage): self._fixed(Sizes(stage), whole) if whole.is_dynamic() else whole}
+        *shorter_s, _ = self.windows_s
+        if self.devices[stage] != "CPU":
+            return models | {Sizes(stage, length): self._fixed(Sizes(stage, length), short) for length in shorter_s}
+        if not shorter_s:
+            return models
+        any_length = {Sizes(stage, None): self._fixed(Sizes(stage, MIN_WINDOW_S), short, Sizes(stage))}
+        # OpenVINO 2026.4 copies the outputs of a cross-KV graph for any length, which are large: 30 s apart.
+        return any_length if stage == "encoder" and short is whole else models | any_length
+
+    def _decoders(self, whole: ov.Model) -> dict[Sizes, ov.Model]:
+        dims = self.graphs.dims
+        if not whole.is_dynamic():  # of others, for one token a call
+            return {Sizes("decoder", n_tokens=1, n_slots=dims.cache_size): whole}
+        if self.devices["decoder"] == "CPU":
+            n_slots = beam_slots(dims, MAX_BEAMS) + SLOTS_STEP
+            smallest = self._ports(Sizes("decoder", MIN_WINDOW_S))
+            largest = ports(
+                "decoder", dims, self._n_heads, n_tokens=BLOCK_TOKENS, n_slots=n_slots, n_windows=MAX_WINDOWS
             )
-        models: dict[GraphId, ov.Model] = {}
-        for window_s in self.windows_s:
-            for n_tokens, beams in sizes:
-                graph = GraphId(stage, window_s, n_tokens, beams)
-                as_it_is = window_s == CHUNK_LENGTH_S and not whole.is_dynamic()
-                graph_of = whole if window_s == CHUNK_LENGTH_S else short
-                models[graph] = whole if as_it_is else fix_sizes(graph_of, self._ports(graph).inputs)
-        return models
+            return {Sizes("decoder", None): fix_sizes(whole, smallest.inputs, largest.inputs)}
+        calls = [(1, dims.cache_size), (BLOCK_TOKENS, dims.cache_size)]
+        if self._n_beams > 1:
+            calls.append((BLOCK_TOKENS, beam_slots(dims, self._n_beams)))
+        found = [Sizes("decoder", window_s, *call) for window_s in self.windows_s for call in calls]
+        return {sizes: self._fixed(sizes, whole) for sizes in found}
 
-    def _bounded(self, stage: str, whole: ov.Model, short: ov.Model) -> dict[GraphId, ov.Model] | None:
-        """Return the one graph for calls of all sizes, and one for 30 s if that is another; None: each has its own."""
-        decodes = stage == "decoder"
-        width = self.graphs.dims.n_text_state if decodes else self.graphs.dims.n_audio_state
-        if self.devices[stage] != "CPU" or width < WIDE or whole.is_dynamic() != decodes:
-            return None
-        graph, model = self._for_all_sizes(stage, short)
-        smallest = self._ports(GraphId(stage, MIN_WINDOW_S))
-        found = {name: port.partial_shape for port in model.outputs for name in port.names}
-        # What others exported may be for 30 s alone.
-        fits = all(found[name].compatible(ov.PartialShape(list(shape))) for name, shape in smallest.outputs.items())
-        if not fits:
-            return None
-        # OpenVINO 2026.4 copies outputs of bounded shapes, which are large here, and the weights small: 30 s apart.
-        if stage == "cross_kv" or short is not whole:
-            return {GraphId(stage): fix_sizes(whole, self._ports(GraphId(stage)).inputs), graph: model}
-        return {graph: model}
+    def _fixed(self, sizes: Sizes, whole: ov.Model, largest: Sizes | None = None) -> ov.Model:
+        """Return a graph for calls of these sizes, and for all up to the largest."""
+        return fix_sizes(whole, *(self._ports(each).inputs for each in (sizes, largest) if each))
 
-    def _for_all_sizes(self, stage: str, whole: ov.Model) -> tuple[GraphId, ov.Model]:
-        """Return a graph that takes all sizes of calls; a decoder also several windows, where it can be made so."""
-        n_tokens = max(BLOCK_TOKENS, self.most_beams) if stage == "decoder" else 1
-        n_windows = MAX_WINDOWS if stage == "decoder" and takes_batches(whole.input("input_ids")) else 1
-        n_slots = beam_slots(self.graphs.dims, self.most_beams) + BATCH_SLOTS
-        make = functools.partial(ports, stage, self.graphs.dims, len(self.graphs.alignment_heads))
-        smallest = make(window_s=MIN_WINDOW_S, n_tokens=1, n_slots=1)
-        largest = make(n_tokens=n_tokens, n_slots=n_slots, n_windows=n_windows)
-        return GraphId(stage, n_tokens=n_tokens, bounded=True), fix_sizes(whole, smallest.inputs, largest.inputs)
+    @property
+    def _n_heads(self) -> int:
+        return len(self.graphs.alignment_heads)
 
-    def _ports(self, graph: GraphId) -> Ports:
-        return graph.ports(self.graphs.dims, len(self.graphs.alignment_heads))
+    def _ports(self, sizes: Sizes) -> Ports:
+        return sizes.ports(self.graphs.dims, self._n_heads)
 
-    def _keeps_bfloat16(self, models: Mapping[str, Mapping[GraphId, ov.Model]]) -> bool:
+    def _keeps_bfloat16(self, models: Mapping[str, Mapping[Sizes, ov.Model]]) -> bool:
         """Tell whether keys and values, which are read at every call, are to take half of the memory.
 
         Only where weights are rounded more than that, in graphs of ours, on a processor that multiplies in bfloat16,
         and where no other device will ever have to do with them.
         """
         decoders = models.get("decoder", {})
-        ours = "cross_kv" in models and any(graph.n_tokens > 1 for graph in decoders)
+        ours = "cross_kv" in models and Sizes("decoder", None) in decoders
         if not ours or not all(has_integer_weights(model) for model in decoders.values()):
             return False
         plans = [self.plans[stage] for stage in ("cross_kv", "decoder")]
@@ -253,14 +230,12 @@ class Compilation:
             return False
         return "BF16" in self._core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
 
-    def _compile(self, graph: GraphId, model: ov.Model) -> ov.CompiledModel:
+    def _compile(self, graph: Sizes, model: ov.Model) -> ov.CompiledModel:
         mark_half_weights(model)
         stage = graph.stage
         device = self.devices[stage]
         group_size = self.graphs.dims.n_audio_state if has_integer_weights(model) else None
         properties = properties_for(device, self.plans[stage], group_size, precise=(stage, device) in self._precise)
-        if stage == "decoder" and device == "CPU" and self.graphs.dims.n_text_state <= NARROW:
-            properties = {"INFERENCE_NUM_THREADS": 1, **properties}
         through_cpu = self.plans[stage].npu_through_cpu
         # What the NPU plugin reads back for a CPU has forgotten that it is to compute in full precision.
         directory = None
@@ -279,7 +254,7 @@ class Compilation:
             return self._compile_for(device, graph, written.read(), properties, directory)
 
     def _compile_for(
-        self, device: str, graph: GraphId, model: ov.Model, properties: Mapping[str, object], directory: Path | None
+        self, device: str, graph: Sizes, model: ov.Model, properties: Mapping[str, object], directory: Path | None
     ) -> ov.CompiledModel:
         begin = time.monotonic()
         if directory is not None:
@@ -306,16 +281,6 @@ class Compilation:
                 graph,
             )
         return compiled
-
-
-def takes_all_sizes(dims: ModelDimensions, plans: Mapping[str, StagePlan]) -> bool:
-    """Return whether one graph of each stage is to compute windows of all lengths: of wide models on a CPU."""
-    return dims.n_audio_state >= WIDE and all(plan.candidates[0] == "CPU" for plan in plans.values())
-
-
-def takes_batches(ids: ov.Output | ov.ConstOutput) -> bool:
-    """Tell whether a decoder takes several windows, by its input of tokens."""
-    return bool(ids.partial_shape[0].is_dynamic)
 
 
 def has_integer_weights(model: ov.Model) -> bool:

@@ -17,14 +17,18 @@ STAGES = ("encoder", "cross_kv", "decoder")
 # Tokens of one call of the block decoder, for prompt and known prefix. On two cores 16 cost 1.3 to 1.7 single steps.
 BLOCK_TOKENS = 16
 
-# Windows that are decoded at once, at most. The cache has room for so many tokens of each, and for so many more each
-# time that it is full: what is not filled would be read at every call, too.
-MAX_WINDOWS = 64
-BATCH_SLOTS = 64
-
-# The same of one sequence where a graph takes any number. For more, OpenVINO 2026.4 keeps the weights once more in
-# another order; and a call of 16 costs as much as three of these on a processor without matrix units.
+# The same in a graph of any number of tokens: for more, OpenVINO 2026.4 keeps a second copy of the weights in another
+# order, and a call of 16 costs as much as three of these on a processor without matrix units.
 FEW_TOKENS = 6
+
+# Sequences that a search follows at once, at most: a call takes one token of each.
+MAX_BEAMS = BLOCK_TOKENS
+
+# Windows that are decoded at once, at most.
+MAX_WINDOWS = 64
+
+# The cache of a graph of any sizes grows by this many tokens: each call reads all of it, filled or not.
+SLOTS_STEP = 64
 
 Shape = tuple[int, ...]
 
@@ -35,44 +39,6 @@ class Ports:
 
     inputs: Mapping[str, Shape]
     outputs: Mapping[str, Shape]
-
-
-@dataclass(frozen=True, slots=True)
-class GraphId:
-    """Which of a model's compiled graphs one is; all its sizes follow from it and the model's dimensions."""
-
-    stage: str
-
-    # Length of its windows, in seconds.
-    window_s: int = CHUNK_LENGTH_S
-
-    # Of a decoder: tokens a call, and whether each of them continues a sequence of its own.
-    n_tokens: int = 1
-    beams: bool = False
-
-    # Whether it takes all smaller sizes too, and a decoder both sequences that are continued and beams.
-    bounded: bool = False
-
-    def __str__(self) -> str:
-        """Return what people call it, such as `encoder`, or `block_decoder_10s`."""
-        kind = "beam_" if self.beams else "block_" if self.n_tokens > 1 and not self.bounded else ""
-        window = "" if self.window_s == CHUNK_LENGTH_S else f"_{self.window_s}s"
-        return f"{kind}{self.stage}{window}"
-
-    @property
-    def token_sizes(self) -> range:
-        """Tokens that a call can take."""
-        return range(1, FEW_TOKENS + 1) if self.bounded else range(self.n_tokens, self.n_tokens + 1)
-
-    def takes(self, call: "GraphId") -> bool:
-        """Tell whether it computes calls of these sizes."""
-        return self == call or (self.bounded and self.stage == call.stage)
-
-    def ports(self, dims: ModelDimensions, n_heads: int, n_slots: int | None = None) -> Ports:
-        """Return its ports, with the attention of `n_heads` and a cache of `n_slots`; None: as many as there can be."""
-        if n_slots is None:
-            n_slots = beam_slots(dims, self.n_tokens) if self.beams else dims.cache_size
-        return ports(self.stage, dims, n_heads, window_s=self.window_s, n_tokens=self.n_tokens, n_slots=n_slots)
 
 
 def ports(

@@ -8,8 +8,8 @@ import soundfile
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.timeline import Revision, Timeline
 from streamer.errors import StreamerError
+from tools.benchmarks.timeline import Revision, Timeline
 
 SPOKEN = (("Good", 0.2, 0.5), ("morning,", 0.5, 1.0), ("all.", 1.1, 1.5))
 

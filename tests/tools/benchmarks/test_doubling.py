@@ -8,14 +8,14 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.measure import SpokenWord as Said
-from streamer.bench.recorder import Recorder
-from streamer.bench.timeline import Timeline
 from streamer.events import Event, Final, Word
 from streamer.stream.settings import SessionSettings
 from tests.stream.test_session import SETTINGS
 from tools.benchmarks.corpus import Recording
 from tools.benchmarks.doubling import doubled_stretches, measure_doubling
+from tools.benchmarks.measure import SpokenWord as Said
+from tools.benchmarks.recorder import Recorder
+from tools.benchmarks.timeline import Timeline
 
 
 @pytest.mark.parametrize(

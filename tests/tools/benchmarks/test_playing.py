@@ -9,11 +9,11 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.sync.server import ServerConnection
 
-from streamer.bench.timeline import Revision
 from tests.tools.benchmarks.scripted import serving
 from tools.benchmarks import playing
 from tools.benchmarks.playing import Samples, Screen, pcm16, play
 from tools.benchmarks.processes import Meter, Server, ServerFailure
+from tools.benchmarks.timeline import Revision
 
 
 class Echo:

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from streamer.bench.text import plain
-from streamer.bench.timeline import Timeline
 from streamer.errors import StreamerError
 from tests.tools.benchmarks.played import Shows, write_corpus
 from tools.benchmarks import corpus, sessions
 from tools.benchmarks.playing import Samples
 from tools.benchmarks.sessions import Session, largest, measure_crowd, measure_sessions
+from tools.benchmarks.text import plain
+from tools.benchmarks.timeline import Timeline
 
 
 @pytest.mark.parametrize(

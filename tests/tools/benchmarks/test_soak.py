@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from streamer.bench.timeline import Revision, Timeline
 from tests.tools.benchmarks.played import Shows, write_corpus
 from tools.benchmarks import corpus
 from tools.benchmarks.soak import measure_soak, repeat, soak_figures
+from tools.benchmarks.timeline import Revision, Timeline
 
 
 def an_hour(delay_s: float, growth_s_per_hour: float) -> Timeline:

@@ -8,11 +8,11 @@ import pytest
 import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.text import Errors
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tests.whisper.support import NANO, SAMPLE, read
 from tools import benchmark
+from tools.benchmarks.text import Errors
 from tools.benchmarks.weights import Difference, Row, Run, as_markdown, difference, windows_of, words
 
 

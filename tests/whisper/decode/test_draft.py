@@ -30,14 +30,11 @@ class MarkovDecoder:
         self.fed: list[int] = []
         self.n_calls = 0
         self._seed = seed
+        self.n_windows = 1
 
     @property
     def n_fed(self) -> int:
         return len(self.fed)
-
-    @property
-    def beams(self) -> None:
-        return None
 
     def begin(self) -> None:
         self.fed, self.n_calls = [], 0
@@ -46,8 +43,10 @@ class MarkovDecoder:
         assert n_fed <= len(self.fed)
         del self.fed[n_fed:]
 
-    def start_beams(self) -> NoReturn:
+    def room(self, *_: object) -> NoReturn:
         raise AssertionError("not made for beams")
+
+    extend = drop = room
 
     def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
         assert 0 < len(tokens) <= self.capacity - len(self.fed)
@@ -57,7 +56,7 @@ class MarkovDecoder:
             self.fed.append(token)
             rows.append(self._after())
         logits, attention = (np.stack(found) for found in zip(*rows, strict=True))
-        return logits, attention[np.newaxis]
+        return logits[np.newaxis], attention[np.newaxis, np.newaxis]
 
     def _after(self) -> tuple[FloatArray, FloatArray]:
         random = np.random.default_rng([self._seed, *self.fed[-3:]])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
@@ -12,7 +13,6 @@ from streamer.errors import InferenceError
 from streamer.whisper.decode.search import Found, Search, best_of, drawer, follow, follow_beams, greedy, sampler
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.graphs.ports import beam_slots
 from streamer.whisper.model import WhisperModel, load_model
 from tests.whisper.support import NANO, SPEECH, read
 
@@ -30,41 +30,36 @@ class KnownDecoder:
     """Gives `logits_after` what it was fed."""
 
     capacity = 40
+    n_windows = 1
 
-    def __init__(self, n_beams: int = 3) -> None:
-        self.fed: list[int] = []
-        self.beams = KnownBeams(self, n_beams)
+    def __init__(self) -> None:
+        self.sequences: list[list[int]] = [[]]
 
     @property
     def n_fed(self) -> int:
-        return len(self.fed)
+        return len(self.sequences[0])
+
+    def room(self, n_beams: int) -> int:
+        return 1000
 
     def begin(self) -> None:
-        self.fed = []
+        self.sequences = [[]]
 
     def rewind(self, n_fed: int) -> None:
-        del self.fed[n_fed:]
+        self.sequences = [self.sequences[0][:n_fed]]
 
     def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-        self.fed += tokens
-        return logits_after(self.fed)[np.newaxis], np.ones((1, 1, 1500), np.float32)
+        (fed,) = self.sequences
+        fed += tokens
+        return logits_after(fed)[np.newaxis, np.newaxis], np.ones((1, 1, 1, 1500), np.float32)
 
-    def start_beams(self) -> "KnownBeams":
-        self.beams.sequences = [list(self.fed)]
-        return self.beams
+    def extend(self, parents: NDArray[np.int64], tokens: NDArray[np.int64]) -> FloatArray:
+        pairs = zip(parents[0].tolist(), tokens[0].tolist(), strict=True)
+        self.sequences = [[*self.sequences[parent], token] for parent, token in pairs]
+        return np.stack([logits_after(sequence) for sequence in self.sequences])[np.newaxis]
 
-
-class KnownBeams:
-    n_free = 1000
-
-    def __init__(self, decoder: KnownDecoder, n_beams: int) -> None:
-        self.n_beams = n_beams
-        self.sequences: list[list[int]] = []
-
-    def extend(self, parents: Sequence[int], tokens: Sequence[int]) -> FloatArray:
-        assert len(tokens) <= self.n_beams
-        self.sequences = [[*self.sequences[p], t] for p, t in zip(parents, tokens, strict=True)]
-        return np.stack([logits_after(sequence) for sequence in self.sequences])
+    def drop(self, number: int) -> None:
+        raise AssertionError("there is one window")
 
 
 def search(limit: int = 12) -> Search:
@@ -81,7 +76,7 @@ def score(tokens: Sequence[int], *, ended: bool) -> float:
 
 def start() -> tuple[KnownDecoder, FloatArray]:
     decoder = KnownDecoder()
-    logits, _ = decoder.feed([0])
+    (logits,), _ = decoder.feed([0])
     return decoder, logits[-1]
 
 
@@ -97,9 +92,8 @@ def test_greedy_takes_the_likeliest_each_time() -> None:
 
 
 def test_a_wide_beam_finds_the_likeliest_text_of_all() -> None:
-    decoder = KnownDecoder(n_beams=64)
-    logits, _ = decoder.feed([0])
-    found = follow_beams(decoder, logits[-1], search(4), n_beams=64, patience=100.0)
+    decoder, logits = start()
+    (found,) = follow_beams(decoder, logits[np.newaxis], search(4), n_beams=64, patience=100.0)
     texts = [list(t) for n in range(4) for t in itertools.product(range(EOT), repeat=n)]
     likeliest = max(texts, key=lambda tokens: score(tokens, ended=True))
     ended = [f for f in found if len(f.tokens) < 4]
@@ -111,7 +105,7 @@ def test_a_wide_beam_finds_the_likeliest_text_of_all() -> None:
 @pytest.mark.parametrize("patience", [1.0, 2.0])
 def test_beams_end_when_enough_texts_have(patience: float) -> None:
     decoder, logits = start()
-    found = follow_beams(decoder, logits, search(30), n_beams=3, patience=patience)
+    (found,) = follow_beams(decoder, logits[np.newaxis], search(30), n_beams=3, patience=patience)
     assert len(found) == round(3 * patience)
     assert len({tuple(f.tokens) for f in found}) == len(found)
     for f in found:
@@ -121,19 +115,19 @@ def test_beams_end_when_enough_texts_have(patience: float) -> None:
 
 def test_beams_that_never_end_count_as_they_are() -> None:
     decoder, logits = start()
-    found = follow_beams(decoder, logits, search(1), n_beams=3)
+    (found,) = follow_beams(decoder, logits[np.newaxis], search(1), n_beams=3)
     assert len(found) == 3
 
 
 def test_a_beam_whose_logits_are_no_numbers_is_an_error_of_the_device() -> None:
-    class Broken(KnownBeams):
-        def extend(self, parents: Sequence[int], tokens: Sequence[int]) -> FloatArray:
+    class Broken(KnownDecoder):
+        def extend(self, parents: NDArray[np.int64], tokens: NDArray[np.int64]) -> FloatArray:
             rows = super().extend(parents, tokens)
-            rows[-1, 2] = np.nan
+            rows[0, -1, 2] = np.nan
             return rows
 
-    decoder, logits = start()
-    decoder.beams = Broken(decoder, 3)
+    decoder = Broken()
+    (logits,), _ = decoder.feed([0])
     with pytest.raises(InferenceError, match="logits are not finite"):
         follow_beams(decoder, logits, search(), n_beams=3)
 
@@ -173,28 +167,26 @@ def test_beams_compute_what_single_sequences_do(beam_model: WhisperModel) -> Non
     prompt = [513, 514, 516, 520]
     random = np.random.default_rng(3)
     sequences = [prompt]
+    found = []
     decoder.begin()
     decoder.feed(prompt)
-    branching = decoder.start_beams()
-    for step in range(12):
+    for _ in range(12):
         n = int(random.integers(1, 5))
         parents = random.integers(0, len(sequences), n).tolist()
         tokens = random.integers(0, 500, n).tolist()
         sequences = [[*sequences[p], t] for p, t in zip(parents, tokens, strict=True)]
-        rows = branching.extend(parents, tokens)
-        if step % 4 == 3:
-            for row, sequence in zip(rows, sequences, strict=True):
-                decoder.begin()
-                np.testing.assert_allclose(row, decoder.feed(sequence)[0][-1], rtol=0, atol=1e-4)
+        found.append((decoder.extend(np.array([parents]), np.array([tokens]))[0], sequences))
+    for rows, sequences in found:
+        for row, sequence in zip(rows, sequences, strict=True):
+            decoder.begin()
+            np.testing.assert_allclose(row, decoder.feed(sequence)[0][0][-1], rtol=0, atol=1e-4)
 
 
 def test_there_is_room_for_beams_that_have_nothing_in_common(beam_model: WhisperModel) -> None:
     decoder = beam_model.runtime.decoder
     decoder.begin()
     decoder.feed([513] * 228)  # the longest prompt
-    branching = decoder.start_beams()
-    assert branching.n_free >= 4 * 224
-    assert beam_slots(beam_model.dims, 4) == branching.n_free + 228
+    assert decoder.room(4) >= 224
 
 
 def test_a_text_found_along_beams_has_its_attention(beam_model: WhisperModel) -> None:

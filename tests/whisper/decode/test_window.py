@@ -78,6 +78,7 @@ class ScriptedDecoder:
     def __init__(self, script: Sequence[int], capacity: int = 448) -> None:
         self.script = list(script)
         self.capacity = capacity
+        self.n_windows = 1
         # All tokens since the start of the sequence, and how many came in each call.
         self.fed: list[int] = []
         self.calls: list[int] = []
@@ -86,18 +87,16 @@ class ScriptedDecoder:
     def n_fed(self) -> int:
         return len(self.fed)
 
-    @property
-    def beams(self) -> None:
-        return None
-
     def begin(self) -> None:
         self.fed, self.calls = [], []
 
     def rewind(self, n_fed: int) -> None:
         del self.fed[n_fed:]
 
-    def start_beams(self) -> NoReturn:
+    def room(self, *_: object) -> NoReturn:
         raise AssertionError("not made for beams")
+
+    extend = drop = room
 
     def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
         assert len(self.fed) + len(tokens) <= self.capacity
@@ -106,7 +105,7 @@ class ScriptedDecoder:
         n_said = sum(self.calls[1:])
         logits = np.zeros((len(tokens), N_VOCAB), dtype=np.float32)
         logits[-1, self.script[n_said] if n_said < len(self.script) else EOT] = 20.0
-        return logits, np.ones((1, len(tokens), 1500), dtype=np.float32)
+        return logits[np.newaxis], np.ones((1, 1, len(tokens), 1500), dtype=np.float32)
 
 
 def say(script: Sequence[int], options: WindowOptions, capacity: int = 448) -> tuple[DecodedWindow, ScriptedDecoder]:
@@ -301,7 +300,7 @@ def test_no_speech_is_read_at_the_start_of_the_transcript(model: WhisperModel) -
     window = window_of(model, PIECES["speech"], options)
     decoder = model.runtime.decoder
     decoder.begin()
-    logits, _ = decoder.feed([SPECIAL.start_of_previous, 5, 6, 7, SPECIAL.start_of_transcript])
+    (logits,), _ = decoder.feed([SPECIAL.start_of_previous, 5, 6, 7, SPECIAL.start_of_transcript])
     expected = np.exp(logits[-1] - logits[-1].max())
     assert window.no_speech_prob == pytest.approx(float((expected / expected.sum())[SPECIAL.no_speech]), rel=1e-4)
 
@@ -419,7 +418,7 @@ def test_what_is_a_loop(tokens: list[int], length: int) -> None:
     assert loop_length(tokens) == length
 
 
-NANS = np.full((1, N_VOCAB), np.nan, dtype=np.float32)
+NANS = np.full((1, 1, N_VOCAB), np.nan, dtype=np.float32)
 
 
 def test_logits_that_are_no_numbers_are_an_error_of_the_device() -> None:

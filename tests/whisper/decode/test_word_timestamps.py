@@ -292,7 +292,7 @@ def test_the_probability_is_the_mean_of_the_tokens_among_text() -> None:
             for row, token in enumerate(tokens[1:]):
                 logits[row, [token, 0 if token else 1]] = np.log((0.9, 0.1) if row % 2 else (0.4, 0.6))
             logits[:, 51_000] = 20.0  # a timestamp
-            return logits, np.full((1, len(tokens), 1500), 1 / 1500, dtype=np.float32)
+            return logits[np.newaxis], np.full((1, 1, len(tokens), 1500), 1 / 1500, dtype=np.float32)
 
     tokenizer = published.load(published.MULTILINGUAL)
     decoder: Untyped = Decoder()
@@ -314,7 +314,8 @@ def test_a_word_that_a_fine_tune_has_added_has_a_probability_among_all_text(tmp_
             pass
 
         def feed(self, tokens: list[int]) -> tuple[Samples, Samples]:
-            return np.zeros((len(tokens), 2023), dtype=np.float32), np.ones((1, len(tokens), 1500), dtype=np.float32)
+            n = len(tokens)
+            return np.zeros((1, n, 2023), dtype=np.float32), np.ones((1, 1, n, 1500), dtype=np.float32)
 
     decoder: Untyped = Undecided()
     text = tokenizer.encode(" so [UM] yes")

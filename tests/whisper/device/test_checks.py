@@ -1,7 +1,7 @@
 """Decoders that are wrong in the ways people met: each is refused, the right one is not."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -13,84 +13,76 @@ from numpy.typing import NDArray
 from streamer.errors import InferenceError, ModelError
 from streamer.whisper.check import Check, require
 from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
-from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.compile import Compilation, Sizes
 from streamer.whisper.device.devices import DeviceSettings, plan_stages, the_core
-from streamer.whisper.device.masks import OURS, MaskConvention
-from streamer.whisper.device.runtime import DecoderRuntime, Runtime
+from streamer.whisper.device.runtime import Runtime
+from streamer.whisper.device.stage import Stage
 from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.graphs.ports import GraphId
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
-from tests.whisper.support import NANO, Untyped, start_runtime
+from tests.whisper.support import NANO, Tensors, start_runtime, tamper
 
 SOT = 513
 
-Mask = NDArray[Any]
 HEADS = [(1, 0)]
 
 
-@pytest.fixture(scope="module")
-def own_runtime() -> Runtime:
+@pytest.fixture
+def runtime() -> Runtime:
     return start_runtime(huggingface.load(NANO), HEADS)
 
 
-@pytest.fixture
-def decoder(own_runtime: Runtime) -> Iterator[DecoderRuntime]:
-    """A decoder of its own, mended after the test."""
-    decoder = own_runtime.decoder
-    yield decoder
-    decoder.mask = OURS
-    decoder.__dict__.pop("_forward", None)
+# Fill a token's row of the mask, shape (P + T,), of a call whose tokens so far see `n_cached` slots of P and `n_own`
+# of its T tokens, of which it is the last.
+Write = Callable[[NDArray[np.float32], int, int, int], None]
 
 
-class Inverted(MaskConvention):
-    def write(self, mask: Mask, n_cached: int, n_tokens: int, n_slots: int) -> None:
-        super().write(mask, n_cached, n_tokens, n_slots)
-        mask[:] = 1 - mask
+def inverted(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
+    row[:] = 1 - row
 
 
-class AllOnes(MaskConvention):
-    def write(self, mask: Mask, n_cached: int, n_tokens: int, n_slots: int) -> None:
-        mask[:] = 1
+def all_ones(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
+    row[:] = 1
 
 
-class InPlace(MaskConvention):
+def in_place(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
     """`[1]*(n+1) + [0]*...`, the mistake of design.md: an empty slot is shown, the current token hidden."""
-
-    def write(self, mask: Mask, n_cached: int, n_tokens: int, n_slots: int) -> None:
-        mask[:] = 0
-        mask[: n_cached + n_tokens] = 1
+    row[:] = 0
+    row[: n_cached + n_own] = 1
 
 
-class CurrentTokensHidden(MaskConvention):
-    def write(self, mask: Mask, n_cached: int, n_tokens: int, n_slots: int) -> None:
-        super().write(mask, n_cached, n_tokens, n_slots)
-        mask[-n_tokens:] = 0
+def current_tokens_hidden(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
+    row[n_slots:] = 0
 
 
-class OneEmptySlotShown(MaskConvention):
-    def write(self, mask: Mask, n_cached: int, n_tokens: int, n_slots: int) -> None:
-        super().write(mask, n_cached, n_tokens, n_slots)
-        mask[n_cached : n_cached + 1] = 1
+def one_empty_slot_shown(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
+    row[n_cached] = 1
 
 
-class CacheHidden(MaskConvention):
-    def write(self, mask: Mask, n_cached: int, n_tokens: int, n_slots: int) -> None:
-        super().write(mask, n_cached, n_tokens, n_slots)
-        mask[:n_cached] = 0
+def cache_hidden(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
+    row[:n_cached] = 0
 
 
-class WrongInStepsOnly(InPlace):
-    def write(self, mask: Mask, n_cached: int, n_tokens: int, n_slots: int) -> None:
-        write = super().write if n_tokens == 1 else OURS.write
-        write(mask, n_cached, n_tokens, n_slots)
+def wrong_in_steps_only(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
+    if len(row) == n_slots + 1:
+        in_place(row, n_cached, n_own, n_slots)
 
 
-class WrongInBlocksOnly(InPlace):
-    def write(self, mask: Mask, n_cached: int, n_tokens: int, n_slots: int) -> None:
-        write = super().write if n_tokens > 1 else OURS.write
-        write(mask, n_cached, n_tokens, n_slots)
+def wrong_in_blocks_only(row: NDArray[np.float32], n_cached: int, n_own: int, n_slots: int) -> None:
+    if len(row) > n_slots + 1:
+        in_place(row, n_cached, n_own, n_slots)
+
+
+def wrongly(write: Write) -> Callable[[Tensors], None]:
+    """Return what changes the mask of each run."""
+
+    def change(inputs: Tensors) -> None:
+        mask, n_cached = inputs["attention_mask"].data, int(inputs["position_ids"].data[0])
+        for i, row in enumerate(mask):
+            write(row, n_cached, i + 1, mask.shape[1] - len(mask))
+
+    return change
 
 
 def failures(checks: Iterable[Check]) -> list[str]:
@@ -98,68 +90,61 @@ def failures(checks: Iterable[Check]) -> list[str]:
 
 
 def test_the_right_decoder_passes(model: WhisperModel) -> None:
-    assert failures(check_decoder(model.runtime.decoder, SOT)) == []
+    decoder = model.runtime.decoder
+    assert failures(check_decoder(decoder, SOT)) == []
     # And is left as it was: at the start of a sequence, its cache clean.
-    assert model.runtime.decoder._n_cached == 0
-    assert not any(slots.any() for slots in model.runtime.decoder._cache.slots)
+    assert decoder.n_fed == 0
+    assert not any(slots.any() for slots in decoder.open_step.cache)
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Inverted,
-        AllOnes,
-        InPlace,
-        CurrentTokensHidden,
-        OneEmptySlotShown,
-        CacheHidden,
-        WrongInStepsOnly,
-        WrongInBlocksOnly,
+        inverted,
+        all_ones,
+        in_place,
+        current_tokens_hidden,
+        one_empty_slot_shown,
+        cache_hidden,
+        wrong_in_steps_only,
+        wrong_in_blocks_only,
     ],
 )
-def test_a_wrong_mask_is_refused(decoder: DecoderRuntime, wrong: type[MaskConvention]) -> None:
-    require(check_decoder(decoder, SOT))
-    decoder.mask = wrong("wrong", 1.0, 0.0)
+def test_a_wrong_mask_is_refused(runtime: Runtime, wrong: Write) -> None:
+    require(check_decoder(runtime.decoder, SOT))
+    tamper(runtime, "decoder", wrongly(wrong))
     with pytest.raises(InferenceError, match=r"the compiled decoder .*: its text would be nonsense; .*--device CPU"):
-        require(check_decoder(decoder, SOT))
+        require(check_decoder(runtime.decoder, SOT))
 
 
-def test_a_cache_that_keeps_only_the_newest_token_is_refused(decoder: DecoderRuntime) -> None:
-    forward = decoder._forward
+def test_a_cache_that_keeps_only_the_newest_token_is_refused(runtime: Runtime) -> None:
+    def forget(inputs: Tensors) -> None:
+        n_cached = int(inputs["position_ids"].data[0])
+        for name, tensor in inputs.items():
+            if ".decoder." in name:
+                tensor.data[:, :, : max(0, n_cached - 1)] = 0
 
-    def forget(call: Untyped, tokens: list[int]) -> None:
-        forward(call, tokens)
-        for slots in decoder._cache.slots:
-            slots[:, :, : decoder._n_cached - 1] = 0
-
-    decoder._forward = forget  # type: ignore[method-assign, assignment]
-    assert failures(check_decoder(decoder, SOT))
-
-
-def test_positions_that_stand_still_are_refused(decoder: DecoderRuntime) -> None:
-    forward = decoder._forward
-
-    def stand_still(call: Untyped, tokens: list[int]) -> None:
-        offsets, call.offsets = call.offsets, np.zeros_like(call.offsets)
-        try:
-            forward(call, tokens)
-        finally:
-            call.offsets = offsets
-
-    decoder._forward = stand_still  # type: ignore[method-assign, assignment]
-    assert any("other logits token by token than in a block" in f for f in failures(check_decoder(decoder, SOT)))
+    tamper(runtime, "decoder", forget)
+    assert failures(check_decoder(runtime.decoder, SOT))
 
 
-def test_logits_that_are_not_finite_are_refused(decoder: DecoderRuntime) -> None:
-    forward = decoder._forward
+def test_positions_that_stand_still_are_refused(runtime: Runtime) -> None:
+    def stand_still(inputs: Tensors) -> None:
+        positions = inputs["position_ids"].data
+        positions[:] = positions[0]
 
-    def overflow(call: Untyped, tokens: list[int]) -> None:
-        forward(call, tokens)
-        call._logits[0, 0, 7] = np.nan
+    tamper(runtime, "decoder", stand_still)
+    found = failures(check_decoder(runtime.decoder, SOT))
+    assert any("other logits token by token than in a block" in problem for problem in found)
 
-    decoder._forward = overflow  # type: ignore[method-assign, assignment]
+
+def test_logits_that_are_not_finite_are_refused(runtime: Runtime) -> None:
+    def overflow(stage: Stage, outputs: Tensors) -> None:
+        stage.output("logits").data[0, 0, 7] = np.nan
+
+    tamper(runtime, "decoder", after=overflow)
     with pytest.raises(InferenceError, match="logits that are not finite"):
-        require(check_decoder(decoder, SOT))
+        require(check_decoder(runtime.decoder, SOT))
 
 
 class TestFreshness:
@@ -175,42 +160,34 @@ class TestFreshness:
 
     @pytest.mark.parametrize("stage", ["encoder", "cross_kv"])
     def test_a_stage_that_mixes_the_window_before_in_is_named(self, pair: tuple[Runtime, Runtime], stage: str) -> None:
-        used, _ = pair
-        part = used._encoder.encoder if stage == "encoder" else used._encoder.cross_kv
-        infer = part.infer
-        kept: list[np.ndarray] = []
+        kept: list[NDArray[Any]] = []
 
-        def stale() -> None:
-            infer()
-            outputs = [part.tensors[name].data for name in part.outputs]
-            before, kept[:] = list(kept), [output.copy() for output in outputs]
-            for output, old in zip(outputs, before, strict=False):
+        def mix(part: Stage, outputs: Tensors) -> None:
+            written = [tensor.data for tensor in outputs.values()] or [part.output("last_hidden_state").data]
+            before, kept[:] = list(kept), [output.copy() for output in written]
+            for output, old in zip(written, before, strict=False):
                 output[:] = 0.9 * output + 0.1 * old
 
-        part.infer = stale  # type: ignore[method-assign]
+        tamper(pair[0], stage, after=mix)
         blamed = [check.stage for check in check_freshness(*pair, SOT) if not check.passed]
         assert blamed[0] == stage
 
-    def test_a_decoder_that_keeps_its_cache_is_named(self, pair: tuple[Runtime, Runtime]) -> None:
+    def test_a_decoder_that_keeps_its_cache_is_named(
+        self, pair: tuple[Runtime, Runtime], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         used, _ = pair
-
-        def begin() -> None:
-            used.decoder._n_cached = 0  # the slots keep what they hold, and the mask shows them
-
-        used.decoder.begin = begin  # type: ignore[method-assign]
-        used.decoder.mask = AllOnes("wrong", 1.0, 0.0)
+        # The slots keep what they hold, and the mask shows them.
+        monkeypatch.setattr(used.decoder, "begin", lambda: used.decoder.rewind(0))
+        tamper(used, "decoder", wrongly(all_ones))
         with pytest.raises(InferenceError, match="the compiled decoder gives results that depend on the window before"):
             require(check_freshness(*pair, SOT))
 
-    def test_an_encoder_that_hears_nothing_is_named(self, pair: tuple[Runtime, Runtime]) -> None:
+    def test_an_encoder_that_ignores_its_input_is_named(self, pair: tuple[Runtime, Runtime]) -> None:
+        def ignore(part: Stage, outputs: Tensors) -> None:
+            part.output("last_hidden_state").data[:] = 1
+
         for runtime in pair:
-            infer = runtime._encoder.encoder.infer
-
-            def deaf(infer: Untyped = infer, runtime: Runtime = runtime) -> None:
-                infer()
-                runtime._encoder.encoder.tensors["last_hidden_state"].data[:] = 1
-
-            runtime._encoder.encoder.infer = deaf  # type: ignore[method-assign]
+            tamper(runtime, "encoder", after=ignore)
         found = list(check_freshness(*pair, SOT))
         assert found[0].found == "the same for every window"
         assert not found[0].passed
@@ -243,7 +220,7 @@ class TestPorts:
 
     def test_a_missing_port_is_named(self) -> None:
         compilation = compile_nano()
-        compilation.compiled[GraphId("cross_kv")] = compilation.compiled[GraphId("encoder")]
+        compilation.compiled[Sizes("cross_kv")] = compilation.compiled[Sizes("encoder")]
         with pytest.raises(ModelError, match="the cross_kv graph has encoder_hidden_states missing"):
             require(check_ports(compilation))
 
@@ -254,7 +231,7 @@ class TestPorts:
         total = ops.add(x, value)
         model = ov.Model([ops.result(total)], [ops.assign(total, "memory")], [x], "stateful")
         compilation = compile_nano()
-        compilation.compiled = {GraphId("encoder"): the_core().compile_model(model, "CPU")}
+        compilation.compiled = {Sizes("encoder"): the_core().compile_model(model, "CPU")}
         assert any(
             "keeps state from call to call (memory)" in failure for failure in failures(check_ports(compilation))
         )

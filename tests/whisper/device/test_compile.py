@@ -1,24 +1,20 @@
 """Graphs compiled for devices, and what is said of their weights."""
 
-import json
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 
 import numpy as np
 import openvino as ov
 import pytest
 
-from streamer.arrays import FloatArray
 from streamer.errors import InferenceError
-from streamer.whisper.device.compile import Compilation, has_integer_weights, keep_in_bfloat16, mark_half_weights
+from streamer.whisper.device.compile import Compilation, Sizes, has_integer_weights, keep_in_bfloat16, mark_half_weights
+from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
-from streamer.whisper.device.runtime import as_type
+from streamer.whisper.device.stage import Stage, as_type
+from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs import build as graphs
-from streamer.whisper.graphs.build import ModelGraphs, build_decoder
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, STAGES, GraphId
+from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
+from streamer.whisper.graphs.ports import STAGES, ports
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO
@@ -57,8 +53,8 @@ def compressed(checkpoint: Checkpoint, precision: str) -> ModelGraphs:
 
 def key_types(compilation: Compilation) -> set[str]:
     """Return the element types of all ports that are keys or values."""
-    ports = (port for graph in compilation.compiled.values() for port in (*graph.inputs, *graph.outputs))
-    return {port.element_type.get_type_name() for port in ports if "key_values." in port.any_name}
+    found = (port for graph in compilation.compiled.values() for port in (*graph.inputs, *graph.outputs))
+    return {port.element_type.get_type_name() for port in found if "key_values." in port.any_name}
 
 
 @pytest.mark.parametrize("precision", ["f16", "int8", "int8-sym", "int4"])
@@ -79,7 +75,7 @@ def test_keys_and_values_are_kept_as_the_decoder_computes(checkpoint: Checkpoint
         hints = {
             str(name): graph.get_property("INFERENCE_PRECISION_HINT") for name, graph in compilation.compiled.items()
         }
-        assert hints["decoder"] == hints["block_decoder"] == ov.Type.f32
+        assert hints["decoder"] == ov.Type.f32
         assert hints["encoder"] == hints["cross_kv"] == (ov.Type.bf16 if halved else ov.Type.f32)
 
 
@@ -106,94 +102,53 @@ def test_keys_and_values_stay_as_they_are_where_another_device_may_come(checkpoi
 
 
 def test_with_keys_in_bfloat16_a_block_still_equals_single_steps(checkpoint: Checkpoint) -> None:
-    dims = checkpoint.dims
-    whole = build_decoder(dims, checkpoint.tensors, HEADS)
-    exact, halved = (_Stepped(whole, dims, keep=keep) for keep in (lambda model: None, keep_in_bfloat16))
+    whole = build_decoder(checkpoint.dims, checkpoint.tensors, HEADS)
+    exact, halved = decoder_of(whole, checkpoint.dims), decoder_of(whole, checkpoint.dims, keep_in_bfloat16)
     tokens = [5, 300, 17, 4]
-    expected, alone = exact.feed([[token] for token in tokens]), halved.feed([[token] for token in tokens])
-    block = halved.feed([tokens])
+    expected, alone = (np.concatenate([decoder.feed([t])[0][0] for t in tokens]) for decoder in (exact, halved))
+    halved.begin()
+    (block,), _ = halved.feed(tokens)
     scale = np.abs(expected).max()
     assert 1e-5 * scale < np.abs(alone - expected).max() < 0.02 * scale
     np.testing.assert_allclose(block, alone, rtol=0, atol=1.5e-2 * scale)
 
 
-class _Stepped:
-    """A decoder with cross-attention to noise, fed in calls of one or of four tokens."""
-
-    def __init__(self, whole: ov.Model, dims: ModelDimensions, keep: Callable[[ov.Model], None]) -> None:
-        core = ov.Core()
-        self._n_slots = dims.cache_size
-        self._requests = {}
-        for n_tokens in (1, 4):
-            model = graphs.fix_sizes(whole, GraphId("decoder", n_tokens=n_tokens).ports(dims, len(HEADS)).inputs)
-            keep(model)
-            for port in (*model.inputs, *model.outputs):
-                expected = ov.Type.bf16 if keep is keep_in_bfloat16 and "key_values." in port.any_name else None
-                assert expected in (None, port.element_type), port.any_name
-            compiled = core.compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-            self._requests[n_tokens] = (compiled, compiled.create_infer_request())
-        noise = np.random.default_rng(0)
-        self._cross: dict[str, ov.Tensor] = {}
-        for port in self._requests[1][0].inputs:
-            if "key_values." in port.any_name:
-                tensor = self._cross[port.any_name] = ov.Tensor(port.element_type, port.shape)
-                values = noise.standard_normal(tuple(port.shape), dtype=np.float32)
-                tensor.data[:] = as_type(values * np.float32(".encoder." in port.any_name), port.element_type)
-
-    def feed(self, calls: list[list[int]]) -> FloatArray:
-        rows = []
-        n_fed = 0
-        for tokens in calls:
-            _, request = self._requests[len(tokens)]
-            mask = np.zeros((len(tokens), self._n_slots + len(tokens)), dtype=np.float32)
-            mask[:, :n_fed] = 1
-            mask[:, self._n_slots :] = np.tri(len(tokens))
-            request.set_tensor("input_ids", ov.Tensor(np.array([tokens], dtype=np.int64)))
-            request.set_tensor("position_ids", ov.Tensor(np.arange(n_fed, n_fed + len(tokens), dtype=np.int64)))
-            request.set_tensor("attention_mask", ov.Tensor(mask))
-            for name, tensor in self._cross.items():
-                request.set_tensor(name, tensor)
-            request.infer(share_outputs=True)
-            for name, tensor in self._cross.items():
-                if ".decoder." in name:
-                    present = request.get_tensor(name.replace("past_", "present_", 1)).data
-                    tensor.data[:, :, n_fed : n_fed + len(tokens)] = present
-            rows.append(request.get_tensor("logits").data[0].copy())
-            n_fed += len(tokens)
-        return np.concatenate(rows)
+def decoder_of(whole: ov.Model, dims: ModelDimensions, keep: Callable[[ov.Model], None] | None = None) -> Decoder:
+    """Return a decoder that attends to noise; `keep` changes its graph."""
+    smallest, largest = (ports("decoder", dims, len(HEADS), n_tokens=n, n_slots=16 * n) for n in (1, 4))
+    model = fix_sizes(whole, smallest.inputs, largest.inputs)
+    if keep is not None:
+        keep(model)
+    compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    types = {name: compiled.input(f"past_{name}").element_type for name in WindowBuffers.names(dims)}
+    assert keep is None or set(types.values()) == {ov.Type.bf16}
+    window = EncodedWindow(WindowBuffers(dims, types, 1), 0, dims.n_audio_ctx)
+    random = np.random.default_rng(0)
+    for tensor in window.tensors.values():
+        tensor.data[:] = as_type(random.standard_normal(tensor.shape, dtype=np.float32), tensor.element_type)
+    decoder = Decoder([Stage(Sizes("decoder", None), compiled, "CPU")], dims)
+    decoder.use(window)
+    return decoder
 
 
-# In a process of its own: OpenVINO counts cores once, and the test's process may have been given one alone.
-PRINT_THREADS = """
-import json, os, pathlib, sys
-if hasattr(os, "sched_setaffinity"):
-    os.sched_setaffinity(0, range(os.cpu_count()))
-from streamer.whisper.device.compile import Compilation
-from streamer.whisper.device.devices import DeviceSettings, plan_stages
-from streamer.whisper.graphs.build import ModelGraphs
-from streamer.whisper.weights import huggingface
-graphs = ModelGraphs.of(huggingface.load(pathlib.Path(sys.argv[1])), [(1, 0)])
-compilation = Compilation(graphs, plan_stages(DeviceSettings("CPU", properties=tuple(sys.argv[2:])), ["CPU"]))
-compilation.compile()
-print(json.dumps({str(name): g.get_property("INFERENCE_NUM_THREADS") for name, g in compilation.compiled.items()}))
-"""
-
-
-@pytest.mark.parametrize(("properties", "expected"), [((), 1), (("INFERENCE_NUM_THREADS=2",), 2)])
-def test_a_narrow_decoder_computes_alone(properties: tuple[str, ...], expected: int) -> None:
-    command = [sys.executable, "-c", PRINT_THREADS, str(NANO), *properties]
-    threads = json.loads(subprocess.run(command, stdout=subprocess.PIPE, check=True).stdout)
-    n_cores = os.cpu_count() or 1
-    assert threads["decoder"] == threads["block_decoder"] == min(expected, n_cores)
-    assert threads["encoder"] > 1 or n_cores == 1
-
-
-def test_the_decoder_is_compiled_for_one_token_and_for_a_block(checkpoint: Checkpoint) -> None:
+def test_a_decoder_is_compiled_once_on_a_cpu(checkpoint: Checkpoint) -> None:
     compilation = Compilation(ModelGraphs.of(checkpoint, HEADS), plan_stages(DeviceSettings("CPU"), ["CPU"]))
     compilation.compile()
-    decoders = {graph: compiled for graph, compiled in compilation.compiled.items() if graph.stage == "decoder"}
-    tokens = {str(graph): compiled.input("input_ids").shape[1] for graph, compiled in decoders.items()}
-    assert tokens == {"decoder": 1, "block_decoder": BLOCK_TOKENS}
+    assert set(compilation.compiled) == {Sizes("encoder"), Sizes("cross_kv"), Sizes("decoder", None)}
     before = dict(compilation.compiled)
     compilation.compile()  # what is compiled is not compiled again
     assert compilation.compiled == before
+
+
+@pytest.mark.parametrize(
+    ("sizes", "name"),
+    [
+        (Sizes("encoder"), "encoder"),
+        (Sizes("cross_kv", 10), "cross_kv (10 s)"),
+        (Sizes("decoder", None), "decoder"),
+        (Sizes("decoder", 7, 1, 447), "decoder (7 s, 1 token, 447 slots)"),
+        (Sizes("decoder", 30, 16, 447), "decoder (16 tokens, 447 slots)"),
+    ],
+)
+def test_a_graph_has_a_name(sizes: Sizes, name: str) -> None:
+    assert str(sizes) == name

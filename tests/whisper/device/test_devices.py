@@ -10,7 +10,7 @@ import openvino as ov
 import pytest
 
 from streamer.errors import ConfigError, InferenceError, StreamerError
-from streamer.whisper.device.compile import Compilation
+from streamer.whisper.device.compile import Compilation, Sizes
 from streamer.whisper.device.devices import (
     DeviceSettings,
     StagePlan,
@@ -23,7 +23,7 @@ from streamer.whisper.device.devices import (
     plan_stages,
     properties_for,
 )
-from streamer.whisper.graphs.ports import STAGES, GraphId
+from streamer.whisper.graphs.ports import STAGES
 
 LATENCY = {"PERFORMANCE_HINT": "LATENCY"}
 FULL_PRECISION = {"INFERENCE_PRECISION_HINT": "f32"}
@@ -285,7 +285,7 @@ def test_of_an_npu_whose_driver_has_no_compiler_that_is_told(said: str) -> None:
     compilation._core = core
     for device, remedy in (("NPU", "its driver has no compiler"), ("NPU.3720", "no compiler"), ("GPU", "update its")):
         with pytest.raises(InferenceError, match=remedy) as caught:
-            compilation._compile_for(device, GraphId("decoder"), MagicMock(), {}, None)
+            compilation._compile_for(device, Sizes("decoder"), MagicMock(), {}, None)
         assert said in str(caught.value)
         assert "\n" not in str(caught.value)
 

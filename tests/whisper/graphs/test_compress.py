@@ -15,7 +15,7 @@ from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs import build as graphs
 from streamer.whisper.graphs import compress as module
 from streamer.whisper.graphs.compress import PRECISIONS, constant, parse_precisions
-from streamer.whisper.graphs.ports import GraphId
+from streamer.whisper.graphs.ports import ports
 from tests.whisper.graphs.test_build import run
 from tests.whisper.support import random_checkpoint
 
@@ -183,6 +183,6 @@ def test_the_processor_keeps_them_compressed(precision: str) -> None:
 
 def test_a_compressed_decoder_can_be_fixed_and_keeps_its_bits() -> None:
     decoder = graphs.build_decoder(DIMS, random_checkpoint(DIMS).tensors, [(1, 0)], "int8")
-    fixed = graphs.fix_sizes(decoder, GraphId("decoder", n_tokens=4).ports(DIMS, 1).inputs)
+    fixed = graphs.fix_sizes(decoder, ports("decoder", DIMS, 1, n_tokens=4, n_slots=8).inputs)
     assert not fixed.is_dynamic()
     assert stored_bytes(fixed) == stored_bytes(decoder)

@@ -1,29 +1,18 @@
-"""What graphs are called, and that their ports fit each other."""
+"""The ports of graphs fit each other."""
 
 import pytest
 
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, GraphId, beam_slots
+from streamer.whisper.graphs.ports import beam_slots, ports
 from tests.whisper.graphs.test_build import DIMS
-
-
-@pytest.mark.parametrize(
-    ("graph", "name"),
-    [
-        (GraphId("encoder"), "encoder"),
-        (GraphId("cross_kv", 10), "cross_kv_10s"),
-        (GraphId("decoder", 30), "decoder"),
-        (GraphId("decoder", 7, BLOCK_TOKENS), "block_decoder_7s"),
-        (GraphId("decoder", 30, 5, beams=True), "beam_decoder"),
-    ],
-)
-def test_a_graph_has_a_name(graph: GraphId, name: str) -> None:
-    assert str(graph) == name
 
 
 @pytest.mark.parametrize("window_s", [5, 30])
 def test_what_one_stage_gives_the_next_takes(window_s: int) -> None:
-    encoder, cross_kv = (GraphId(stage, window_s).ports(DIMS, 2) for stage in ("encoder", "cross_kv"))
-    block, beams = (GraphId("decoder", window_s, n, n == 3).ports(DIMS, 2) for n in (16, 3))
+    encoder, cross_kv = (ports(stage, DIMS, 2, window_s=window_s) for stage in ("encoder", "cross_kv"))
+    block, beams = (
+        ports("decoder", DIMS, 2, window_s=window_s, n_tokens=n, n_slots=slots)
+        for n, slots in ((16, DIMS.cache_size), (3, beam_slots(DIMS, 3)))
+    )
     assert encoder.outputs["last_hidden_state"] == cross_kv.inputs["encoder_hidden_states"]
     for name, shape in cross_kv.outputs.items():
         past = name.replace("present_", "past_")

@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.bench.timeline import Timeline
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tools.benchmarks.peers.environment import PeerUnavailable, variables_of_peer
 from tools.benchmarks.playing import Conversation, Screen, play
 from tools.benchmarks.processes import Meter, Server, ServerFailure, free_port
 from tools.benchmarks.systems import warm_up
+from tools.benchmarks.timeline import Timeline
 
 START_TIMEOUT_S = 180.0
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Sequence
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
-from streamer.bench.measure import SpokenWord
-from streamer.bench.text import Normaliser, align
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings
 from streamer.transcribe import transcribe_segments
@@ -19,6 +17,8 @@ from streamer.transcribe.features import Features
 from streamer.whisper.decode.word_timestamps import find_alignment, median_duration
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import has_words
+from tools.benchmarks.measure import SpokenWord
+from tools.benchmarks.text import Normaliser, align
 
 # First and last second of a word.
 Times = tuple[float, float]

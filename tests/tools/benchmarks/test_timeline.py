@@ -2,8 +2,8 @@
 
 import pytest
 
-from streamer.bench.timeline import Revision, Timeline
 from streamer.errors import UsageError
+from tools.benchmarks.timeline import Revision, Timeline
 
 
 def a_timeline() -> Timeline:

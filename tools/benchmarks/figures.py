@@ -8,8 +8,8 @@ from typing import Self
 
 import numpy as np
 
-from streamer.bench.stability import Stability
-from streamer.bench.text import Errors
+from tools.benchmarks.stability import Stability
+from tools.benchmarks.text import Errors
 
 # Percentiles of delays that are told.
 QUANTILES = (50, 90, 99)

@@ -1,17 +1,22 @@
-"""The figures of timelines made by hand."""
+"""The figures of timelines made by hand, and what holds of those of any timeline."""
 
 import dataclasses
+import json
+import math
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from streamer.bench.figures import Figures, Joins, pool, quantile
-from streamer.bench.measure import Reference, SpokenWord, measure
-from streamer.bench.text import plain
-from streamer.bench.timeline import Revision, Timeline
+from tools.benchmarks.figures import Figures, Joins, pool, quantile
+from tools.benchmarks.measure import SpokenWord, measure
+from tools.benchmarks.report import as_json
+from tools.benchmarks.text import plain
+from tools.benchmarks.timeline import Revision, Timeline
 
 # Two stretches of speech: two words, two seconds of silence, one word, and a second of silence.
 SPOKEN = (SpokenWord("Good", 1.0, 1.4), SpokenWord("morning.", 1.4, 2.0), SpokenWord("Bye!", 4.0, 4.5))
-REFERENCE = Reference("Good morning. Bye!", SPOKEN)
+TEXT = "Good morning. Bye!"
 
 
 def revision(wall_s: float, audio_s: float | None, text: str, n_stable: int) -> Revision:
@@ -44,7 +49,7 @@ def a_timeline() -> Timeline:
 
 
 def measured(**changes: object) -> Figures:
-    return measure(dataclasses.replace(a_timeline(), **changes), REFERENCE, plain, wait_s=0.5)  # type: ignore[arg-type]
+    return measure(dataclasses.replace(a_timeline(), **changes), TEXT, SPOKEN, plain, wait_s=0.5)  # type: ignore[arg-type]
 
 
 def test_delays_run_from_the_end_of_each_word() -> None:
@@ -163,7 +168,7 @@ def test_a_broken_promise_counts_even_where_nobody_could_see_it() -> None:
 
 
 def test_accuracy_is_that_of_the_last_text_beside_the_offline_one() -> None:
-    figures = measure(a_timeline(), REFERENCE, plain, offline_text="good morning good morning bye")
+    figures = measure(a_timeline(), TEXT, SPOKEN, plain, offline_text="good morning good morning bye")
     assert figures.streamed.rate == 0
     assert figures.offline.rate == pytest.approx(2 / 3)
     assert figures.offline.doubled == 2
@@ -171,7 +176,7 @@ def test_accuracy_is_that_of_the_last_text_beside_the_offline_one() -> None:
 
 
 def test_words_where_nothing_is_said_are_made_up() -> None:
-    figures = measure(a_timeline(), Reference(""), plain)
+    figures = measure(a_timeline(), "", (), plain)
     assert (figures.hallucinated, figures.hallucinated_shown) == (3, 5)
     assert figures.summary()["hallucinated_per_min"] == pytest.approx(3 * 60 / 5.5)
     assert figures.streamed.rate is None
@@ -193,7 +198,7 @@ def test_words_lost_and_doubled_where_two_finals_meet() -> None:
 
     def joins(shown: str) -> Joins | None:
         shown_at_end = [revision(8.5, 8.0, shown, len(shown.split()))]
-        return measure(dataclasses.replace(timeline, revisions=shown_at_end), Reference(text, spoken), plain).joins
+        return measure(dataclasses.replace(timeline, revisions=shown_at_end), text, spoken, plain).joins
 
     # They meet at 4.0; d, e and f are near. From 6.0 to 7.0 nobody spoke.
     assert joins(text) == Joins(n_joins=1, n_words=3)
@@ -220,7 +225,7 @@ def test_a_system_that_showed_nothing_has_figures() -> None:
 
 
 def test_recordings_are_pooled_not_averaged() -> None:
-    quiet = measure(dataclasses.replace(a_timeline(), audio_s=54.5, revisions=[], finals=[]), Reference(""), plain)
+    quiet = measure(dataclasses.replace(a_timeline(), audio_s=54.5, revisions=[], finals=[]), "", (), plain)
     both = pool([measured(), quiet])
     assert both.recordings == ["greeting", "greeting"]
     assert both.summary()["cpu_per_audio"] == pytest.approx(2.2 / 60)
@@ -250,3 +255,50 @@ def test_percentiles() -> None:
     assert quantile([1.0, 2.0, 3.0], 50) == 2.0
     assert quantile([1.0], 99) == 1.0
     assert quantile([], 50) is None
+
+
+WORDS = st.sampled_from(["a", "b", "c", "A", "b,", "--"])
+
+
+@st.composite
+def revisions(draw: st.DrawFn) -> list[Revision]:
+    wall_s = 0.0
+    result = []
+    for _ in range(draw(st.integers(0, 6))):
+        wall_s += draw(st.sampled_from([0.0, 0.01, 0.5, 3.0]))
+        words = tuple(draw(st.lists(WORDS, max_size=6)))
+        audio_s = draw(st.none() | st.just(wall_s))
+        result.append(Revision(wall_s, audio_s, words, draw(st.integers(0, len(words)))))
+    return result
+
+
+@given(revisions(), st.lists(WORDS, max_size=6), st.booleans())
+def test_words_are_seen_before_they_settle_and_settle_before_they_are_stable(
+    shown: list[Revision], said: list[str], tells_finals: bool
+) -> None:
+    timeline = Timeline("any", "any", 4.0, shown, [], [], 1.0, 1.0, None, 3, 0)
+    if tells_finals:
+        timeline.finals = [(0.0, 1.0), (1.0, 2.0)]
+    spoken = [SpokenWord(word, 0.5 * i, 0.5 * i + 0.4) for i, word in enumerate(said)]
+    figures = measure(timeline, " ".join(said), spoken, plain, offline_text="a b", wait_s=0.5)
+    for first, settled, stable in zip(
+        figures.first_seen.aware, figures.settled.aware, figures.stable.aware, strict=True
+    ):
+        assert first <= settled <= stable
+    stability = figures.stability
+    assert 0 <= stability.unstable_wrong <= stability.n_unstable
+    errors = figures.streamed
+    assert errors.doubled <= errors.insertions
+    assert errors.dropped <= errors.deletions
+    assert errors.substitutions + errors.deletions <= errors.n_reference
+    text = as_json({"any": pool([figures, figures])})
+    numbers = json.loads(text)["figures"]["any"].values()
+    assert all(number is None or math.isfinite(number) for number in numbers)
+
+
+@given(st.lists(WORDS, max_size=8), st.integers(1, 3))
+def test_a_text_that_only_grows_is_never_taken_back(words: list[str], step: int) -> None:
+    shown = [Revision(float(n), None, tuple(words[:n]), max(0, n - 1)) for n in range(0, len(words) + 1, step)]
+    figures = measure(Timeline("any", "any", 9.0, shown, [], [], 1.0, 1.0, None, None, None), "", (), plain)
+    assert figures.stability.erased == figures.stability.broken_promises == 0
+    assert figures.stability.upwr in (None, 0.0)

@@ -5,11 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from streamer.bench.measure import SpokenWord
-from streamer.bench.word_times import STRETCH_S, Times, place_words, stretches, words_of
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, recording
 from tools.benchmarks.files import normaliser
+from tools.benchmarks.measure import SpokenWord
+from tools.benchmarks.word_times import STRETCH_S, Times, place_words, stretches, words_of
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """When words were shown, on timelines made by hand."""
 
-from streamer.bench.emission import Emission, Shown, emissions, in_words, place, visible
-from streamer.bench.text import plain
-from streamer.bench.timeline import Revision
+from tools.benchmarks.emission import Emission, Shown, emissions, in_words, place, visible
+from tools.benchmarks.text import plain
+from tools.benchmarks.timeline import Revision
 
 
 def shown(*texts: tuple[float, str, int]) -> list[Shown]:

@@ -1,10 +1,10 @@
-"""LongYAAL and its alignment, computed by hand, and by omnisteval 0.1.10 where numbers are long."""
+"""Average lagging and LongYAAL, computed by hand, and by omnisteval 0.1.10 where numbers are long."""
 
 import random
 
 import pytest
 
-from streamer.bench.yaal import long_yaal, soft_align
+from tools.benchmarks.lagging import average_lagging, long_yaal, soft_align
 
 # Two utterances of two words, of 2 s and 1 s.
 SAID = (("good", 1.0, 2.0), ("morning", 2.0, 3.0), ("nice", 5.0, 5.5), ("day", 5.5, 6.0))
@@ -59,3 +59,24 @@ def test_it_is_what_omnisteval_gives() -> None:
     text[20:20], emitted_s[20:20] = ["abc", "fgh"], [emitted_s[20]] * 2
     expected = [0.954453, 1.496553, 1.375512, 1.385155, 0.83747]
     assert long_yaal(said, begins, text, emitted_s) == pytest.approx(expected, abs=1e-6)
+
+
+def test_words_that_come_at_their_even_times_plus_a_second_lag_a_second() -> None:
+    assert average_lagging([1.0, 2.0, 3.0, 4.0], 5.0, 5, adaptive=False) == pytest.approx(1.0)
+
+
+def test_words_behind_the_first_that_came_at_the_end_do_not_count() -> None:
+    # An even speaker says the words at 0, 1, 2, 3 of 4 s; (1 - 0 + 4 - 1) / 2.
+    assert average_lagging([1.0, 4.0, 4.0, 4.0], 4.0, 4, adaptive=False) == pytest.approx(2.0)
+
+
+def test_a_text_that_is_too_long_gains_nothing_when_the_pace_is_adapted() -> None:
+    delays_s = [1.0, 1.5, 2.0, 2.5]
+    # Twice as many words as were said: the even speaker says them at 0, 1.5, 3, 4.5, or at 0, 0.75, 1.5, 2.25.
+    assert average_lagging(delays_s, 3.0, 2, adaptive=False) == pytest.approx((1 + 0 - 1 - 2) / 4)
+    assert average_lagging(delays_s, 3.0, 2, adaptive=True) == pytest.approx((1 + 0.75 + 0.5 + 0.25) / 4)
+
+
+def test_without_words_there_is_no_lag() -> None:
+    assert average_lagging([], 3.0, 2, adaptive=True) is None
+    assert average_lagging([1.0], 3.0, 0, adaptive=True) is None

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from rapidfuzz.distance import Levenshtein
 
-from streamer.bench.timeline import Revision
+from tools.benchmarks.timeline import Revision
 
 # What is replaced sooner than this is not seen: a screen draws sixty pictures a second.
 FRAME_S = 1 / 60

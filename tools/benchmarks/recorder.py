@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from streamer.bench.measure import SpokenWord
-from streamer.bench.timeline import Revision, Timeline
 from streamer.events import Event, Final, Gap, Partial, Speech
 from streamer.events import Revision as Correction
+from tools.benchmarks.timeline import Revision, Timeline
 
 
 class Recorder:
@@ -19,11 +18,10 @@ class Recorder:
         self._gaps: list[tuple[float, float]] = []
         self._finals: list[tuple[float, float]] = []
 
-        # Words of all finals so far, as they are shown and as the model places them.
+        # Words of all finals so far, as they are shown.
         self._final_text: tuple[str, ...] = ()
         # Texts of the finals by their numbers, as corrected later.
         self._corrected: dict[int, str] = {}
-        self.final_words: list[SpokenWord] = []
 
         # Position in the audio up to which the session has heard, as far as its events tell.
         self._heard_s = 0.0
@@ -46,7 +44,6 @@ class Recorder:
                 self._heard_s = max(self._heard_s, event.end)
                 self._corrected[event.seq] = event.text
                 self._final_text = (*self._final_text, *event.text.split())
-                self.final_words += [SpokenWord(word.word.strip(), word.start, word.end) for word in event.words]
                 self._finals.append((event.start, event.end))
                 self._revisions.append(Revision(wall_s, self._heard_s, self._final_text, len(self._final_text)))
             case Correction():

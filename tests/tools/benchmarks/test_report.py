@@ -6,9 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
-from streamer.bench.figures import Delays, Figures
-from streamer.bench.report import SECTIONS, as_json, print_figures
-from streamer.bench.text import Errors
+from tools.benchmarks.figures import Delays, Figures
+from tools.benchmarks.report import SECTIONS, as_json, print_figures
+from tools.benchmarks.text import Errors
 
 
 def some(system: str, delay_s: float, cpu_s: float = 10.0, **more: object) -> Figures:

@@ -10,7 +10,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from streamer.bench.figures import Figures
+from tools.benchmarks.figures import Figures
 
 NOTHING = "–"
 

@@ -3,7 +3,7 @@
 import jiwer
 import pytest
 
-from streamer.bench.text import Errors, align, errors, plain, runs
+from tools.benchmarks.text import Errors, align, errors, plain, runs
 
 
 def counted(reference: str, text: str) -> Errors:

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from streamer.bench.emission import FRAME_S, Emission, Placed, Shown, emissions, in_words, place, visible
-from streamer.bench.figures import Delays, Figures, Joins
-from streamer.bench.stability import Stability, broken_promises, erased, unstable_words
-from streamer.bench.text import Alignment, Normaliser, align, doubled, errors, runs
-from streamer.bench.timeline import Timeline
-from streamer.bench.yaal import long_yaal
+from tools.benchmarks.emission import FRAME_S, Emission, Placed, Shown, emissions, in_words, place, visible
+from tools.benchmarks.figures import Delays, Figures, Joins
+from tools.benchmarks.lagging import average_lagging, long_yaal
+from tools.benchmarks.stability import Stability, broken_promises, erased, unstable_words
+from tools.benchmarks.text import Alignment, Normaliser, align, doubled, errors, runs
+from tools.benchmarks.timeline import Timeline
 
 # Speech behind a silence this long begins anew: the first partial and the final of such a stretch are waited for.
 PAUSE_S = 1.0
@@ -31,17 +31,10 @@ class SpokenWord:
     end: float
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
-    """What is said in a recording."""
-
-    text: str | None  # everything that is said; empty: nothing is; None: unknown
-    words: Sequence[SpokenWord] = ()  # its words in order, where their times are known
-
-
 def measure(
     timeline: Timeline,
-    reference: Reference,
+    text: str,
+    words: Sequence[SpokenWord],
     normalise: Normaliser,
     *,
     offline_text: str | None = None,
@@ -49,11 +42,12 @@ def measure(
 ) -> Figures:
     """Compute the figures of one recording.
 
-    `offline_text` is what the same model makes of the whole recording. `wait_s` is the silence for which the system
-    waits before it takes speech to have ended, where it is known.
+    `text` is everything that is said, and `words` its words in order, if their times are known. `offline_text` is what
+    the same model makes of the whole recording. `wait_s` is the silence for which the system waits before it takes
+    speech to have ended, if it is known.
     """
     normalise = functools.cache(normalise)
-    hearing = _Hearing.of(timeline, reference, normalise)
+    hearing = _Hearing.of(timeline, words, normalise)
     figures = Figures(timeline.system, [timeline.recording], timeline.audio_s)
     figures.n_said, figures.n_final_words = len(hearing.said), len(hearing.final)
     figures.cpu_s, figures.peak_rss_mb = timeline.cpu_s, timeline.peak_rss_mb
@@ -61,13 +55,13 @@ def measure(
     figures.decoder_tokens, figures.settled_tokens = timeline.decoder_tokens, timeline.settled_tokens
     figures.gap_s = sum(end - start for start, end in timeline.gaps)
     figures.stability = _stability(timeline, hearing)
-    _add_accuracy(figures, timeline, reference, normalise, offline_text)
+    _add_accuracy(figures, timeline, normalise(text).split(), normalise, offline_text)
     figures.first_seen = hearing.delays([emission.first for emission in hearing.emitted])
     figures.stable = hearing.delays([emission.stable for emission in hearing.emitted])
     figures.settled = hearing.delays([emission.settled for emission in hearing.emitted])
     figures.n_never_stable = sum(hearing.emitted[j].stable is None for _, j in hearing.alignment.pairs)
     _add_stretches(figures, hearing, wait_s)
-    _add_lagging(figures, hearing, len(hearing.said) or len(normalise(reference.text or "").split()))
+    _add_lagging(figures, hearing, len(hearing.said) or len(normalise(text).split()))
     if timeline.finals:
         figures.joins = _joins(hearing)
         covered = [*timeline.finals, *timeline.gaps]
@@ -90,11 +84,11 @@ class _Hearing:
     emitted: list[Emission]
 
     @classmethod
-    def of(cls, timeline: Timeline, reference: Reference, normalise: Normaliser) -> "_Hearing":
+    def of(cls, timeline: Timeline, words: Sequence[SpokenWord], normalise: Normaliser) -> "_Hearing":
         shown = [in_words(revision, normalise) for revision in visible(timeline.revisions)]
         final = shown[-1].words if shown else ()
         placed = [place(revision.words, final) for revision in shown]
-        said = [SpokenWord(normalise(word.word), word.start, word.end) for word in reference.words]
+        said = [SpokenWord(normalise(word.word), word.start, word.end) for word in words]
         said = [word for word in said if word.word]
         alignment = align([word.word for word in said], final)
         begins_s: list[float | None] = [None] * len(final)
@@ -148,11 +142,8 @@ def _stability(timeline: Timeline, hearing: _Hearing) -> Stability:
 
 
 def _add_accuracy(
-    figures: Figures, timeline: Timeline, reference: Reference, normalise: Normaliser, offline_text: str | None
+    figures: Figures, timeline: Timeline, spoken: Sequence[str], normalise: Normaliser, offline_text: str | None
 ) -> None:
-    if reference.text is None:
-        return
-    spoken = normalise(reference.text).split()
     if not spoken:
         figures.silent_s = timeline.audio_s
         figures.hallucinated = figures.n_final_words
@@ -210,27 +201,6 @@ def _add_lagging(figures: Figures, hearing: _Hearing, n_spoken: int) -> None:
                 figures.lagging_s[kind + name] = [lagging_s]
         said = [(word.word, word.start, word.end) for word in hearing.said]
         figures.lagging_s["LongYAAL" + name] = long_yaal(said, hearing.begins, hearing.final, delays_s)
-
-
-def average_lagging(delays_s: Sequence[float], audio_s: float, n_reference: int, *, adaptive: bool) -> float | None:
-    """Return how far, on average, words come behind a speaker who says all words at an even pace; None without words.
-
-    Only words up to the first one that came when all the audio had been heard count. With `adaptive` the pace is that
-    of the longer of both texts, so that a text that is too long gains nothing (LAAL).
-
-    Args:
-        delays_s: for each word, in order, the audio position or the time at which it came.
-        audio_s: length of the audio.
-        n_reference: words of the reference.
-
-    Source: Ma et al. 2019, https://arxiv.org/abs/1810.08398; for speech Ma et al. 2020,
-    https://arxiv.org/abs/2011.02048; LAAL: Papi et al. 2022, https://arxiv.org/abs/2206.05807
-    """
-    if not delays_s or not n_reference:
-        return None
-    n_words = max(n_reference, len(delays_s)) if adaptive else n_reference
-    counted = next((i + 1 for i, delay in enumerate(delays_s) if delay >= audio_s), len(delays_s))
-    return sum(delay - i * audio_s / n_words for i, delay in enumerate(delays_s[:counted])) / counted
 
 
 def _joins(hearing: _Hearing) -> Joins:

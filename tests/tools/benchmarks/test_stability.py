@@ -2,8 +2,8 @@
 
 import pytest
 
-from streamer.bench.emission import Shown, place
-from streamer.bench.stability import Stability, broken_promises, erased, unstable_words
+from tools.benchmarks.emission import Shown, place
+from tools.benchmarks.stability import Stability, broken_promises, erased, unstable_words
 
 
 def test_erasure_counts_every_word_behind_the_first_that_changed() -> None:

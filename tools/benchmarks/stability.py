@@ -6,7 +6,7 @@ from itertools import pairwise
 from operator import add
 from typing import Self
 
-from streamer.bench.emission import Placed, Shown
+from tools.benchmarks.emission import Placed, Shown
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,289 @@
+"""The decoder's forward pass with its key-value cache, over the texts of one window or of several.
+
+The cache has slots for the tokens of each window, and a mask says which of them a token sees. So a call takes the next
+tokens of one sequence, or the next token of several that share the slots of what they have in common (beams).
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import openvino as ov
+from numpy.typing import NDArray
+
+from streamer.arrays import BoolArray, FloatArray
+from streamer.audio.constants import TOKENS_PER_SECOND
+from streamer.whisper.device.masks import OURS, MaskConvention
+from streamer.whisper.device.stage import Stage, as_type, to_float32
+from streamer.whisper.device.windows import EncodedWindow
+from streamer.whisper.dims import ModelDimensions
+from streamer.whisper.graphs.ports import FEW_TOKENS, MAX_BEAMS, SLOTS_STEP, beam_slots, key_values
+
+IntArray = NDArray[np.int64]
+
+
+class Decoder:
+    """Texts that grow token by token, each of one window; all have the same length. One thread at a time may use it."""
+
+    def __init__(self, stages: Iterable[Stage], dims: ModelDimensions, mask: MaskConvention = OURS) -> None:
+        """Take the compiled graphs: one for calls of any size, or one for each size."""
+        # How the graphs are told which slots are filled.
+        self.mask = mask
+        # Tokens of each sequence.
+        self.n_fed = 0
+        self._dims = dims
+        self._stages = sorted(stages, key=lambda stage: (stage.sizes.n_slots or 0, stage.sizes.n_tokens or 0))
+        self._any_size = self._stages[0].sizes.n_tokens is None
+        # Ascending; of a graph for any size the least.
+        self._slot_sizes = sorted({stage.sizes.n_slots or SLOTS_STEP for stage in self._stages})
+        self._names = [f"past_{name}" for name in key_values(dims.n_text_layer, "decoder")]
+        self._windows: list[EncodedWindow] = []
+        self._cross: dict[str, ov.Tensor] = {}
+        # Keys and values of the text, by name, each of shape (n_windows, n_head, P, head), and the same as arrays.
+        self._cache: dict[str, ov.Tensor] = {}
+        self._arrays: list[FloatArray] = []
+        # Which slots each sequence sees, shape (n_windows, n_sequences, P).
+        self._visible: BoolArray = np.zeros((0, 1, 0), dtype=np.bool_)
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a sequence can hold."""
+        return self._dims.n_text_ctx
+
+    @property
+    def block_tokens(self) -> int:
+        """Tokens of a sequence that one call takes."""
+        return FEW_TOKENS if self._any_size else max(stage.sizes.n_tokens or 1 for stage in self._stages)
+
+    @property
+    def max_beams(self) -> int:
+        """Sequences of a window that there can be."""
+        if self._any_size:
+            return MAX_BEAMS
+        most = self._slot_sizes[-1]
+        return max(n for n in range(1, self.block_tokens + 1) if n == 1 or beam_slots(self._dims, n) <= most)
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether it decodes several windows at once."""
+        return self._any_size
+
+    @property
+    def n_windows(self) -> int:
+        """Windows whose texts grow."""
+        return len(self._windows)
+
+    @property
+    def n_calls(self) -> int:
+        """Runs of the graphs so far, however many tokens each took."""
+        return sum(stage.n_calls for stage in self._stages)
+
+    def room(self, n_beams: int) -> int:
+        """Return how many tokens each of so many sequences can still get if they share no more than they do."""
+        return (beam_slots(self._dims, n_beams) - self.n_fed) // n_beams
+
+    def use(self, *windows: EncodedWindow) -> None:
+        """Decode these windows from now on, which are in neighbouring rows of the same buffers."""
+        self._windows = list(windows)
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget all text."""
+        self._see_windows()
+        self._cache = {}
+        self._resize(self._slot_sizes[0])
+        self.rewind(0)
+
+    def rewind(self, n_fed: int) -> None:
+        """Go on with a single sequence: the first tokens that all of them have in common."""
+        self.n_fed = n_fed
+        self._visible = np.zeros((len(self._windows), 1, self._n_slots), dtype=np.bool_)
+        self._visible[:, :, :n_fed] = True
+
+    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+        """Append the same tokens to the sequence of each window.
+
+        Returns logits, shape (n_windows, n, n_vocab), and the alignment heads' attention, shape (n_windows, n_heads, n,
+        n_audio_ctx), as copies in float32. Raises InferenceError if the device fails.
+        """
+        assert 0 < len(tokens) <= self.capacity - self.n_fed, "the sequence does not fit the context"
+        assert self._visible.shape[1] == 1, "several sequences cannot be fed a block"
+        logits, attention = [], []
+        for first in range(0, len(tokens), self.block_tokens):
+            block = np.array(tokens[first : first + self.block_tokens], dtype=np.int64)
+            n = len(block)
+            slots = np.arange(self.n_fed, self.n_fed + n)
+            seen = np.repeat(self._visible, n, axis=1)
+            stage = self._compute(np.tile(block, (len(self._windows), 1)), slots, seen, causal=True)
+            logits.append(to_float32(stage.output("logits"))[:, :n])
+            attention.append(to_float32(stage.output("cross_attention"))[:, :, :n])
+            self._keep(stage, np.tile(slots, (len(self._windows), 1)))
+            self.rewind(self.n_fed + n)
+        return np.concatenate(logits, axis=1), np.concatenate(attention, axis=2)
+
+    def extend(self, parents: IntArray, tokens: IntArray) -> FloatArray:
+        """Continue sequences by a token each; those that none continues are forgotten.
+
+        parents : for each token the number of the sequence that it continues, in the order of the call before, shape
+            (n_windows, n)
+        tokens : of the same shape
+
+        Returns logits, shape (n_windows, n, n_vocab), as a copy in float32. Raises InferenceError if the device fails.
+        """
+        n = tokens.shape[1]
+        seen = np.take_along_axis(self._visible, parents[:, :, np.newaxis], axis=1)
+        # Slots that there may not be yet; a slot that no sequence sees is free.
+        seen = np.pad(seen, ((0, 0), (0, 0), (0, n)))
+        slots = np.argsort(seen.any(axis=1), axis=1, kind="stable")[:, :n]
+        positions = np.full(n, self.n_fed)
+        stage = self._compute(tokens, positions, seen[:, :, : self._n_slots], causal=False)
+        logits = to_float32(stage.output("logits"))[:, :n]
+        self._keep(stage, slots)
+        n_more = max(0, self._n_slots - seen.shape[2])
+        self._visible = np.pad(seen, ((0, 0), (0, 0), (0, n_more)))[:, :, : self._n_slots]
+        np.put_along_axis(self._visible, slots[:, :, np.newaxis], True, axis=2)
+        self.n_fed += 1
+        return logits
+
+    def drop(self, number: int) -> None:
+        """Forget the window of this number; the last one takes its number, and exchanges rows with it."""
+        last = self._windows.pop()
+        if number < len(self._windows):
+            window = self._windows[number]
+            window.buffers.swap(window.row, last.row)
+            window.row, last.row = last.row, window.row
+            for array in (*self._arrays, self._visible):
+                array[number] = array[len(self._windows)]
+            self._windows[number] = last
+        self._visible = self._visible[: len(self._windows)]
+        if self._windows:
+            self._see_windows()
+
+    def pollute_hidden_slots(self) -> None:
+        """Fill every slot that is not in use with noise, for the check that the mask hides them."""
+        noise = np.random.default_rng(0)
+        for tensor, slots in zip(self._cache.values(), self._arrays, strict=True):
+            # The same in every slot: attention that averages many of them would average white noise away.
+            pattern = 4.0 * noise.standard_normal((1, slots.shape[1], 1, slots.shape[3]), dtype=np.float32)
+            slots[:, :, self.n_fed :] = as_type(pattern, tensor.element_type)
+
+    @property
+    def open_step(self) -> "OpenStep":
+        """The one-token graph with its tensors, to find out how its mask is meant (see `masks`)."""
+        return OpenStep(self._stages[0], self._cache, self._cross)
+
+    @property
+    def _n_slots(self) -> int:
+        return int(self._arrays[0].shape[2])
+
+    def _see_windows(self) -> None:
+        """Let the graphs see the keys and values of the present windows."""
+        first = self._windows[0]
+        n_windows = len(self._windows)
+        row = min(window.row for window in self._windows)
+        found = first.buffers.tensors(row, n_windows, first.n_audio_ctx)
+        self._cross = {f"past_{name}": tensor for name, tensor in found.items()}
+
+    def _resize(self, n_slots: int) -> None:
+        """Have a cache of this many slots, which keeps what was in it."""
+        before = list(self._cache.values())
+        dims, n_windows = self._dims, len(self._windows)
+        shape = ov.Shape([n_windows, dims.n_text_head, n_slots, dims.text_head_size])
+        self._cache = {name: ov.Tensor(self._stages[0].port(name).element_type, shape) for name in self._names}
+        self._arrays = [tensor.data for tensor in self._cache.values()]
+        for i, array in enumerate(self._arrays):
+            # A hidden slot still meets the arithmetic: a NaN in it would spread.
+            array[...] = 0
+            if before:
+                array[:, :, : before[i].shape[2]] = before[i].data[:n_windows]
+
+    def _compute(self, tokens: IntArray, positions: IntArray, seen: BoolArray, *, causal: bool) -> Stage:
+        """Run the smallest graph that takes these tokens, and return it.
+
+        tokens : shape = (n_windows, n)
+        positions : in their sequences, shape (n,)
+        seen : slots that each token sees, shape (n_windows, n, P)
+        causal : whether each token also sees those of the call before it, and not itself alone
+        """
+        n_windows, n = tokens.shape
+        stage = self._stage_for(n)
+        # Tokens behind the last are padding: they only have to be valid.
+        size = stage.sizes.n_tokens or n
+        ids = np.zeros((n_windows, size), dtype=np.int64)
+        ids[:, :n] = tokens
+        places = np.zeros((n_windows, size), dtype=np.int64)
+        places[:, :n] = positions
+        mask = np.full((n_windows, size, self._n_slots + size), self.mask.hidden, dtype=np.float32)
+        mask[:, :n, : self._n_slots][seen] = self.mask.shown
+        own = np.tri(size, dtype=np.bool_) if causal else np.eye(size, dtype=np.bool_)
+        first = self.mask.first_token(self.n_fed, self._n_slots)
+        mask[:, :, first : first + size][:, own] = self.mask.shown
+        inputs: dict[str, NDArray[Any]] = {
+            "input_ids": ids,
+            "position_ids": places.ravel(),
+            "attention_mask": mask.reshape(n_windows * size, -1),
+        }
+        tensors = {name: stage.tensor(name, values) for name, values in inputs.items()}
+        cache = {name: _first_rows(tensor, n_windows) for name, tensor in self._cache.items()}
+        stage.infer({**tensors, **cache, **self._cross})
+        return stage
+
+    def _stage_for(self, n_tokens: int) -> Stage:
+        n_audio_ctx = self._windows[0].n_audio_ctx
+        for stage in self._stages:
+            sizes = stage.sizes
+            fits = sizes.window_s is None or sizes.window_s * TOKENS_PER_SECOND == n_audio_ctx
+            if fits and sizes.n_slots in (None, self._n_slots) and n_tokens <= (sizes.n_tokens or n_tokens):
+                return stage
+        raise AssertionError(f"no graph takes {n_tokens} tokens at once")
+
+    def _keep(self, stage: Stage, slots: IntArray) -> None:
+        """Put the keys and values of a call's tokens into slots, shape (n_windows, n)."""
+        needed = int(slots.max()) + 1
+        if needed > self._n_slots and (larger := self._larger(needed)):
+            self._resize(larger)
+        # The very last position has no slot: nothing comes after it.
+        n = slots.shape[1] - (needed > self._n_slots)
+        for name, array in zip(self._names, self._arrays, strict=True):
+            present = stage.output(name.replace("past_", "present_", 1)).data
+            for i, places in enumerate(slots):
+                array[i][:, places[:n]] = present[i, :, :n]
+
+    def _larger(self, n_slots: int) -> int | None:
+        """Return the least size of a cache with so many slots; None if there is none."""
+        if self._any_size:
+            return -(-n_slots // SLOTS_STEP) * SLOTS_STEP
+        return next((size for size in self._slot_sizes if size >= n_slots), None)
+
+
+class OpenStep:
+    """A one-token decoder graph with its tensors open to experiments: a `masks.MaskedDecoder`."""
+
+    def __init__(self, stage: Stage, cache: Mapping[str, ov.Tensor], cross: Mapping[str, ov.Tensor]) -> None:
+        self._stage = stage
+        self._tensors = {**cache, **cross}
+        self._names = list(cache)
+        self.cache = [tensor.data for tensor in cache.values()]
+        self.cross = [tensor.data for tensor in cross.values()]
+        self.present: list[FloatArray] = []
+        n_slots = self.cache[0].shape[2]
+        self._mask = ov.Tensor(stage.port("attention_mask").element_type, ov.Shape([1, n_slots + 1]))
+        self.mask = self._mask.data[0]
+
+    def compute(self, token: int, position: int) -> FloatArray:
+        """Return the logits after a token at a position, shape (n_vocab,), as a copy."""
+        stage = self._stage
+        ids = stage.tensor("input_ids", np.array([[token]]))
+        positions = stage.tensor("position_ids", np.array([position]))
+        stage.infer({"input_ids": ids, "position_ids": positions, "attention_mask": self._mask, **self._tensors})
+        self.present = [stage.output(name.replace("past_", "present_", 1)).data for name in self._names]
+        logits: FloatArray = to_float32(stage.output("logits"))[0, 0]
+        return logits
+
+
+def _first_rows(tensor: ov.Tensor, n_rows: int) -> ov.Tensor:
+    """Return the first rows of a tensor, in the same memory."""
+    shape = list(tensor.shape)
+    return (
+        tensor if shape[0] == n_rows else ov.Tensor(tensor, ov.Coordinate([0] * 4), ov.Coordinate([n_rows, *shape[1:]]))
+    )
