@@ -16,8 +16,8 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.stream.host import EngineStats, Host
 from streamer.stream.load import MAX_LOAD, BusyTime, Load, LoadMeter, Pass
-from streamer.stream.runner import AudioKind, Job, SessionRunner
-from streamer.stream.window import Request
+from streamer.stream.runner import AudioKind, SessionRunner
+from streamer.stream.window import Request, Window
 from streamer.whisper.result import N_BUFFERS, Hypothesis
 
 logger = logging.getLogger(__name__)
@@ -86,11 +86,11 @@ class _Worker(threading.Thread):
 
 
 @dataclass(frozen=True, slots=True)
-class _EncodedJob(Generic[Encoded]):
+class _Slotted(Generic[Encoded]):
     """An encoded window, the buffer that it is in, and the seconds that encoding took."""
 
     runner: SessionRunner
-    job: Job
+    window: Window
     encoded: Encoded
     buffer: int
     encode_s: float
@@ -118,8 +118,8 @@ class Engine(Generic[Encoded]):
         self._lock = threading.Lock()
         self._runners: tuple[SessionRunner, ...] = ()
         # The window that waits to be decoded, and the one that is being decoded.
-        self._slot: _EncodedJob[Encoded] | None = None
-        self._decoding_job: _EncodedJob[Encoded] | None = None
+        self._slot: _Slotted[Encoded] | None = None
+        self._being_decoded: _Slotted[Encoded] | None = None
         self._listening = _Worker("listen", self.listen, clock)
         self._encoding = _Worker("encode", self.encode, clock)
         self._decoding = _Worker("decode", self.decode, clock)
@@ -198,45 +198,45 @@ class Engine(Generic[Encoded]):
             runners = [runner for runner in self._runners if slot is None or runner is slot.runner]
         for runner in sorted(runners, key=lambda runner: runner.due.deadline_s):
             begin_s = self._clock()
-            if runner.due.deadline_s < math.inf and (job := runner.issue(begin_s)) is not None:
+            if runner.due.deadline_s < math.inf and (issued := runner.issue(begin_s)) is not None:
                 with self._busy.at_work():
-                    self._encode(runner, job, begin_s)
+                    self._encode(runner, *issued, begin_s)
                 return True
         return False
 
     def decode(self) -> bool:
         """Decode the window in the slot. Returns whether there was one."""
         with self._lock:
-            job, self._slot = self._slot, None
-            self._decoding_job = job
-        if job is None:
+            encoded, self._slot = self._slot, None
+            self._being_decoded = encoded
+        if encoded is None:
             return False
         self._encoding.wake()  # the slot is free: the next window can be encoded while this one is decoded
         try:
             with self._busy.at_work():
-                self._decode(job)
+                self._decode(encoded)
         finally:
             with self._lock:
-                self._decoding_job = None
+                self._being_decoded = None
             self._encoding.wake()
             self._listening.wake()  # a recording is processed further when none of its windows is on its way
         return True
 
-    def _encode(self, runner: SessionRunner, job: Job, begin_s: float) -> None:
+    def _encode(self, runner: SessionRunner, window: Window, samples: Float32Array, begin_s: float) -> None:
         with self._lock:
             replaced, self._slot = self._slot, None
             if runner in self._runners:  # its turn was now
                 self._runners = (*(other for other in self._runners if other is not runner), runner)
-            used = None if self._decoding_job is None else self._decoding_job.buffer
+            used = None if self._being_decoded is None else self._being_decoded.buffer
         if replaced is not None:
             self.stats.windows_replaced += 1
             runner.withdraw()
         buffer = next(i for i in range(N_BUFFERS) if i != used)
         try:
-            mel = runner.mel.window(job.samples, job.window.start)
-            encoded = self._encoder.encode(mel, buffer, len(job.samples))
+            mel = runner.mel.window(samples, window.start)
+            encoded = self._encoder.encode(mel, buffer, len(samples))
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
-            runner.fail(job, error)
+            runner.fail(window, error)
             self._listening.wake()
             return
         cost_s = self._clock() - begin_s
@@ -244,20 +244,20 @@ class Engine(Generic[Encoded]):
         self.stats.encode_s += cost_s
         self.stats.on_encode(cost_s)
         with self._lock:
-            self._slot = _EncodedJob(runner, job, encoded, buffer, cost_s)
+            self._slot = _Slotted(runner, window, encoded, buffer, cost_s)
         self._decoding.wake()
 
-    def _decode(self, encoded_job: _EncodedJob[Encoded]) -> None:
-        runner, job = encoded_job.runner, encoded_job.job
+    def _decode(self, waiting: _Slotted[Encoded]) -> None:
+        runner, window = waiting.runner, waiting.window
 
         def decode(request: Request) -> Hypothesis:
             begin_s = self._clock()
             wanted = replace(request, others_wait=lambda: self._others_wait(runner))
-            hypothesis = self._decoder.decode(encoded_job.encoded, wanted)
-            self._count(runner, job, hypothesis, encoded_job.encode_s, self._clock() - begin_s)
+            hypothesis = self._decoder.decode(waiting.encoded, wanted)
+            self._count(waiting, hypothesis, self._clock() - begin_s)
             return hypothesis
 
-        runner.decode(job, decode, retry_s=self._retry_s(runner))
+        runner.decode(window, decode, retry_s=self._retry_s(runner))
 
     def _others_wait(self, runner: SessionRunner) -> bool:
         """Return whether a window waits for the decoder and keeps another session from it."""
@@ -273,8 +273,9 @@ class Engine(Generic[Encoded]):
         most = MAX_LOAD if self.n_sessions == 1 else MAX_RETRY_LOAD
         return RETRY_S if self.load.ratio < most else 0.0
 
-    def _count(self, runner: SessionRunner, job: Job, hypothesis: Hypothesis, encode_s: float, decode_s: float) -> None:
-        window, text = job.window, "".join(word.text for word in hypothesis.words)
+    def _count(self, decoded: _Slotted[Encoded], hypothesis: Hypothesis, decode_s: float) -> None:
+        runner, window = decoded.runner, decoded.window
+        text = "".join(word.text for word in hypothesis.words)
         runner.logger.debug("window %.2f-%.2f s: %s", window.start / SAMPLE_RATE, window.end / SAMPLE_RATE, text)
         self.stats.decodes += 1
         self.stats.decode_s += decode_s
@@ -286,7 +287,7 @@ class Engine(Generic[Encoded]):
         self._meter.take_pass(
             Pass(
                 busy_s=self._busy.take(),
-                encode_s=encode_s,
+                encode_s=decoded.encode_s,
                 decode_s=decode_s,
                 n_calls=hypothesis.n_calls,
                 n_tokens=hypothesis.n_begins_with + hypothesis.n_sampled,

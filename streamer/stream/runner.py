@@ -75,14 +75,6 @@ class Input:
     live_from: int = 0  # audio before this is sent again: its pace says nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
-    """A window that was handed out, and its audio, shape (n,)."""
-
-    window: Window
-    samples: Float32Array
-
-
 @dataclass(slots=True)
 class Due:
     """When a session has work for the engine, as of its last decision."""
@@ -307,26 +299,29 @@ class SessionRunner:
 
     # The threads `encode` and `decode`.
 
-    def issue(self, now_s: float) -> Job | None:
-        """Hand out the window that is due, if it still is. It is given to `decode`, `fail` or `withdraw`."""
+    def issue(self, now_s: float) -> tuple[Window, Float32Array] | None:
+        """Hand out the window that is due, if it still is, and its audio, shape (n,).
+
+        It is given to `decode`, `fail` or `withdraw`.
+        """
+        samples: Float32Array | None = None
         with self._recovering():
             with self._lock:
                 window = None if self.over else self._next_window(now_s)
                 if window is None:
                     return None
                 self._n_in_flight += 1
-            job: Job | None = None
             try:
-                job = Job(window, self.ring.read(window.start, window.end))
+                samples = self.ring.read(window.start, window.end)
+                return window, samples
             except Overrun:
                 with self._lock:
                     if not self.over:
                         self._publish(self._session.lose(self.position, "overrun"))
                         self._note_change(now_s)
             finally:
-                if job is None:
+                if samples is None:
                     self.withdraw()
-            return job
         return None
 
     def withdraw(self) -> None:
@@ -334,14 +329,14 @@ class SessionRunner:
         with self._lock:
             self._n_in_flight -= 1
 
-    def decode(self, job: Job, decode: Callable[[Request], Hypothesis], *, retry_s: float) -> None:
+    def decode(self, window: Window, decode: Callable[[Request], Hypothesis], *, retry_s: float) -> None:
         """Have a window decoded, if it is still wanted, and publish its text."""
         try:
             with self._lock:
-                request = None if self.over else self._session.request(job.window, retry_s=retry_s)
+                request = None if self.over else self._session.request(window, retry_s=retry_s)
             hypothesis = decode(request) if request is not None else None
         except Exception as error:  # noqa: BLE001 - a fault in one session must not end everybody's captions
-            self.fail(job, error)
+            self.fail(window, error)
             return
         now_s = self._host.clock()
         with self._recovering(), self._lock:
@@ -349,16 +344,16 @@ class SessionRunner:
             if self.over:
                 return
             if request is not None and hypothesis is not None:
-                self._publish(self._session.apply_hypothesis(job.window, request, hypothesis, now_s))
+                self._publish(self._session.apply_hypothesis(window, request, hypothesis, now_s))
                 self._note_success(listening=False)
                 self._publisher.warn_of_language(hypothesis.language_outside, self.settings)
             self._note_change(now_s)
 
-    def fail(self, job: Job, error: Exception) -> None:
+    def fail(self, window: Window, error: Exception) -> None:
         """Give up the audio of a window that cannot be transcribed. The next is tried after a while."""
         with self._lock:
             self._n_in_flight -= 1
-            self._fail(error, job.window)
+            self._fail(error, window)
 
     # What commands do, under the lock.
 

@@ -148,11 +148,12 @@ class Rig:
     def _pass(self) -> bool:
         if math.isinf(self.runner.due.deadline_s):
             return False
-        job = self.runner.issue(self.clock())
-        if job is None:
+        issued = self.runner.issue(self.clock())
+        if issued is None:
             return False
-        self.windows.append(job.window)
-        self.runner.decode(job, lambda request: self.decode(job.window, request), retry_s=self.retry_s)
+        window, _ = issued
+        self.windows.append(window)
+        self.runner.decode(window, lambda request: self.decode(window, request), retry_s=self.retry_s)
         return True
 
 
