@@ -1,4 +1,4 @@
-"""Where the events of a session leave it, under its lock."""
+"""Publishes the events of a session, under its lock."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -29,7 +29,7 @@ class Output:
 
 
 class Publisher:
-    """Publishes events, and notes for the log and the metrics what they say."""
+    """Publishes events, counts what the metrics need, and logs languages."""
 
     def __init__(self, output: Output, logger: "logging.LoggerAdapter[logging.Logger]") -> None:
         self._output, self._logger = output, logger

@@ -86,6 +86,8 @@ class Session:
         self.settings = settings
         self._gate.settings, self._passes.settings = settings.gate, settings
         self._transcript.change(settings)
+        if self._passes.current is not None:
+            self._passes.move_on(self._transcript.without_earlier(self._passes.window_start))
 
     @property
     def finished(self) -> bool:

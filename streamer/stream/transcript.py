@@ -201,9 +201,7 @@ class Transcript(TranscriptState):
                 place = self._find_start(start - reach, start)
         self.first_word, position = place or (self.n_final, start)
         self.earlier = None
-        if place is not None and self.undecided:
-            self.earlier = self.first_word, position // HOP_LENGTH * HOP_LENGTH
-            self.first_word, position = self.n_final, start
+        position = self.without_earlier(position)
         self._drop_before(self._first_needed)
         return position
 
@@ -211,6 +209,16 @@ class Transcript(TranscriptState):
     def undecided(self) -> bool:
         """Whether it is not sure yet which language the utterance is in: no word becomes stable."""
         return self.settings.language == "auto" and not self.language
+
+    def without_earlier(self, position: int) -> int:
+        """Until the language is sure, let windows have the utterance alone; return where the next one begins.
+
+        position : where it would have begun
+        """
+        if self.undecided and self.first_word < self.n_final:
+            self.earlier = self.first_word, position // HOP_LENGTH * HOP_LENGTH
+            self.first_word, position = self.n_final, self.segment_start
+        return position
 
     @property
     def _first_needed(self) -> int:

@@ -26,7 +26,7 @@ from streamer.stream.settings import SessionSettings
 from streamer.stream.transcript import MAX_STABLE_TOKENS
 from streamer.stream.window import Request, Window
 from streamer.whisper.result import Hypothesis, TimedWord
-from tests.fakes import Clock, FakeDetector, FakeMel, Speaker, SpokenWord, audio_of
+from tests.fakes import Clock, FakeDetector, FakeMel, Speaker, SpokenWord, audio_of, words_at
 from tests.promises import Promises
 from tests.stream.test_session import SETTINGS, settings_of
 
@@ -36,14 +36,6 @@ PIECE_SAMPLES = SAMPLE_RATE // 10
 HOUR_S = 3600.0
 
 Decode = Callable[[Window, Request], Hypothesis]
-
-
-def words_at(*starts_s: float) -> list[SpokenWord]:
-    """Words of half a second."""
-    return [
-        SpokenWord(i, f" w{i}", (4 * i, 4 * i + 1), round(start_s * SAMPLE_RATE), round((start_s + 0.5) * SAMPLE_RATE))
-        for i, start_s in enumerate(starts_s)
-    ]
 
 
 class Rig:
