@@ -15,7 +15,7 @@ from streamer.whisper import adapters
 from streamer.whisper.cache import open_cache
 from streamer.whisper.check import Check, require
 from streamer.whisper.decode.window import FILE_BEAMS
-from streamer.whisper.device.checks import check_decoder, check_freshness, check_ports
+from streamer.whisper.device.checks import check_decoder, check_freshness
 from streamer.whisper.device.compile import WHOLE_WINDOW, Compilation, Sizes
 from streamer.whisper.device.devices import DeviceSettings, StagePlan, available_devices, kind_of, plan_stages
 from streamer.whisper.device.masks import find_convention
@@ -111,7 +111,6 @@ class WhisperModel:
         """
         while True:
             self._compilation.compile()
-            require(check_ports(self._compilation))
             try:
                 runtime = _start(self._source, self._compilation)
                 require(_device_checks(self._source, self._compilation, runtime))
@@ -295,10 +294,6 @@ def verify_model(
         return  # what does not belong together is not worth compiling
     compilation = _compilation(source, plans, 1, _windows(source, plans, windows_s), cache, on_compiled)
     compilation.compile()
-    ports = list(check_ports(compilation))
-    yield from ports
-    if not all(check.passed for check in ports):
-        return
     runtime = _start(source, compilation)
     for stage, device in compilation.devices.items():
         first = compilation.plans[stage].candidates[0]

@@ -192,22 +192,10 @@ def _read_saved(path: Path, name: str, tokenizer_path: Path | None) -> ModelSour
 def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSource:
     triple = foreign.load_triple(path)
     dims = triple.dims
-    if not triple.has_attention:
-        raise ModelError(
-            f"{triple.decoder_path} does not give its cross-attention, which word times are made of: expected an output"
-            " of it for each layer; export it again with these, or use the original checkpoint"
-        )
     tokenizer = _load_tokenizer(tokenizer_path, path, dims)
     tokenizer, generation = _with_generation(path, dims, tokenizer, name, expected=False)
-    graphs = ModelGraphs(
-        dims,
-        generation.alignment_heads,
-        {
-            "encoder": triple.encoder,
-            "cross_kv": triple.cross_kv,
-            "decoder": partial(triple.decoder, generation.alignment_heads),
-        },
-    )
+    heads = generation.alignment_heads
+    graphs = ModelGraphs(dims, heads, {stage: partial(triple.read, stage, heads) for stage in STAGES})
     return ModelSource(
         path,
         "exported OpenVINO graphs",
@@ -216,7 +204,7 @@ def _read_triple(path: Path, name: str, tokenizer_path: Path | None) -> ModelSou
         graphs,
         tokenizer,
         generation,
-        foreign_decoder=triple.decoder_path,
+        foreign_decoder=triple.paths["decoder"],
     )
 
 
@@ -277,7 +265,7 @@ def _hash_checks(model: saved.SavedModel) -> list[Check]:
             f"{model.directory / name} is not the file that {saved.MANIFEST} was written with: it is damaged or of"
             " another model; convert the model again",
         )
-        for name in model.files
+        for name in model.description.files
     ]
 
 

@@ -81,7 +81,7 @@ def test_a_converted_model_is_whole_and_its_settings_come_back(source: ConvertSo
     model = saved.load(tmp_path / "nano")
     assert tuple(model.description.precisions) == ALL
     assert (model.description.name, model.description.origin) == ("nano.en", "streamer/nano.en")
-    assert set(saved.COMPANIONS) < set(model.files)
+    assert set(saved.COMPANIONS) < set(model.description.files)
     dims = source.checkpoint.dims
     tokenizer = Tokenizer.load(tmp_path / "nano", n_vocab=dims.n_vocab)
     assert read_generation(tmp_path / "nano", dims, tokenizer) == source.generation

@@ -50,10 +50,11 @@ class TokenDecoder(Protocol):
     def rewind(self, n_fed: int) -> None:
         """Forget the tokens behind the first `n_fed`."""
 
-    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    def feed(self, tokens: Sequence[int], n_silent: int = 0) -> tuple[FloatArray, FloatArray]:
         """Append tokens to the sequence of each window.
 
-        Returns logits (n_windows, n, n_vocab) and the alignment heads' attention (n_windows, n_heads, n, n_audio_ctx).
+        Returns logits (n_windows, n, n_vocab) and the alignment heads' attention (n_windows, n_heads, n, n_audio_ctx)
+        of all but the first `n_silent`.
         """
 
     def extend(self, parents: NDArray[np.int64], tokens: NDArray[np.int64]) -> FloatArray:

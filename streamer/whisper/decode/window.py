@@ -141,19 +141,20 @@ def decode_window(
     # The last token is not fed: nothing comes after it.
     draft = options.draft[: max(0, given.limit - 1)] if options.temperature == 0 and options.n_beams == 1 else ()
     decoder.begin()
-    (logits,), (attention,) = decoder.feed([*given.tokens, *draft])
-    n_given = len(given.tokens)
-    guesses = [Guess(token, logits[i], attention[:, i : i + 1]) for i, token in enumerate(draft, n_given)]
+    (logits,), (attention,) = decoder.feed([*given.tokens, *draft], given.n_prompt)
+    # Rows of what was given behind the prompt.
+    n_rows = len(given.tokens) - given.n_prompt
+    guesses = [Guess(token, logits[i], attention[:, i : i + 1]) for i, token in enumerate(draft, n_rows)]
     search = _search(tokenizer, config, options, given.limit, logits.shape[-1], cancelled)
     window = _begun(given, logits, tokenizer, options, search)
-    found = _found(decoder, logits[n_given - 1], guesses, search, options, draw)
+    found = _found(decoder, logits[n_rows - 1], guesses, search, options, draw)
     window.add(found)
     if options.keep_attention:
-        rows = [attention[:, given.n_prompt : n_given], *found.attention]
+        rows = [attention[:, :n_rows], *found.attention]
         if len(found.attention) < len(found.tokens) - 1:
             # Several texts were tried: this one is fed once more, a block at a time.
-            decoder.rewind(n_given)
-            rows.append(decoder.feed(found.tokens[: decoder.capacity - n_given])[1][0])
+            decoder.rewind(len(given.tokens))
+            rows.append(decoder.feed(found.tokens[: decoder.capacity - decoder.n_fed])[1][0])
         rows.append(np.repeat(attention[:, -1:], given.n_left_out, axis=1))
         window.attention = np.concatenate(rows, axis=1)
     return window
@@ -165,7 +166,7 @@ def decode_windows(
     """Decode all windows that the decoder holds, at a temperature of 0 and without their attention."""
     given = _Given.of(decoder, tokenizer, options)
     decoder.begin()
-    logits, _ = decoder.feed(given.tokens)
+    logits, _ = decoder.feed(given.tokens, given.n_prompt)
     search = _search(tokenizer, config, options, given.limit, logits.shape[-1])
     windows = [_begun(given, rows, tokenizer, options, search) for rows in logits]
     found = follow_beams(decoder, logits[:, -1], search, n_beams=options.n_beams, patience=options.patience)
@@ -230,12 +231,16 @@ def _search(
 def _begun(
     given: _Given, logits: FloatArray, tokenizer: Tokenizer, options: WindowOptions, search: Search
 ) -> DecodedWindow:
-    """Return a window of which nothing is sampled yet; logits : those of the given tokens, shape (n, n_vocab)"""
-    first = given.n_prompt + given.n_start
+    """Return a window of which nothing is sampled yet.
+
+    logits : shape = (n, n_vocab)
+        Those of the given tokens behind the prompt.
+    """
     # What was sampled before; the other rules depend on where a text began, which may have been elsewhere.
     suppress, *_ = search.rules
     log_probs = []
-    for row, token in zip(logits[first - 1 :], given.tokens[first:], strict=False):
+    begins_with = given.tokens[given.n_prompt + given.n_start :]
+    for row, token in zip(logits[given.n_start - 1 :], begins_with, strict=False):
         scored = row.copy()
         suppress.apply(scored, ())
         log_probs.append(log_prob(scored, token))
@@ -244,7 +249,7 @@ def _begun(
     return DecodedWindow(
         tokens=list(options.begins_with),
         log_probs=log_probs,
-        no_speech_prob=math.exp(log_prob(logits[given.n_prompt], tokenizer.special.no_speech)),
+        no_speech_prob=math.exp(log_prob(logits[0], tokenizer.special.no_speech)),
         n_start=given.n_start,
         n_given=len(given.tokens),
         n_begins_with=len(options.begins_with),

@@ -15,7 +15,7 @@ from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.errors import InferenceError
 from streamer.whisper import cache
 from streamer.whisper.device.allocator import give_back_mapped
-from streamer.whisper.device.apart import WrittenGraph, may_abort
+from streamer.whisper.device.apart import compile_apart, may_abort, written
 from streamer.whisper.device.devices import (
     DEVICE_ORDER,
     StagePlan,
@@ -30,8 +30,17 @@ from streamer.whisper.device.devices import (
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.generation import MIN_WINDOW_S
 from streamer.whisper.graphs.build import ModelGraphs, fix_sizes
-from streamer.whisper.graphs.ports import BLOCK_TOKENS, MAX_BEAMS, MAX_WINDOWS, SLOTS_STEP, Ports, beam_slots, ports
-from streamer.whisper.ir import first_line
+from streamer.whisper.graphs.ports import (
+    BLOCK_TOKENS,
+    MAX_BEAMS,
+    MAX_WINDOWS,
+    MOST_TOKENS,
+    SLOTS_STEP,
+    Ports,
+    beam_slots,
+    ports,
+)
+from streamer.whisper.ir import first_line, read_graph
 
 logger = logging.getLogger(__name__)
 
@@ -195,7 +204,7 @@ class Compilation:
             n_slots = beam_slots(dims, MAX_BEAMS) + SLOTS_STEP
             smallest = self._ports(Sizes("decoder", MIN_WINDOW_S))
             largest = ports(
-                "decoder", dims, self._n_heads, n_tokens=BLOCK_TOKENS, n_slots=n_slots, n_windows=MAX_WINDOWS
+                "decoder", dims, self._n_heads, n_tokens=MOST_TOKENS, n_slots=n_slots, n_windows=MAX_WINDOWS
             )
             return {Sizes("decoder", None): fix_sizes(whole, smallest.inputs, largest.inputs)}
         calls = [(1, dims.cache_size), (BLOCK_TOKENS, dims.cache_size)]
@@ -245,13 +254,13 @@ class Compilation:
             directory = cache.entry(self._cache_dir, device, facts)
         if through_cpu or not may_abort(model, device):
             return self._compile_for(device, graph, model, properties, directory)
-        with WrittenGraph(model) as written:
+        with written(model) as path:
             if directory is None:
-                written.try_out(device, properties, None)
+                compile_apart(path, device, properties)
             elif not any(directory.glob("*.blob")):
                 with cache.replacing(directory) as kept:
-                    written.try_out(device, properties, kept)
-            return self._compile_for(device, graph, written.read(), properties, directory)
+                    compile_apart(path, device, {**properties, "CACHE_DIR": str(kept)})
+            return self._compile_for(device, graph, read_graph(path), properties, directory)
 
     def _compile_for(
         self, device: str, graph: Sizes, model: ov.Model, properties: Mapping[str, object], directory: Path | None

@@ -48,7 +48,7 @@ class MarkovDecoder:
 
     extend = drop = room
 
-    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    def feed(self, tokens: Sequence[int], n_silent: int = 0) -> tuple[FloatArray, FloatArray]:
         assert 0 < len(tokens) <= self.capacity - len(self.fed)
         self.n_calls += 1
         rows = []
@@ -56,7 +56,7 @@ class MarkovDecoder:
             self.fed.append(token)
             rows.append(self._after())
         logits, attention = (np.stack(found) for found in zip(*rows, strict=True))
-        return logits[np.newaxis], attention[np.newaxis, np.newaxis]
+        return logits[np.newaxis, n_silent:], attention[np.newaxis, np.newaxis, n_silent:]
 
     def _after(self) -> tuple[FloatArray, FloatArray]:
         random = np.random.default_rng([self._seed, *self.fed[-3:]])

@@ -48,7 +48,7 @@ class KnownDecoder:
     def rewind(self, n_fed: int) -> None:
         self.sequences = [self.sequences[0][:n_fed]]
 
-    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    def feed(self, tokens: Sequence[int], n_silent: int = 0) -> tuple[FloatArray, FloatArray]:
         (fed,) = self.sequences
         fed += tokens
         return logits_after(fed)[np.newaxis, np.newaxis], np.ones((1, 1, 1, 1500), np.float32)

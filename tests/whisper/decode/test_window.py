@@ -98,14 +98,14 @@ class ScriptedDecoder:
 
     extend = drop = room
 
-    def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
+    def feed(self, tokens: Sequence[int], n_silent: int = 0) -> tuple[FloatArray, FloatArray]:
         assert len(self.fed) + len(tokens) <= self.capacity
         self.fed += tokens
         self.calls.append(len(tokens))
         n_said = sum(self.calls[1:])
         logits = np.zeros((len(tokens), N_VOCAB), dtype=np.float32)
         logits[-1, self.script[n_said] if n_said < len(self.script) else EOT] = 20.0
-        return logits[np.newaxis], np.ones((1, 1, len(tokens), 1500), dtype=np.float32)
+        return logits[np.newaxis, n_silent:], np.ones((1, 1, len(tokens) - n_silent, 1500), dtype=np.float32)
 
 
 def say(script: Sequence[int], options: WindowOptions, capacity: int = 448) -> tuple[DecodedWindow, ScriptedDecoder]:
@@ -423,15 +423,15 @@ NANS = np.full((1, 1, N_VOCAB), np.nan, dtype=np.float32)
 
 def test_logits_that_are_no_numbers_are_an_error_of_the_device() -> None:
     class Broken(ScriptedDecoder):
-        def feed(self, tokens: Sequence[int]) -> tuple[FloatArray, FloatArray]:
-            logits, attention = super().feed(tokens)
+        def feed(self, tokens: Sequence[int], n_silent: int = 0) -> tuple[FloatArray, FloatArray]:
+            logits, attention = super().feed(tokens, n_silent)
             return (logits * np.nan if len(self.calls) > 2 else logits), attention
 
     for options in (WindowOptions(language="en"), WindowOptions(language="en", temperature=0.4)):
         with pytest.raises(InferenceError, match="logits are not finite"):
             decode_window(Broken([1, 2, 3]), TOKENIZER, CONFIG, options)
     with pytest.raises(InferenceError, match="logits are not finite"):
-        detect_language(SimpleNamespace(begin=lambda: None, feed=lambda _: (NANS, NANS)), TOKENIZER)
+        detect_language(SimpleNamespace(begin=lambda: None, feed=lambda *_: (NANS, NANS)), TOKENIZER)
 
 
 def test_the_language_is_found_among_the_languages(model: WhisperModel) -> None:

@@ -287,7 +287,7 @@ def test_the_probability_is_the_mean_of_the_tokens_among_text() -> None:
         def begin(self) -> None:
             pass
 
-        def feed(self, tokens: list[int]) -> tuple[np.ndarray, np.ndarray]:
+        def feed(self, tokens: list[int], n_silent: int = 0) -> tuple[np.ndarray, np.ndarray]:
             logits = np.full((len(tokens), 51_865), -np.inf, dtype=np.float32)
             for row, token in enumerate(tokens[1:]):
                 logits[row, [token, 0 if token else 1]] = np.log((0.9, 0.1) if row % 2 else (0.4, 0.6))
@@ -313,7 +313,7 @@ def test_a_word_that_a_fine_tune_has_added_has_a_probability_among_all_text(tmp_
         def begin(self) -> None:
             pass
 
-        def feed(self, tokens: list[int]) -> tuple[Samples, Samples]:
+        def feed(self, tokens: list[int], n_silent: int = 0) -> tuple[Samples, Samples]:
             n = len(tokens)
             return np.zeros((1, n, 2023), dtype=np.float32), np.ones((1, 1, n, 1500), dtype=np.float32)
 
