@@ -149,7 +149,7 @@ class SessionRunner:
         self.ring.write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:
-        """Note that so much audio is lost here. Only the thread that writes may call it."""
+        """Note that `n_samples` of audio are lost here. Only the thread that writes may call it."""
         for first in range(0, n_samples, SILENCE_SAMPLES):
             n_silent = min(SILENCE_SAMPLES, n_samples - first)
             self._command("", partial(self._session.miss, self.ring.head + n_silent, reason))
