@@ -39,9 +39,9 @@ ROOMS = [
     "device",
     "graphs",
     "generation",
+    "hub",
     "tokens",
     "weights",
-    "hub",
 ]
 ROOMS += ["cache", "check", "heads", "shipped", "dims", "ir", "files", "result"]
 

@@ -4,7 +4,6 @@ import logging
 import math
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
@@ -13,9 +12,9 @@ from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.ring import RingBuffer
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
-from streamer.correct.failing import Failing
 from streamer.correct.pipeline import ReadAudio
 from streamer.events import Event, Final, Speakers, Speech, Word
+from streamer.health import Health
 from streamer.settings.apply import gate_settings
 from streamer.settings.table import Settings
 from streamer.speakers.clusters import ClusterSettings
@@ -27,11 +26,11 @@ from streamer.stream.eventlog import EventLog
 from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.whisper.device.devices import the_core
 from streamer.whisper.weights import torch
+from streamer.worker import Worker
 
 logger = logging.getLogger(__name__)
 
-# How often sessions are looked at while somebody speaks, and how long the end of one waits for its labels at most.
-_POLL_S = 0.25
+# How long the end of a session waits for its labels at most.
 _END_S = 5.0
 
 # What is learnt of voices changes labels of finals up to so long ago.
@@ -65,65 +64,24 @@ def label_word(word: Word, hearing: Hearing) -> Word:
 
 
 class SpeakersOfSessions:
-    """The thread that hears who speaks. Any thread may call any method."""
+    """What the sessions share: the model, its worker, and the people who are enrolled."""
 
-    def __init__(self, vector_of: VectorOf, known: Mapping[str, Float32Array], failing: Failing) -> None:
+    def __init__(self, vector_of: VectorOf, known: Mapping[str, Float32Array], health: Health) -> None:
         self._vector_of = vector_of
         self.known = known
-        self._failing = failing
-        # Set where there may be something to do.
-        self.wake = threading.Event()
-        # Those that there may be something to do for; a session that is given up goes at once.
-        self._sessions: list[weakref.ref[SpeakersOfSession]] = []
-        # Those whose end waits for their labels.
-        self._ending: set[SpeakersOfSession] = set()
-        threading.Thread(target=self._run, name="speakers", daemon=True).start()
-
-    def add(self, session: "SpeakersOfSession") -> None:
-        """Hear who speaks in a session as long as it is there."""
-        self._sessions.append(weakref.ref(session))
-
-    def end(self, session: "SpeakersOfSession") -> None:
-        """Keep a session until its labels are told."""
-        self._ending.add(session)
-        self.wake.set()
+        self._health = health
+        # Computes a window of each session in turn. A step that waits does what another would: one is enough.
+        self.worker = Worker("speakers", limit=1)
 
     def vector_of(self, samples: Float32Array) -> Float32Array | None:
-        """Return the vector of what is said; None where that is nothing, or cannot be told."""
+        """Return the vector of what is said; None if that is nothing, or the model fails."""
         try:
             vector = self._vector_of(samples)
-        except Exception as error:  # noqa: BLE001 - told there
-            self._failing.add("speakers", error)
+        except Exception as error:  # noqa: BLE001 - reported there
+            self._health.failed("speakers", error)
             return None
-        self._failing.remove("speakers")
+        self._health.works("speakers")
         return vector
-
-    def _run(self) -> None:
-        while True:
-            self.wake.wait(_POLL_S if any(self._each(lambda session: session.hearing.is_open)) else None)
-            self.wake.clear()
-            while any(self._each(self._step)):  # a window each in turn
-                pass
-            self._ending -= {session for session in tuple(self._ending) if session.over}
-
-    def _each(self, do: Callable[["SpeakersOfSession"], bool]) -> list[bool]:
-        done = []
-        for known in tuple(self._sessions):
-            session = known()
-            if session is None or session.over:
-                self._sessions.remove(known)
-            else:
-                done.append(do(session))
-        return done
-
-    def _step(self, session: "SpeakersOfSession") -> bool:
-        went_on = False
-        try:
-            went_on = session.step()
-        except Exception:
-            logger.exception("who speaks in a session cannot be told")
-            session.end()
-        return went_on
 
 
 class SpeakersOfSession:
@@ -136,12 +94,12 @@ class SpeakersOfSession:
         ring: RingBuffer,
         audio: ReadAudio,
         heard: Callable[[], int],
-        relabel: Callable[[int], object],
+        relabel: Callable[[Iterable[int]], object],
     ) -> None:
-        """Hear who speaks from now on.
+        """Recognize who speaks from now on.
 
         heard : returns up to which sample of the session speech was looked for; asked before its end
-        relabel : called with the number of a final when its labels may be others than it has
+        relabel : called with the numbers of finals whose labels may be others than they have
         """
         self.hearing = Hearing(speakers.known)
         self.over = False
@@ -151,35 +109,49 @@ class SpeakersOfSession:
         self._audio = audio
         self._heard = heard
         self._relabel = relabel
-        # Where finals end whose labels may still change, in seconds, by their numbers; oldest first.
+        # Ends in seconds of the finals whose labels may still change, by their numbers; oldest first.
         self._recent: dict[int, float] = {}
         self._n_settled = 0
-        # What is called at the end, and until when it is put off; None before the end, and when it was called.
+        # Called at the end, and the deadline for that; None before the end, and once it was called.
         self._then: Callable[[], object] | None = None
         self._until_s = math.inf
         self._lock = threading.Lock()
         log.subscribe(self._take)
-        speakers.add(self)
 
     def label(self, event: Event) -> Event:
         """Return a final with who says each word, from what is known by now. It waits for nothing."""
-        if isinstance(event, Speech) and not self.over:
-            turn = self.hearing.begin if event.state == "start" else self.hearing.end
-            turn(round(event.time * SAMPLE_RATE))
-            self._speakers.wake.set()
+        if not self.over:
+            if isinstance(event, Speech):
+                turn = self.hearing.begin if event.state == "start" else self.hearing.end
+                turn(round(event.time * SAMPLE_RATE))
+            self._go_on()  # events come often while somebody speaks
         return label_final(event, self.hearing) if isinstance(event, Final) else event
 
     def finish(self, then: Callable[[], object]) -> None:
-        """Call `then`, once, when all labels are told, or after a few seconds."""
+        """Call `then`, once, when all labels are published, or after a few seconds."""
         self.hearing.end(self._ring.head)
         self._until_s = time.monotonic() + _END_S
         self._then = then
         if self.over:  # it has failed
-            self.end()
+            self._end()
         else:
-            self._speakers.end(self)
+            self._go_on()
 
-    def step(self) -> bool:
+    def _go_on(self) -> None:
+        self._speakers.worker.put(self, self._step)
+
+    def _step(self) -> None:
+        """Compute a window, if there is one, and publish what that tells."""
+        if self.over:
+            return
+        try:
+            if self._hear_window():
+                self._go_on()
+        except Exception:
+            logger.exception("who speaks in a session cannot be recognized")
+            self._end()
+
+    def _hear_window(self) -> bool:
         """Do a little work; return whether there may be more."""
         late, has_ended = time.monotonic() > self._until_s, self._then is not None
         head = self._ring.head if has_ended else min(self._heard(), self._ring.head)
@@ -194,11 +166,11 @@ class SpeakersOfSession:
             self._n_settled = self.hearing.n_settled
             self._relabel_recent()
         if over:
-            self.end()
+            self._end()
         return window is not None
 
-    def end(self) -> None:
-        """Hear no more; where the session has ended, say that nothing more comes."""
+    def _end(self) -> None:
+        """Recognize no more; if the session has ended, call what waits for that."""
         self.over = True
         with self._lock:
             then, self._then = self._then, None
@@ -206,16 +178,15 @@ class SpeakersOfSession:
             then()
 
     def _relabel_recent(self) -> None:
-        recent = tuple(self._recent.items())
-        for number, end_s in recent:
-            self._relabel(number)
-            if end_s < recent[-1][1] - RECENT_S:
+        recent = dict(self._recent)
+        self._relabel(recent)
+        for number, end_s in recent.items():
+            if end_s < max(recent.values()) - RECENT_S:
                 del self._recent[number]
 
     def _take(self, event: Event) -> None:
         if isinstance(event, Final) and event.words and not self.over:
             self._recent[event.seq] = event.end
-            self._speakers.wake.set()
 
 
 class RecordedSpeakers:

@@ -14,9 +14,9 @@ import pytest
 from streamer.app import FLUSH_TIMEOUT_S
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.correct.failing import Failing
 from streamer.errors import ConfigError
 from streamer.events import End, Event, Final, Gap, Speech, Translation
+from streamer.health import Health
 from streamer.live import translation, turns
 from streamer.live.sessions import session_settings
 from streamer.live.translation import LATE, LOOP, TranslatedSession, Translations
@@ -46,7 +46,7 @@ class Interpreter(Translations):
 
     def __init__(self) -> None:
         generation = SimpleNamespace(prompted=True)
-        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda duration_s: True, Failing())  # type: ignore[arg-type]
+        super().__init__(Settings(), SimpleNamespace(generation=generation), lambda duration_s: True, Health())  # type: ignore[arg-type]
         # Called before it answers.
         self.meanwhile: Callable[[], object] = lambda: None
 
@@ -148,7 +148,7 @@ def test_a_translation_that_hangs_keeps_nobody_from_the_end() -> None:
     events = told(final("Guten Tag.", 0.0, 1.0), patience_s=0.1, interpreter=interpreter)
     ended.set()
     assert [event.type for event in events] == ["final", "end"]
-    assert interpreter.failing.why == {"translation": str(LATE)}
+    assert interpreter.health.why == {"translation": str(LATE)}
 
 
 def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def test_the_end_of_live_audio_waits_less_long_than_a_stop_of_the_program(monkey
     events = told(final("Guten Tag.", 0.0, 1.0), patience_s=translation.PATIENCE_S, interpreter=interpreter)
     ended.set()
     assert [event.type for event in events] == ["final", "end"]
-    assert interpreter.failing.why == {"translation": str(LATE)}
+    assert interpreter.health.why == {"translation": str(LATE)}
 
 
 def test_a_session_with_many_passages_keeps_no_other_s_waiting() -> None:
@@ -206,7 +206,7 @@ class Machine:
         self.runtime = SimpleNamespace(windows_s=(5, 30))
         monkeypatch.setattr(translation, "WhisperEncoder", lambda model: SimpleNamespace(encode=self.call))
         monkeypatch.setattr(translation, "WhisperDecoder", self.new_decoder)
-        self.translations = Translations(Settings(), self, self.is_free_for, Failing())  # type: ignore[arg-type]
+        self.translations = Translations(Settings(), self, self.is_free_for, Health())  # type: ignore[arg-type]
 
     def translate(self, within_s: float) -> str:
         return self.translations.translate(SECOND, "de", "", self.clock() + within_s)
@@ -280,10 +280,10 @@ def test_what_is_late_is_left_out_and_a_recording_is_not_late(
     machine = Machine(monkeypatch, n_busy=math.inf)
     for _ in range(2):
         assert machine.translate(1.0) == ""
-    assert (machine.n_calls, machine.translations.failing.why) == (0, {"translation": str(LATE)})
+    assert (machine.n_calls, machine.translations.health.why) == (0, {"translation": str(LATE)})
     assert len(caplog.records) == 1
     assert machine.translate(math.inf) == "Good day."
-    assert machine.translations.failing.why == {}
+    assert machine.translations.health.why == {}
 
 
 def test_a_model_that_knows_english_only_is_refused(model: WhisperModel) -> None:
