@@ -274,7 +274,7 @@ class _Daemon:
             logger.warning("%s", error)
             logger.warning("playing %s instead", settings.input.fallback)
             self._source = source = FileReplay(Path(settings.input.fallback), settings.input.speed)
-            live.kind = _kind(source)
+            live.input = dataclasses.replace(live.input, kind=_kind(source))
             source.start(callbacks(source))
         return live
 

@@ -135,7 +135,7 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], wait_s: float =
 
 def checkpoint(seq: int = 0, *, state: SessionState | None = None, model: str = "nano.en") -> Checkpoint:
     return Checkpoint(
-        version=VERSION, model=model, start=StreamStart(), seq=seq, command=0, state=state or SessionState.new()
+        version=VERSION, model=model, start=StreamStart(), seq=seq, command=0, state=state or SessionState()
     )
 
 
