@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
@@ -133,7 +134,7 @@ class AudioFile:
                 f"{self.path} is not audio that can be read ({error}):"
                 " expected wav, flac, ogg, mp3, m4a, mp4, webm, mkv or the like; convert it first"
             ) from None
-        self.sample_rate, self.channels = self._track.sample_rate, self._track.channels
+        self.sample_rate = self._track.sample_rate
         # Seconds that the file's own header announces; None if it does not say.
         wav = read_wav_header(head)
         self._announced_s = wav.announced_s if wav is not None else None
@@ -146,14 +147,32 @@ class AudioFile:
     def blocks(self, on_error: OnError | None = None) -> Generator[Float32Array, None, None]:
         """Yield the audio in 16 kHz mono, shape (n,), and close the file.
 
-        `on_error` hears of what is wrong but does not stop the reading: NaN or infinite samples, taken as silence, and
-        samples far out of range, clipped; each once.
+        `on_error` is called, once for each, with what is wrong but does not stop the reading: NaN or infinite samples,
+        taken as silence, and samples far out of range, clipped.
 
-        Raises TruncatedAudioError after the last block, where the file ends before its header says.
+        Raises TruncatedAudioError after the last block, if the file ends before its header says.
         """
-        resampler = Resampler(self.sample_rate, self.channels)
+        resampler = Resampler(self.sample_rate, self._track.channels)
+        reported: set[str] = set()
+
+        def report(fact: str, remedy: str) -> None:
+            if on_error is not None and fact not in reported:
+                reported.add(fact)
+                on_error(
+                    AudioFileError(
+                        f"{self.path} holds {fact}, the first within {self._n_frames / self.sample_rate:.1f} s:"
+                        f" expected -1 to 1; {remedy}, convert the file again"
+                    )
+                )
+
         try:
-            for frames in self.frames(on_error):
+            for frames in self._track.blocks():
+                self._n_frames += len(frames)
+                if silence_bad_samples(frames):
+                    report("NaN or infinite samples", "they were taken as silence")
+                if np.abs(frames).max() > MAX_PEAK:
+                    report(f"samples beyond {MAX_PEAK:g}", "they were clipped")
+                    np.clip(frames, -1.0, 1.0, out=frames)
                 if len(block := resampler.process(frames)):
                     yield block
             if len(block := resampler.flush()):
@@ -163,29 +182,6 @@ class AudioFile:
                 raise TruncatedAudioError(self.path, found_s, self._announced_s)
         finally:
             self.close()
-
-    def frames(self, on_error: OnError | None = None) -> Iterator[Float32Array]:
-        """Yield the audio as it is, shape (n, channels), up to where it can be read."""
-        told: set[str] = set()
-
-        def tell(fact: str, remedy: str) -> None:
-            if on_error is not None and fact not in told:
-                told.add(fact)
-                on_error(
-                    AudioFileError(
-                        f"{self.path} holds {fact}, the first within {self._n_frames / self.sample_rate:.1f} s:"
-                        f" expected -1 to 1; {remedy}, convert the file again"
-                    )
-                )
-
-        for frames in self._track.blocks():
-            self._n_frames += len(frames)
-            if silence_bad_samples(frames):
-                tell("NaN or infinite samples", "they were heard as silence")
-            if np.abs(frames).max() > MAX_PEAK:
-                tell(f"samples beyond {MAX_PEAK:g}", "they were clipped")
-                np.clip(frames, -1.0, 1.0, out=frames)
-            yield frames
 
     def close(self) -> None:
         """Let go of the file."""
@@ -229,8 +225,7 @@ def _opened(path: Path) -> BinaryIO:
 def _spooled(stream: BinaryIO) -> BinaryIO:
     """Copy a stream that cannot be searched to one that can."""
     spool = tempfile.SpooledTemporaryFile(max_size=SPOOL_BYTES)  # noqa: SIM115 - closed by the reader
-    while data := stream.read(1 << 16):
-        spool.write(data)
+    shutil.copyfileobj(stream, spool)
     if spool.tell() == 0:
         spool.close()
         raise AudioFileError("standard input is empty: expected an audio file; check the command before the pipe")
