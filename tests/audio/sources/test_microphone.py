@@ -54,7 +54,7 @@ def on_gap(n_samples, reason):
     position += n_samples
     say("gap", position=position, n_samples=n_samples, reason=reason)
 
-microphone = Microphone(sys.argv[2])
+microphone = Microphone()
 try:
     say("listed", names=[info.name for info in list_microphones()])
     microphone.start(SourceCallbacks(
@@ -80,12 +80,12 @@ Event = dict[str, Any]
 class Capture:
     """A process that captures, and what it said so far."""
 
-    def __init__(self, env: dict[str, str], directory: Path, device: str = "") -> None:
+    def __init__(self, env: dict[str, str], directory: Path) -> None:
         self.events: list[Event] = []
         self._audio_path = directory / "captured.npy"
         self._lines: queue.Queue[str] = queue.Queue()
         self.process = subprocess.Popen(
-            [sys.executable, "-c", CAPTURE, str(self._audio_path), device],
+            [sys.executable, "-c", CAPTURE, str(self._audio_path)],
             env=env,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -125,8 +125,8 @@ class Capture:
 
 
 @contextmanager
-def capturing(env: dict[str, str], directory: Path, device: str = "") -> Iterator[Capture]:
-    capture = Capture(env, directory, device)
+def capturing(env: dict[str, str], directory: Path) -> Iterator[Capture]:
+    capture = Capture(env, directory)
     try:
         yield capture
     finally:
