@@ -102,7 +102,10 @@ class ChatEndpoint:
                 async for piece in _pieces(response, self._max_reply_chars):
                     yield piece
         except httpx.TimeoutException as error:
-            raise PeerError(f"{self.name} {_silence(error)}: is the model loaded? See {self._names.timeout}") from None
+            silence = (
+                "cannot be reached in time" if isinstance(error, httpx.ConnectTimeout) else "has been silent too long"
+            )
+            raise PeerError(f"{self.name} {silence}: is the model loaded? See {self._names.timeout}") from None
         except httpx.ConnectError as error:
             raise PeerError(
                 f"{self.name} cannot be reached ({_reason(error)}): start the chat endpoint or correct"
@@ -149,8 +152,7 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
     said_chars = 0
     finished = False
     half = ""
-    events = ServerSentEvents()
-    async with contextlib.aclosing(_messages(response, events, MAX_BYTES_PER_CHAR * max_chars)) as messages:
+    async with contextlib.aclosing(_messages(response, MAX_BYTES_PER_CHAR * max_chars)) as messages:
         async for message in messages:
             if message.strip() == "[DONE]":
                 return
@@ -166,7 +168,8 @@ async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[st
         raise PeerError("the reply was cut off before its end: what was said is kept; ask again")
 
 
-async def _messages(response: httpx.Response, events: ServerSentEvents, max_bytes: int) -> AsyncGenerator[str, None]:
+async def _messages(response: httpx.Response, max_bytes: int) -> AsyncGenerator[str, None]:
+    events = ServerSentEvents()
     n_bytes = 0
     async for data in response.aiter_bytes():
         n_bytes += len(data)
@@ -235,10 +238,6 @@ def _error_message(value: dict[str, Any]) -> str:
     inner = value.get("error")
     texts = (inner.get("message") if isinstance(inner, dict) else inner, value.get("message"), value.get("detail"))
     return one_line(next((text for text in texts if isinstance(text, str) and text), json.dumps(value)))[:300]
-
-
-def _silence(error: httpx.TimeoutException) -> str:
-    return "cannot be reached in time" if isinstance(error, httpx.ConnectTimeout) else "has been silent for too long"
 
 
 def _reason(error: httpx.HTTPError) -> str:
