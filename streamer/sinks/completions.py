@@ -6,7 +6,6 @@ OpenVINO Model Server speak the same.
 
 import contextlib
 import json
-import urllib.parse
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +16,7 @@ import msgspec
 from streamer.errors import ConfigError, PeerError
 from streamer.outside import is_loopback, one_line
 from streamer.sinks.sse import ServerSentEvents
+from streamer.sinks.web import web_url
 
 CONNECT_TIMEOUT_S = 10.0
 MAX_REPLY_CHARS = 200_000  # a reply that goes on beyond a book's chapter does not end
@@ -133,16 +133,13 @@ class ChatEndpoint:
 
 
 def completions_url(url: str) -> httpx.URL:
-    """Return where an endpoint is asked. Raises ConfigError where its address cannot be one."""
+    """Return the address of an endpoint's completions. Raises ConfigError for an invalid address."""
     try:
-        _ = urllib.parse.urlsplit(url).port  # it refuses brackets and port numbers that httpx lets through
-        parsed = httpx.URL(url)
-    except (httpx.InvalidURL, ValueError) as error:
+        parsed = web_url(url)
+    except ValueError as error:
         raise ConfigError(
-            f"chat endpoint {url!r:.80} is no address ({one_line(error):.80}): expected http://HOST:PORT/v1"
+            f"chat endpoint {url!r:.80} is no web address ({one_line(error):.80}): expected http://HOST:PORT/v1"
         ) from None
-    if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise ConfigError(f"chat endpoint {url!r:.80} is no web address: expected http://HOST:PORT/v1")
     path = parsed.path.rstrip("/")
     return parsed if path.endswith("/chat/completions") else parsed.copy_with(path=f"{path}/chat/completions")
 

@@ -14,9 +14,7 @@ from streamer.settings.table import OutputsSettings
 from streamer.sinks import outputs as module
 from streamer.sinks.obs import Obs
 from streamer.sinks.outputs import Output, Outputs, parse_target, read_secret
-from streamer.sinks.webhook import Webhook
-from streamer.sinks.youtube import YouTube
-from streamer.sinks.zoom import Zoom
+from streamer.sinks.web import Webhook, YouTube, Zoom
 from tests.sinks.stand_ins import LONG_S, final, warnings
 
 
@@ -188,7 +186,7 @@ def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: py
         return peers[-1]
 
     now_s = [1000.0]
-    monkeypatch.setattr(module, "_make_sink", make)
+    monkeypatch.setattr(module.Outputs, "_make_sink", make)
     monkeypatch.setattr("streamer.sinks.outputs.time.time", lambda: now_s[0])
     made = Outputs(OutputsSettings(to=("webhook:http://a", "webhook:http://b", "talk/a.srt")))
     assert [each.name for each in made.all] == ["webhook", "webhook (2)", "a.srt"]
