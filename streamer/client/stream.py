@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Literal, TypedDict, Unpack, cast, get_args
+from typing import Any, Literal, TypedDict, Unpack, get_args
 
 import msgspec
 import numpy as np
@@ -22,8 +22,6 @@ from websockets.exceptions import ConnectionClosed
 
 from streamer.audio.constants import SAMPLE_RATE, PcmFormat
 from streamer.client.connection import (
-    FIRST_DELAY_S,
-    MAX_DELAY_S,
     STREAM_PATH,
     DaemonAddress,
     Events,
@@ -71,9 +69,21 @@ class Options(TypedDict, total=False):
     pace_s: float | None
 
 
+class StreamOptions(Options, total=False):
+    """What is chosen at the start of a session. Defaults: 16 kHz, one channel, "s16le", not kept."""
+
+    sample_rate: int
+    channels: int
+    format: PcmFormat
+    keep: bool
+
+
 # What may stand in a stream: audio, a command, or options that hold from there on.
 Item = Audio | Command | Options
 Source = Audio | str | Path | Iterable[Item] | AsyncIterable[Item]
+
+# Audio, or a message of the protocol.
+Message = bytes | dict[str, Any]
 
 KEPT_S = 120.0  # of audio that was sent, and would be sent again
 MAX_KEPT_ITEMS = 20_000  # pieces of audio and commands among it
@@ -86,7 +96,7 @@ BLOCK = 1 << 15  # samples, or bytes, of what is given as a whole
 _ERRORS = {
     cls.code: cls for cls in (BusyError, ConfigError, IdleError, ProtocolError, StoppingError, UnknownSessionError)
 }
-_FINISH: dict[str, object] = {"type": "finish"}
+_FINISH: dict[str, Any] = {"type": "finish"}
 
 
 def stream(
@@ -95,31 +105,27 @@ def stream(
     *,
     token: str = "",
     fingerprint: str = "",
-    sample_rate: int = SAMPLE_RATE,
-    channels: int = 1,
-    format: PcmFormat = "s16le",
-    keep: bool = False,
     on_notice: Callable[[str], None] = log_notice,
-    **options: Unpack[Options],
+    **options: Unpack[StreamOptions],
 ) -> Events:
-    """Send audio to a daemon and read what is said in it.
+    """Send audio to a daemon and read its text as events.
 
     audio : the path of a file; samples or bytes; or an iterable, which may block, or asynchronous iterable of pieces:
         samples, bytes, the commands "flush", "pause", "resume" and "clear", and mappings of options that hold from
-        there on. It is asked for more only when the daemon has room
+        there on. It is read only as fast as the daemon takes the audio
     address, token, fingerprint, on_notice : see `listen`
-    sample_rate, channels : of the audio; a file brings its own
-    format : how bytes are written, and what is sent: "s16le" or "f32le". Floats are rounded to 16 bits for the former
-    keep : whether the daemon keeps the text in its history
     options : of the session, such as language="en"
+        sample_rate, channels : of samples and bytes; default: 16000 Hz, one channel
+        format : encoding of bytes, and of what is sent: "s16le" (default; floats are rounded) or "f32le"
+        keep : whether the daemon keeps the text in its history
 
-    Returns its events, to be read with `for` or `async for`; the last one is `end`. Where the connection breaks, or the
-    daemon stops, what it has not heard is sent again when it is back: nothing is lost, and no final comes twice. A
+    Returns its events, to be read with `for` or `async for`; the last one is `end`. If the connection breaks or the
+    daemon restarts, the audio that it has not processed is sent again: nothing is lost, and no final comes twice. A
     daemon that has forgotten the session begins another, with a `ready` of its own; times are those of all the audio.
 
-    Raises UsageError where the address is none; the loop raises PeerError where there is no daemon, or it refuses us,
-    BusyError where it has no room, ConfigError or ProtocolError where it cannot do what the options ask for, IdleError
-    where nothing was sent for too long, AudioFileError where the file is none, and what `audio` raises.
+    Raises UsageError for an invalid address; the loop raises PeerError if there is no daemon or it refuses the client,
+    BusyError if it has no room, ConfigError or ProtocolError for options that it cannot satisfy, IdleError if nothing
+    was sent for too long, AudioFileError for an unreadable file, and what `audio` raises.
 
         for event in stream("speech.wav", language="en"):
             if event.type == "final":
@@ -127,16 +133,15 @@ def stream(
     """
     if isinstance(address, str):
         address = parse_address(address, token, fingerprint, path=STREAM_PATH)
+    start: dict[str, Any] = {"type": "start", "format": "s16le", "sample_rate": SAMPLE_RATE, "channels": 1, **options}
     if isinstance(audio, str | Path):
-        sample_rate, channels = SAMPLE_RATE, 1
+        start |= {"sample_rate": SAMPLE_RATE, "channels": 1}
     elif isinstance(audio, np.ndarray) and audio.ndim == 2:
-        channels = audio.shape[1]
-    start = {"type": "start", "format": format, "sample_rate": sample_rate, "channels": channels, **options}
-    if keep:
-        start["keep"] = True
-    if format not in get_args(PcmFormat) or not (sample_rate > 0 and channels > 0):
+        start["channels"] = audio.shape[1]
+    format, rate, channels = start["format"], start["sample_rate"], start["channels"]
+    if format not in get_args(PcmFormat) or not (rate > 0 and channels > 0):
         raise ProtocolError(
-            f"audio of {format!r:.20} at {sample_rate!r:.20} with {channels!r:.20} channels: expected s16le or f32le,"
+            f"audio of {format!r:.20} at {rate!r:.20} with {channels!r:.20} channels: expected s16le or f32le,"
             " and positive numbers"
         )
     return Events(lambda: StreamClient(address, audio, start, on_notice).events())
@@ -145,22 +150,22 @@ def stream(
 class Sent:
     """Audio and commands that may be sent again; bounded. Positions count samples of all channels together."""
 
-    def __init__(self, start: Mapping[str, object], frame_bytes: int) -> None:
+    def __init__(self, start: dict[str, Any], frame_bytes: int) -> None:
         """Begin a stream with a `start` message, whose audio has `frame_bytes` a sample, of all channels together."""
         self._frame_bytes = frame_bytes
-        self._kept_samples = KEPT_S * float(str(start["sample_rate"]))
+        self._kept_samples = KEPT_S * start["sample_rate"]
         # `start` as it would be in front of the first item: with what was set before, and whether it was paused.
         self._start = dict(start)
         self._paused = False
         # Each with the position it stands at; the first `_n_sent` were sent over the present connection.
-        self._items: list[tuple[int, bytes | dict[str, object]]] = []
+        self._items: list[tuple[int, Message]] = []
         self._n_sent = 0
         # Behind the last audio.
         self.position = 0
         # Of what is forgotten, the end.
         self.first = 0
 
-    def add(self, item: bytes | dict[str, object]) -> None:
+    def add(self, item: Message) -> None:
         self._items.append((self.position, item))
         self.position += self._length(item)
         while self._n_sent and (
@@ -171,7 +176,7 @@ class Sent:
             self._n_sent -= 1
             self.first = position + self._length(item)
 
-    def take(self) -> bytes | dict[str, object] | None:
+    def take(self) -> Message | None:
         """Return what is to be sent next; None: all is sent."""
         if self._n_sent == len(self._items):
             return None
@@ -187,7 +192,7 @@ class Sent:
             if isinstance(item, bytes) and cut < len(item):
                 self._items[self._n_sent - 1 : self._n_sent] = [(start, item[:cut]), (position, item[cut:])]
 
-    def opening(self) -> list[dict[str, object]]:
+    def opening(self) -> list[dict[str, Any]]:
         """Return the messages that open a session which goes on where we are."""
         start, paused = self._start, self._paused
         for _, item in self._items[: self._n_sent]:
@@ -197,15 +202,17 @@ class Sent:
     def is_finished(self) -> bool:
         return bool(self._items) and self._items[-1][1] is _FINISH
 
-    def _length(self, item: bytes | dict[str, object]) -> int:
+    def _length(self, item: Message) -> int:
         return len(item) // self._frame_bytes if isinstance(item, bytes) else 0
 
 
-def _obeyed(item: bytes | dict[str, object], start: dict[str, object], paused: bool) -> tuple[dict[str, object], bool]:
+def _obeyed(item: Message, start: dict[str, Any], paused: bool) -> tuple[dict[str, Any], bool]:
     """Return the `start` message that would do what a command did, and whether the stream is paused behind it."""
-    kind = None if isinstance(item, bytes) else item["type"]
+    if isinstance(item, bytes):
+        return start, paused
+    kind = item["type"]
     if kind == "set":
-        return {**start, **cast(dict[str, object], item), "type": "start"}, paused
+        return {**start, **item, "type": "start"}, paused
     return start, kind == "pause" if kind in ("pause", "resume") else paused
 
 
@@ -220,19 +227,19 @@ class StreamClient:
         self,
         address: DaemonAddress,
         audio: Source,
-        start: dict[str, object],
+        start: dict[str, Any],
         on_notice: Callable[[str], None],
     ) -> None:
         """Send `audio` behind a `start` message."""
         self._address = address
         self._audio = audio
         self._on_notice = on_notice
-        self._reconnection = Reconnection(address, on_notice, FIRST_DELAY_S, MAX_DELAY_S)
-        self._pieces = _Pieces(str(start["format"]), int(str(start["channels"])))
-        self._rate = int(str(start["sample_rate"]))
+        self._reconnection = Reconnection(address, on_notice)
+        self._pieces = _Pieces(start["format"], start["channels"])
+        self._rate = start["sample_rate"]
         self._sent = Sent(start, self._pieces.frame_bytes)
         # What was given and is not sent yet; an exception is what `audio` raised.
-        self._given: asyncio.Queue[bytes | dict[str, object] | Exception] = asyncio.Queue(maxsize=1)
+        self._given: asyncio.Queue[Message | Exception] = asyncio.Queue(maxsize=1)
         self._failure: Exception | None = None
         # Whether there ever was a session.
         self._opened = False
@@ -250,7 +257,7 @@ class StreamClient:
             while True:
                 try:
                     connection = await connected(self._address, answer_s=ANSWER_S)
-                    self._reconnection.came()
+                    self._reconnection.connected()
                     async with contextlib.aclosing(self._converse(connection)) as events:
                         async for event in events:
                             yield event
@@ -343,7 +350,7 @@ class StreamClient:
             )
         self._sent.rewind(position)
 
-    async def _send(self, connection: ClientConnection, opening: Sequence[dict[str, object]]) -> None:
+    async def _send(self, connection: ClientConnection, opening: Sequence[dict[str, Any]]) -> None:
         pongs: deque[Awaitable[float]] = deque()
         n_bytes = 0
         try:
@@ -391,7 +398,7 @@ class _Pieces:
         # The beginning of a sample whose rest is still to come.
         self._carried = b""
 
-    def of(self, item: object) -> Iterator[bytes | dict[str, object]]:
+    def of(self, item: object) -> Iterator[Message]:
         """Yield messages: audio in whole samples, and commands. Raises UsageError where it is neither."""
         match item:
             case str() if item in get_args(Command):
@@ -494,7 +501,7 @@ def _error(event: Error) -> StreamerError:
 
 def _shifted(value: Any, by_s: float) -> Any:  # noqa: ANN401 - an event or a word
     """Return an event, or a word, with times that are later."""
-    changes: dict[str, object] = {
+    changes: dict[str, Any] = {
         name: round(getattr(value, name) + by_s, 3)
         for name in ("time", "start", "end")
         if name in value.__struct_fields__

@@ -36,34 +36,11 @@ MAX_AHEAD_S = 86_400.0  # largest difference between YouTube's clock and ours
 _PLAIN = {"Content-Type": "text/plain; charset=utf-8"}
 
 # Zoom's `lang` includes a country; these languages have one that differs from the language's code.
-_COUNTRIES = {
-    tag[:2]: tag[3:]
-    for tag in [
-        "ar-SA",
-        "bn-BD",
-        "ca-ES",
-        "cs-CZ",
-        "da-DK",
-        "el-GR",
-        "en-US",
-        "et-EE",
-        "fa-IR",
-        "he-IL",
-        "hi-IN",
-        "ja-JP",
-        "ko-KR",
-        "ms-MY",
-        "pt-BR",
-        "sl-SI",
-        "sv-SE",
-        "ta-IN",
-        "te-IN",
-        "uk-UA",
-        "ur-PK",
-        "vi-VN",
-        "zh-CN",
-    ]
-}
+_TAGS = (
+    "ar-SA bn-BD ca-ES cs-CZ da-DK el-GR en-US et-EE fa-IR he-IL hi-IN ja-JP ko-KR ms-MY pt-BR sl-SI sv-SE ta-IN te-IN"
+    " uk-UA ur-PK vi-VN zh-CN"
+)
+_COUNTRIES = {tag[:2]: tag[3:] for tag in _TAGS.split()}
 
 
 def web_url(text: str) -> httpx.URL:
