@@ -12,7 +12,7 @@ from streamer.errors import ConfigError, RefusalError, StreamerError
 from streamer.events import Event, Final, Partial, Speech
 from streamer.outside import one_line, printable
 from streamer.settings.table import OutputsSettings
-from streamer.sinks.base import Sink
+from streamer.sinks.base import Sink, TickingSink
 from streamer.sinks.files import FORMATS, GrowingFile
 from streamer.sinks.subtitles.cues import SubtitleOptions
 
@@ -24,6 +24,7 @@ MAX_WAITING = 1000  # events in a queue; then the oldest is dropped
 MAX_WAITING_LIVE = 100  # some minutes: live viewers have no use for older ones
 FIRST_DELAY_S = 0.5  # before an event is retried; doubled after each failure
 MAX_DELAY_S = 30.0
+TICK_S = 1.0
 MAX_REFUSALS = 5  # attempts with one event that the other side refuses
 CLOSE_TIMEOUT_S = 5.0  # at the end, for queued events
 MAX_SECRET_BYTES = 65_536
@@ -156,13 +157,20 @@ class Output:
 
     def _work(self) -> None:
         """Thread: deliver queued events, one after another."""
+        tick_s = TICK_S if isinstance(self._sink, TickingSink) else None
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._ending.is_set())
-                if not self._waiting:
+                self._changed.wait_for(lambda: self._waiting or self._ending.is_set(), tick_s)
+                event = self._waiting.popleft() if self._waiting else None
+            if event is None:
+                if self._ending.is_set():
                     break
-                event = self._waiting.popleft()
-            if self._deliver(event):
+                if isinstance(self._sink, TickingSink):
+                    try:
+                        self._sink.tick()
+                    except Exception as error:  # noqa: BLE001 - it is tried again
+                        self._failed(error)
+            elif self._deliver(event):
                 self._taken(event)
             else:
                 with self._changed:

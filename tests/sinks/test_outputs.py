@@ -202,6 +202,28 @@ def test_outputs_hear_all_but_partials_and_know_when_it_was_said(monkeypatch: py
     assert [[event.type for event in peer.taken] for peer in peers] == [["ready", "final", "speech"]] * 3
 
 
+def test_a_sink_that_acts_when_time_passes_is_called_while_no_event_comes(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Ticking(Peer):
+        n_ticks = 0
+
+        def tick(self) -> None:
+            with self.changed:
+                self.n_ticks += 1
+                self.changed.notify_all()
+            raise OSError("the disk is full")
+
+    monkeypatch.setattr(module, "TICK_S", 0.001)
+    peer = Ticking()
+    made = output(peer)
+    peer.wait_for(lambda: peer.n_ticks == 3)
+    made.handle(final(1))
+    finish(made)
+    assert peer.taken == [final(1)]
+    assert warnings(caplog)[0] == "output peer: the disk is full; captions go on, and it is tried again"
+
+
 def test_settings_make_each_kind() -> None:
     made = Outputs(
         OutputsSettings(
