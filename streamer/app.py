@@ -190,7 +190,7 @@ class _Daemon:
                 engine.start()
                 self._enrichment = Enrichment(settings, model, engine)
                 streams.serve_with(engine, model, self._enrichment)
-                recordings.serve_with(model, lambda: engine.busy, self._enrichment.glossary)
+                recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
                 await server.serve_model(model.name, model.tokenizer.known_languages)
                 # Before the input begins: a short file may have ended at once, and would say so first.
                 logger.info("listening on %s", url)
@@ -274,7 +274,7 @@ class _Daemon:
             logger.warning("%s", error)
             logger.warning("playing %s instead", settings.input.fallback)
             self._source = source = FileReplay(Path(settings.input.fallback), settings.input.speed)
-            live.kind = _kind(source)
+            live.input = dataclasses.replace(live.input, kind=_kind(source))
             source.start(callbacks(source))
         return live
 

@@ -188,7 +188,7 @@ class ClusterStreams:
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
         checkpoint = Checkpoint(
-            version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState.new()
+            version=VERSION, model="", start=start, tenant=tenant, seq=0, command=0, state=SessionState()
         )
         remote = self._add(EventLog(name, self._settings.server.history_events), checkpoint)
         await self._unless_left(remote, remote.open())

@@ -43,7 +43,7 @@ class Enrichment:
         correctors = _correctors(settings, model)
         self.second_pass: SecondPass | None = None
         if has_second_pass(settings, model):
-            self.second_pass = SecondPass(settings, model, engine.is_free_for, self.health)
+            self.second_pass = SecondPass(settings, model, engine.wait_idle, self.health)
         self.speakers: SpeakersOfSessions | None = None
         if settings.speakers.enabled:
             self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.health)
@@ -57,7 +57,7 @@ class Enrichment:
             )
         self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
         # Any client may ask for translations.
-        self.translations = Translations(settings, model, engine.is_free_for, self.health)
+        self.translations = Translations(settings, model, engine.wait_idle, self.health)
 
     def reread(self) -> Callable[[], None]:
         """Read again what may have changed, and return what takes it into use. Raises ConfigError."""
@@ -81,10 +81,10 @@ class EnrichedSession:
         self._speakers: SpeakersOfSession | None = None
         if enrichment.speakers is not None and self._finals is not None:
             self._speakers = SpeakersOfSession(
-                enrichment.speakers, log, self._ring, self._read, self._heard, self._finals.relabel
+                enrichment.speakers, log, self._ring, self._read, self._detected, self._finals.relabel
             )
-            hearing = self._speakers.hearing
-            self._finals.label = lambda word: label_word(word, hearing)
+            diarization = self._speakers.diarization
+            self._finals.label = lambda word: label_word(word, diarization)
         self._translated = TranslatedSession(enrichment.translations, log, self._read, self._translation_s)
 
     def label(self, event: Event) -> Event:
@@ -106,8 +106,8 @@ class EnrichedSession:
     def _settings(self) -> SessionSettings | None:
         return runner.settings if (runner := self._runner()) is not None else None
 
-    def _heard(self) -> int:
-        """Return up to which sample speech was looked for."""
+    def _detected(self) -> int:
+        """Return up to which sample speech was detected."""
         return runner.position if (runner := self._runner()) is not None else 0
 
     def _translation_s(self) -> float:

@@ -1,7 +1,7 @@
 """The model behind the second pass: the daemon's own, or another one."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 
 import msgspec
@@ -12,7 +12,7 @@ from streamer.errors import StreamerError
 from streamer.events import Word
 from streamer.health import Health
 from streamer.live.models import Known, Models, in_thread
-from streamer.live.turns import Turns
+from streamer.live.yielding import WaitIdle, YieldToLive
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import AUTO, Settings
 from streamer.transcribe import transcribe
@@ -44,13 +44,11 @@ def _is_own(settings: Settings) -> bool:
 class SecondPass:
     """Transcribes passages again, in one thread. Each call of a graph lets live captions go first."""
 
-    def __init__(
-        self, settings: Settings, own: WhisperModel, is_free_for: Callable[[float], bool], health: Health
-    ) -> None:
+    def __init__(self, settings: Settings, own: WhisperModel, wait_idle: WaitIdle, health: Health) -> None:
         """Load the model in the background; note in `health` if that fails."""
         self._settings = settings
         self._own = own
-        self._turns = Turns(is_free_for)
+        self._yield = YieldToLive(wait_idle)
         self.model: Future[WhisperModel] = in_thread("load second pass", self._load)
 
         def note(loaded: Future[WhisperModel]) -> None:
@@ -85,7 +83,7 @@ class SecondPass:
             chosen = session.options
             decoding = dataclasses.replace(decoding, initial_prompt=chosen.initial_prompt, hotwords=chosen.hotwords)
         resolved = resolve_decoding(decoding, model, self._settings.speech)
-        self._turns.begin(passage.until_s)
+        self._yield.begin(passage.until_s)
         start_s = passage.finals[0].start
         return [
             msgspec.structs.replace(word, start=start_s + word.start, end=start_s + word.end)
@@ -97,7 +95,7 @@ class SecondPass:
         settings, correction = self._settings, self._settings.correction
         if _is_own(settings):
             model = self._own.fork(n_beams=self._settings.correction.beam_size)
-            model.call_before(self._turns.wait)
+            model.call_before(self._yield.wait)
             return model
         devices = DeviceSettings(
             correction.device or settings.model.device, npu_through_cpu=settings.model.npu_through_cpu
@@ -110,5 +108,5 @@ class SecondPass:
         name = self._own.name if correction.model == AUTO else correction.model
         model = Models(settings.model, load).get(Known(name, find_or_pull(name, lambda progress: None)))
         if {*self._own.runtime.devices.values()} & {*model.runtime.devices.values()}:
-            model.call_before(self._turns.wait)  # a device of its own delays no caption
+            model.call_before(self._yield.wait)  # a device of its own delays no caption
         return model

@@ -17,7 +17,7 @@ from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Speech, Translation
 from streamer.health import Health
 from streamer.live.decoder import WhisperDecoder, WhisperEncoder
-from streamer.live.turns import Turns
+from streamer.live.yielding import WaitIdle, YieldToLive
 from streamer.settings.apply import is_conditioned
 from streamer.settings.table import Settings
 from streamer.stream.engine import RETRY_S
@@ -51,13 +51,8 @@ LOOP = StreamerError("the model repeats itself: that text is left out; a larger 
 class Translations:
     """Translates for all sessions, one passage after another. Nothing takes memory before the first."""
 
-    def __init__(
-        self, settings: Settings, model: WhisperModel, is_free_for: Callable[[float], bool], health: Health
-    ) -> None:
-        """Translate in the time that captions leave: `is_free_for` says whether they need none for so many seconds.
-
-        health : is given why the newest passage was not translated
-        """
+    def __init__(self, settings: Settings, model: WhisperModel, wait_idle: WaitIdle, health: Health) -> None:
+        """Translate in the time that captions leave; `health` is given why the newest passage was not translated."""
         self.health = health
         # What passages go through, each in a thread. Who publishes a final holds the lock of its session, and copies no
         # audio; the first thread does, before the audio is overwritten.
@@ -70,8 +65,8 @@ class Translations:
         )
         self._conditioned = is_conditioned(settings.decoding, model)
         self._model = model
-        # The thread's own: its turns; what encodes and decodes.
-        self._turns = Turns(is_free_for)
+        # The thread's own: what lets captions go first, and what encodes and decodes.
+        self._yield = YieldToLive(wait_idle)
         self._fork: tuple[WhisperEncoder, WhisperDecoder] | None = None
 
     def note_late(self) -> None:
@@ -85,7 +80,7 @@ class Translations:
         before : the translation before
         until_s : deadline by the monotonic clock; infinity for a recording
         """
-        self._turns.begin(until_s)
+        self._yield.begin(until_s)
         request = Request(
             prefix=(),
             prompt=before if self._conditioned else "",
@@ -97,7 +92,7 @@ class Translations:
         try:
             if self._fork is None:
                 model = self._model.fork(self._model.runtime.windows_s)
-                model.call_before(self._turns.wait)
+                model.call_before(self._yield.wait)
                 self._fork = WhisperEncoder(model), WhisperDecoder(model, self._decoding)
             encoder, decoder = self._fork
             encoded = encoder.encode(log_mel(samples, self._model.dims.n_mels), 0, len(samples))

@@ -38,7 +38,7 @@ def own(cache_dir: Path) -> WhisperModel:
 def second_pass(own: WhisperModel, *, free: bool = True, **changes: object) -> SecondPass:
     correction = CorrectionSettings(**{"model": "nano.en", **changes})  # type: ignore[arg-type]
     settings = Settings(model=ModelSettings(name="nano.en"), correction=correction)
-    return SecondPass(settings, own, lambda duration_s: free, Health())
+    return SecondPass(settings, own, lambda timeout_s, quiet_s: free, Health())
 
 
 def passage(language: str = "en", left_s: float = WAIT_S) -> Passage:

@@ -69,7 +69,7 @@ class Session:
         self.speakers = SpeakersOfSession(
             self.thread, self.log, self.ring, self.audio, lambda: self.ring.head * self.is_heard, self.finals.relabel
         )
-        self.finals.label = lambda word: label_word(word, self.speakers.hearing)
+        self.finals.label = lambda word: label_word(word, self.speakers.diarization)
 
     def audio(self, start_s: float, end_s: float) -> Float32Array | None:
         try:
@@ -86,7 +86,7 @@ class Session:
 
     def wait_until_heard(self) -> None:
         give_up = time.monotonic() + WAIT_S
-        while self.speakers.hearing.is_open:
+        while self.speakers.diarization.is_open:
             assert time.monotonic() < give_up
             time.sleep(0.01)
 
@@ -178,16 +178,16 @@ def test_a_session_that_cannot_be_heard_is_left_alone_and_ends() -> None:
         over.set()
         raise RuntimeError("a defect")
 
-    session.speakers.hearing.take = fail  # type: ignore[method-assign]
+    session.speakers.diarization.take = fail  # type: ignore[method-assign]
     session.tell(Speech(state="start", time=0.0))
     session.say(1, 4.0)
     session.tell(Speech(state="end", time=4.0))
     assert over.wait(WAIT_S)
     session.end()
     assert session.speakers.over
-    n_regions = len(session.speakers.hearing._regions)
+    n_regions = len(session.speakers.diarization._regions)
     session.speakers.label(Speech(state="start", time=8.0))
-    assert len(session.speakers.hearing._regions) == n_regions
+    assert len(session.speakers.diarization._regions) == n_regions
 
 
 def test_a_model_that_fails_is_told_and_captions_go_on() -> None:
