@@ -1,4 +1,4 @@
-"""A client's own audio through a running daemon: sent, and sent again where a connection broke; events come back.
+"""Sends a client's own audio to a running daemon and reads its events, across broken connections.
 
 The rules are docs/protocol.md's, *When the connection breaks* and *When the daemon stops*.
 """
@@ -55,7 +55,7 @@ Audio = bytes | bytearray | memoryview | NDArray[np.int16] | NDArray[np.floating
 
 
 class Options(TypedDict, total=False):
-    """What a session may choose; docs/protocol.md says what each is. None: what the daemon is set to."""
+    """Options of a session, described in docs/protocol.md. None: the daemon's setting."""
 
     language: str | None
     languages: Sequence[str] | None
@@ -85,13 +85,13 @@ Source = Audio | str | Path | Iterable[Item] | AsyncIterable[Item]
 # Audio, or a message of the protocol.
 Message = bytes | dict[str, Any]
 
-KEPT_S = 120.0  # of audio that was sent, and would be sent again
-MAX_KEPT_ITEMS = 20_000  # pieces of audio and commands among it
-PING_S = 2.0  # of audio, from one question to the daemon whether it has read it to the next
-MAX_PINGS = 5  # not answered: so much of the audio may be under way, and no more than is kept
-ANSWER_S = 60.0  # for a ping behind audio, on a daemon that is busy with the audio
+KEPT_S = 120.0  # of sent audio that is kept to be sent again
+MAX_KEPT_ITEMS = 20_000  # kept pieces of audio and commands
+PING_S = 2.0  # of audio between two pings, whose answers show what the daemon has read
+MAX_PINGS = 5  # unanswered; they bound the audio under way, to less than is kept
+ANSWER_S = 60.0  # for a ping behind audio that the daemon has yet to read
 MESSAGE_BYTES = 1 << 16
-BLOCK = 1 << 15  # samples, or bytes, of what is given as a whole
+BLOCK = 1 << 15  # samples, or bytes, into which a whole recording is cut
 
 _ERRORS = {
     cls.code: cls for cls in (BusyError, ConfigError, IdleError, ProtocolError, StoppingError, UnknownSessionError)
@@ -148,21 +148,21 @@ def stream(
 
 
 class Sent:
-    """Audio and commands that may be sent again; bounded. Positions count samples of all channels together."""
+    """Audio and commands that may be sent again; bounded. Positions count frames."""
 
     def __init__(self, start: dict[str, Any], frame_bytes: int) -> None:
-        """Begin a stream with a `start` message, whose audio has `frame_bytes` a sample, of all channels together."""
+        """Begin a stream with a `start` message; a frame, a sample of each channel, has `frame_bytes`."""
         self._frame_bytes = frame_bytes
         self._kept_samples = KEPT_S * start["sample_rate"]
-        # `start` as it would be in front of the first item: with what was set before, and whether it was paused.
+        # The `start` message that would open a session at the first item, and whether the stream is paused there.
         self._start = dict(start)
         self._paused = False
-        # Each with the position it stands at; the first `_n_sent` were sent over the present connection.
+        # Each with its position; the first `_n_sent` were sent over the present connection.
         self._items: list[tuple[int, Message]] = []
         self._n_sent = 0
-        # Behind the last audio.
+        # End of the last audio.
         self.position = 0
-        # Of what is forgotten, the end.
+        # End of the audio that is no longer kept.
         self.first = 0
 
     def add(self, item: Message) -> None:
@@ -177,14 +177,14 @@ class Sent:
             self.first = position + self._length(item)
 
     def take(self) -> Message | None:
-        """Return what is to be sent next; None: all is sent."""
+        """Return the next item to send; None if all is sent."""
         if self._n_sent == len(self._items):
             return None
         self._n_sent += 1
         return self._items[self._n_sent - 1][1]
 
     def rewind(self, position: int) -> None:
-        """Send again the audio from a position on, with the commands that stand there or later."""
+        """Send again the audio from a position on, with the commands at it or later."""
         self._n_sent = sum(start < position for start, _ in self._items)
         if self._n_sent:
             start, item = self._items[self._n_sent - 1]
@@ -193,7 +193,7 @@ class Sent:
                 self._items[self._n_sent - 1 : self._n_sent] = [(start, item[:cut]), (position, item[cut:])]
 
     def opening(self) -> list[dict[str, Any]]:
-        """Return the messages that open a session which goes on where we are."""
+        """Return the messages that open a session that continues at the next item."""
         start, paused = self._start, self._paused
         for _, item in self._items[: self._n_sent]:
             start, paused = _obeyed(item, start, paused)
@@ -217,11 +217,11 @@ def _obeyed(item: Message, start: dict[str, Any], paused: bool) -> tuple[dict[st
 
 
 class _ForgottenError(Exception):
-    """The daemon has lost the session, and is there for another."""
+    """The daemon has lost the session, and accepts another."""
 
 
 class StreamClient:
-    """One stream, over as many connections and sessions as that takes."""
+    """One stream, over any number of connections and sessions."""
 
     def __init__(
         self,
@@ -238,16 +238,16 @@ class StreamClient:
         self._pieces = _Pieces(start["format"], start["channels"])
         self._rate = start["sample_rate"]
         self._sent = Sent(start, self._pieces.frame_bytes)
-        # What was given and is not sent yet; an exception is what `audio` raised.
+        # The next item to send, or the exception that `audio` raised.
         self._given: asyncio.Queue[Message | Exception] = asyncio.Queue(maxsize=1)
         self._failure: Exception | None = None
         # Whether there ever was a session.
         self._opened = False
-        # How far into the session we are; where it began in all the audio; and up to where its text is known.
+        # Newest event of the session; where the session begins in all the audio; up to where its text is final.
         self._place = Place()
         self._base = 0
         self._settled = 0
-        # What ends the session: a fatal error, or where a daemon that stops ceased to hear.
+        # What ends the session: a fatal error, or the end of the audio that a stopping daemon processed.
         self._fatal: Error | None = None
         self._heard: int | None = None
 
@@ -276,7 +276,7 @@ class StreamClient:
             pumping.cancel()
 
     async def _converse(self, connection: ClientConnection) -> AsyncGenerator[Event, None]:
-        """Send and read over one connection. Raises GoneError where there is to be another."""
+        """Send and read over one connection. Raises GoneError if another is needed."""
         sending: asyncio.Task[None] | None = None
         try:
             if not self._place.session:
@@ -314,7 +314,7 @@ class StreamClient:
             await connection.close()  # with the code that gives up the stream, where it is open still
 
     def _note(self, event: Event) -> None:
-        """Keep in mind what matters when the connection breaks."""
+        """Remember what is needed when the connection breaks."""
         self._opened = True
         match event:
             case Final() | Gap():
@@ -325,7 +325,7 @@ class StreamClient:
                 self._heard = heard if isinstance(heard, int) else self._settled - self._base
 
     def _refused(self, error: Error) -> None:
-        """There is no session: begin another, try again, or raise what the daemon says."""
+        """Handle a refused session: begin another, try again, or raise the daemon's error."""
         if error.code == UnknownSessionError.code and self._place.session:
             self._begin_anew(self._settled)
             text_s = self._base / self._rate
@@ -336,7 +336,7 @@ class StreamClient:
         raise _error(error)
 
     def _begin_anew(self, position: int) -> None:
-        """Have another session go on at a position."""
+        """Continue in another session at a position."""
         self._rewind(position)
         self._place = Place()
         self._base = self._settled = min(max(position, self._sent.first), self._sent.position)
@@ -372,34 +372,34 @@ class StreamClient:
                     if len(pongs) > MAX_PINGS:
                         await pongs.popleft()
         except ConnectionClosed:
-            pass  # who reads finds out, too
-        except Exception as error:  # noqa: BLE001 - raised by who reads
+            pass  # the reader notices, too
+        except Exception as error:  # noqa: BLE001 - raised by the reader
             self._failure = error
             await connection.close()
 
     async def _pump(self) -> None:
-        """Have `audio` give one piece after another, each when the one before is on its way."""
+        """Read `audio` piece by piece, each when the one before is on its way."""
         try:
             async for item in _items(self._audio, self._on_notice):
                 for piece in self._pieces.of(item):
                     await self._given.put(piece)
             await self._given.put(_FINISH)
-        except Exception as error:  # noqa: BLE001 - raised by who reads
+        except Exception as error:  # noqa: BLE001 - raised by the reader
             await self._given.put(error)
 
 
 class _Pieces:
-    """What is given, as messages."""
+    """Converts items of a stream to messages."""
 
     def __init__(self, format: str, channels: int) -> None:
         self.frame_bytes = (2 if format == "s16le" else 4) * channels
         self._format = format
         self._channels = channels
-        # The beginning of a sample whose rest is still to come.
+        # Beginning of an incomplete frame.
         self._carried = b""
 
     def of(self, item: object) -> Iterator[Message]:
-        """Yield messages: audio in whole samples, and commands. Raises UsageError where it is neither."""
+        """Yield messages: audio in whole frames, and commands. Raises UsageError for anything else."""
         match item:
             case str() if item in get_args(Command):
                 yield {"type": item}
@@ -439,7 +439,7 @@ class _Pieces:
 
 
 async def _items(audio: Source, on_notice: Callable[[str], None]) -> AsyncGenerator[object, None]:
-    """Yield what is given, piece by piece; what is given as a whole, in blocks."""
+    """Yield the items of a source; a whole recording in blocks."""
     pieces: Iterable[object]
     match audio:
         case str() | Path():
@@ -460,7 +460,7 @@ async def _items(audio: Source, on_notice: Callable[[str], None]) -> AsyncGenera
 
 
 def _file(path: str | Path, on_notice: Callable[[str], None]) -> Iterator[object]:
-    """Yield a file's audio, 16 kHz mono. Of one that is cut off, what there is."""
+    """Yield a file's audio, 16 kHz mono; of a truncated file, what can be read."""
     # Late, as few need it.
     from streamer.audio.sources.file import read_audio
 
@@ -471,7 +471,7 @@ def _file(path: str | Path, on_notice: Callable[[str], None]) -> Iterator[object
 
 
 async def _pulled(pieces: Iterator[object]) -> AsyncGenerator[object, None]:
-    """Yield what an iterator gives, which may block: a thread asks it, and is not waited for at the end."""
+    """Yield the items of an iterator that may block: a thread reads it, and is not joined at the end."""
     wanted: queue.SimpleQueue[Future[object] | None] = queue.SimpleQueue()
     over = object()
 
