@@ -342,7 +342,7 @@ def _compilation(
 
 
 def _n_beams(source: ModelSource, wanted: int | None, *, live: bool) -> int:
-    """Return the beams of captions, or of files. Raises ConfigError if the model's graphs cannot follow so many."""
+    """Return the beams of captions, or of files. Raises ConfigError if the model's graphs cannot follow that many."""
     if source.foreign_decoder is None:
         return wanted or (source.generation.stream_beams if live else FILE_BEAMS)
     if wanted not in (None, 1):
