@@ -137,13 +137,11 @@ class TaskText:
                 runtime.decoder_of(encoded),
                 self._model.tokenizer,
                 segments,
-                language=self._window_options.language,
-                task=self._window_options.task,
+                self._window_options,
                 begin_samples=window.begin_samples,
                 n_samples=window.length * HOP_LENGTH,
                 last_speech_samples=self._last_speech_samples,
-                prepend_punctuations=self._settings.prepend_punctuations,
-                append_punctuations=self._settings.append_punctuations,
+                punctuation=(self._settings.prepend_punctuations, self._settings.append_punctuations),
             )
         )
         # Words have tokens of text alone, in their order.

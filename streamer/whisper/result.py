@@ -55,6 +55,10 @@ class TimedWord:
             object.__setattr__(self, "log_prob", len(self.tokens) * log_prob if self.tokens else 0.0)
 
     @property
+    def duration_samples(self) -> int:
+        return self.end_samples - self.start_samples
+
+    @property
     def likelihood(self) -> float:
         """Geometric mean of its tokens' probabilities: one unlikely token makes an unlikely word."""
         return math.exp(self.log_prob / max(1, len(self.tokens)))

@@ -163,7 +163,14 @@ def ours(script: Script, n_frames: int, options: dict[str, Any]) -> list[tuple[A
         )
 
     def add_words(
-        _1: object, _2: object, segments: Sequence[Any], *, begin_samples: int, last_speech_samples: int, **_: object
+        _1: object,
+        _2: object,
+        segments: Sequence[Any],
+        _4: object,
+        *,
+        begin_samples: int,
+        last_speech_samples: int,
+        **_: object,
     ) -> list[SpokenSegment]:
         if not options.get("word_timestamps"):
             return [SpokenSegment(s.start_samples, s.end_samples, ()) for s in segments]

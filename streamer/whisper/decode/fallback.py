@@ -54,10 +54,10 @@ def decode_with_fallback(
 ) -> DecodedWindow:
     """Decode a window at one temperature after another until a text meets the thresholds.
 
-    cancelled : ends further attempts; a text that it cut off does not count
-    first : what the first temperature gave, if it was tried already
+    cancelled : ends further attempts; an attempt that it cuts off does not count
+    first : the result of the first temperature, if it was tried already
 
-    If all texts have failed, returns the most probable of those that are no loops, else the most probable loop.
+    If all texts fail, returns the most probable of those that are no loops, else the most probable loop.
     """
     best, rank = None, (False, -math.inf)
     for temperature in fallback.temperatures:
@@ -66,7 +66,7 @@ def decode_with_fallback(
         first = None
         if best is not None and cancelled():
             break
-        loops = is_loop(window, compression_ratio(tokenizer.decode(window.tokens).strip()), fallback)
+        loops = is_loop(window, tokenizer, fallback)
         window.failed = has_failed(window, loops=loops, fallback=fallback)
         if not window.failed:
             return window
@@ -77,24 +77,24 @@ def decode_with_fallback(
 
 
 def at_temperature(options: WindowOptions, temperature: float) -> WindowOptions:
-    """Return the options for an attempt at a temperature: beams are followed at 0 alone."""
-    if temperature > 0:
-        return dataclasses.replace(options, temperature=temperature, n_beams=1, patience=1.0)
-    return dataclasses.replace(options, temperature=temperature)
+    """Return the options for an attempt at a temperature: several beams are only for 0."""
+    if temperature == 0:
+        return dataclasses.replace(options, temperature=0.0)
+    return dataclasses.replace(options, temperature=temperature, n_beams=1, patience=1.0)
 
 
-def is_loop(window: DecodedWindow, ratio: float, fallback: FallbackOptions) -> bool:
-    """Return whether a text, whose compression ratio is given, repeats itself."""
+def is_loop(window: DecodedWindow, tokenizer: Tokenizer, fallback: FallbackOptions) -> bool:
+    """Return whether a text repeats itself."""
     highest, lowest = fallback.compression_ratio_threshold, fallback.entropy_threshold
     return (
         window.looped
-        or (highest is not None and ratio > highest)
+        or (highest is not None and compression_ratio(tokenizer.decode(window.tokens).strip()) > highest)
         or (lowest is not None and token_entropy(window.tokens) < lowest)
     )
 
 
 def has_failed(window: DecodedWindow, *, loops: bool, fallback: FallbackOptions) -> bool:
-    """Return whether a text fails its thresholds; one that is improbable where no speech is likely is silence."""
+    """Return whether a text fails its thresholds; it does not if it is improbable because no speech is likely."""
     least, most = fallback.logprob_threshold, fallback.no_speech_threshold
     improbable = least is not None and window.avg_logprob < least
     is_silence = improbable and most is not None and window.no_speech_prob > most
@@ -108,6 +108,6 @@ def compression_ratio(text: str) -> float:
 
 
 def token_entropy(tokens: Sequence[int]) -> float:
-    """Return the entropy of the last tokens in nats: low where few of them come again and again."""
+    """Return the entropy of the last tokens in nats: low if few different ones repeat."""
     last = tokens[-ENTROPY_TOKENS:]
     return -sum(n / len(last) * math.log(n / len(last)) for n in Counter(last).values())

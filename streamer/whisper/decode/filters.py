@@ -43,7 +43,7 @@ class SuppressAtBegin:
 
 @dataclass(frozen=True, slots=True)
 class TimestampRules:
-    """Timestamps come in pairs, never decrease, begin the text, and come where they are likelier than any text."""
+    """Timestamps come in pairs, never decrease, begin the text, and come if they are likelier than any text."""
 
     special: SpecialTokens
     max_initial: int | None  # latest time at which the text may begin, in steps of 20 ms

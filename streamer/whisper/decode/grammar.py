@@ -1,5 +1,6 @@
 """Text that a grammar allows, as llguidance follows it: tokens that do not fit become unlikely. Source: whisper.cpp."""
 
+import itertools
 import re
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,13 +15,12 @@ from streamer.outside import one_line
 from streamer.whisper.decode.gbnf import to_lark
 from streamer.whisper.tokens.tokenizer import Tokenizer
 
-# What whisper.cpp takes off the logits of text that does not fit: as good as never, where anything else is possible.
+# What whisper.cpp takes off the logits of text that does not fit: as good as never if any other text is possible.
 GRAMMAR_PENALTY = 100.0
 
 MAX_BYTES = 1 << 16
 
-# So that no grammar or regular expression takes more than about a second and 100 MB, to build or for a step: what needs
-# more is refused.
+# A grammar or regular expression that takes more than about a second and 100 MB, to build or for a step, is refused.
 LIMITS = llguidance.LLParserLimits(
     max_items_in_row=2000,
     initial_lexer_fuel=300_000,
@@ -36,11 +36,11 @@ class Grammar:
     """A grammar that can be followed."""
 
     def __init__(self, text: str, root: str = "root", where: str = "the grammar") -> None:
-        """Take the rules that `root` begins; `where` names them in messages. Raises ConfigError for broken ones."""
+        """Take rules in GBNF; `where` names them in messages. Raises ConfigError if they cannot be followed."""
         self.where = where
         try:
             self._lark = to_lark(text, root)
-            # The first step over single bytes shows whether the whole can be built.
+            # The first step shows whether the grammar can be built.
             matcher = self.matcher(llguidance.LLTokenizer("byte"))
             matcher.compute_bitmask()
             problem = reason(matcher)
@@ -54,7 +54,7 @@ class Grammar:
 
     @classmethod
     def read(cls, path: Path, root: str = "root") -> "Grammar":
-        """Read a file of rules. Raises ConfigError where it cannot be read or is not a usable grammar."""
+        """Read a file in GBNF. Raises ConfigError if it cannot be read, or is not a usable grammar."""
         try:
             with path.open("rb") as file:
                 data = file.read(MAX_BYTES + 1)
@@ -69,18 +69,18 @@ class Grammar:
         return cls(text, root, str(path))
 
     def matcher(self, tokenizer: llguidance.LLTokenizer) -> llguidance.LLMatcher:
-        """Return what follows texts of a tokenizer."""
+        """Return a matcher for a tokenizer's texts."""
         return llguidance.LLMatcher(tokenizer, self._lark, log_level=0, limits=LIMITS)
 
 
 class GrammarFilter:
-    """Text that a grammar allows; where it is left all the same, nothing is asked any more.
+    """A logit filter that favours the text of a grammar.
 
-    A penalty, as in whisper.cpp, and no ban: where other rules forbid all that would fit, there is still a way on.
-    Other than there, the end of the text is penalised too while the grammar is not complete. Timestamps are free.
-    Tokens that a fine-tune has added to the vocabulary never fit.
+    Tokens that do not fit get a penalty, as in whisper.cpp, so that decoding goes on even if other rules forbid all
+    that fit. Unlike there, the end of text does not fit while the grammar is incomplete. Timestamps are free, and
+    after a token that does not fit all are. Tokens that a fine-tune has added to the vocabulary never fit.
 
-    One thread at a time; it may be used for any number of windows.
+    One thread at a time may use it, for any number of windows.
     """
 
     def __init__(self, grammar: Grammar, tokenizer: Tokenizer, penalty: float = GRAMMAR_PENALTY) -> None:
@@ -94,7 +94,7 @@ class GrammarFilter:
         self._taken: list[int] = []
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
-        """See LogitFilter. Raises ConfigError where the grammar leaves too much open to be followed."""
+        """Penalise the tokens that do not fit. Raises ConfigError if the grammar leaves too much open."""
         text = [token for token in tokens if token < self._special.end_of_text]
         logits[self._special.timestamp_end :] -= self._penalty
         for _ in range(2):
@@ -103,7 +103,7 @@ class GrammarFilter:
             if not self._matcher.is_error():
                 np.subtract(logits[: len(fits)], self._penalty, out=logits[: len(fits)], where=fits == 0)
                 return
-            # It remembers what it has seen, up to a limit: perhaps this text alone stays below it.
+            # A matcher's memory of earlier texts counts towards its limits: try again with a new one.
             self._matcher, self._taken = self._grammar.matcher(self._tokenizer), []
         raise ConfigError(
             f"{self._grammar.where} leaves too many ways open: expected a small grammar; let what repeats repeat less"
@@ -111,9 +111,8 @@ class GrammarFilter:
 
     def _follow(self, text: list[int]) -> bool:
         """Make the matcher take a text; return whether all of it fits."""
-        n_same = 0
-        while n_same < min(len(self._taken), len(text)) and self._taken[n_same] == text[n_same]:
-            n_same += 1
+        pairs = zip(self._taken, text, strict=False)
+        n_same = sum(1 for _ in itertools.takewhile(lambda pair: pair[0] == pair[1], pairs))
         self._matcher.rollback(len(self._taken) - n_same)
         n_taken = self._matcher.try_consume_tokens(text[n_same:])
         self._taken = text[: n_same + n_taken]
@@ -122,12 +121,12 @@ class GrammarFilter:
 
 @lru_cache(maxsize=2)
 def _ll_tokenizer(tokenizer: Tokenizer) -> llguidance.LLTokenizer:
-    """Return a tokenizer as the library has it; kept, since that takes a quarter of a second."""
+    """Return llguidance's form of a tokenizer; kept, since building it takes a quarter of a second."""
     return llguidance.LLTokenizer(llguidance.TokenizerWrapper(_Vocabulary(tokenizer)), slices=[])
 
 
 class _Vocabulary:
-    """What the library has to know of a tokenizer: the bytes of each token of text, and the end of text."""
+    """The interface that llguidance expects of a tokenizer."""
 
     is_tokenizer_wrapper = True
     bos_token_id = None
@@ -138,15 +137,15 @@ class _Vocabulary:
         self.special_token_ids = [self.eos_token_id]
 
     def __call__(self, text: str) -> list[int]:
-        """Return the tokens of text, which nobody asks for."""
+        """Return the tokens of text; not used."""
         return []
 
 
 def reason(matcher: llguidance.LLMatcher) -> str:
-    """Return the line that says why a matcher cannot be used; nothing if it can."""
+    """Return a line that says why a matcher cannot be used; empty if it can."""
     error = matcher.get_error()
     if error.startswith("NoExtension"):
         return "no text fits it"
-    # Of a regular expression there is more than a line; positions are those in Lark.
-    said = re.search(r"^error: (.*)", error, re.MULTILINE) or re.match(r"(?:at )?(?:\d+\(\d+\): )?(.*)", error)
-    return said[1] if said else ""
+    # Errors of regular expressions have several lines; positions in the Lark text are left out.
+    message = re.search(r"^error: (.*)", error, re.MULTILINE) or re.match(r"(?:at )?(?:\d+\(\d+\): )?(.*)", error)
+    return message[1] if message else ""

@@ -1,8 +1,7 @@
 """Hot words: names and rare words that are expected, made likelier while they are being spelled.
 
-A phrase that is begun is given more with every token, and with its last all of its boost. The tokens that turn away
-from it are given nothing: what the phrase was given so far is lost to them, since differences between logits are all
-that counts. So in the end exactly the phrases that are there have counted.
+Each token of a phrase adds a part of its bonus, the last one the rest. Tokens that do not continue the phrase get none
+of it, so that a phrase that is only begun has lost its bonus: only differences between logits count.
 
 Source: shallow fusion, Zhao et al. (2019), "Shallow-Fusion End-to-End Contextual Biasing".
 """
@@ -18,7 +17,7 @@ from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.words import LANGUAGES_WITHOUT_SPACES, REPLACEMENT_CHARACTER
 
 # Logits for a whole phrase. With nano.en and a hundred rare words, two in five of the errors on these are gone, for
-# half a percentage point more on other words; from 6 on, hot words come where nobody said them.
+# half a percentage point more on other words; from 6 on, hot words appear that were not spoken.
 HOTWORDS_BOOST = 3.0
 
 MAX_PHRASES = 1000
@@ -40,20 +39,19 @@ def check_hotwords(phrases: Sequence[str]) -> tuple[str, ...]:
 
 
 def hotwords_prompt(phrases: Sequence[str]) -> str:
-    """Return the phrases as text that came before, which makes a model that heeds its prompt spell them so."""
+    """Return the phrases as a prompt, from which a model takes their spelling."""
     return ", ".join(phrases) + "." if phrases else ""
 
 
 class HotWords:
-    """Phrases that are favoured; how they are spelled depends on the language of the text."""
+    """Phrases that are favoured; their spelling depends on the language of the text."""
 
     def __init__(self, tokenizer: Tokenizer, phrases: Sequence[str], boost: float = HOTWORDS_BOOST) -> None:
-        """Take phrases; `boost` is what a whole one gets, in logits."""
+        """Take phrases; `boost` is added for a whole one, in logits."""
         self._tokenizer = tokenizer
         self._phrases = phrases
         self._boost = boost
-
-        # By whether words have spaces between them. To spell many phrases takes as long as a pass.
+        # By whether words have spaces between them. To spell many phrases takes as long as decoding a window.
         self._filters: dict[bool, HotWordsFilter] = {}
 
     def in_language(self, language: str) -> "HotWordsFilter":
@@ -67,22 +65,20 @@ class HotWords:
 class HotWordsFilter:
     """A logit filter that favours phrases.
 
-    What is added is right where the likeliest token is taken, and where tokens are drawn. Beams are compared with each
-    other by probabilities that sum to 1: there a likely token gains less than its bonus.
+    The bonuses are exact if the likeliest token is taken, or tokens are drawn. Beams are compared with each other by
+    probabilities that sum to 1: there a likely token gains less than its bonus.
     """
 
     def __init__(self, tokenizer: Tokenizer, phrases: Sequence[str], boost: float, *, spaced: bool) -> None:
-        """Spell the phrases.
-
-        phrases : each is spelled as given, and with a capital at its beginning; behind a space, and where text is
-            written without spaces also without
-        boost : logits that a whole phrase gets
-        """
+        """Spell each phrase as given and with a capital, after a space; without `spaced` also without that space."""
         self._boost = boost
-        self._spellings = frozenset(_spellings(tokenizer, phrases, spaced))
+        texts = [f" {text}" for phrase in phrases for text in (phrase, phrase[:1].upper() + phrase[1:])]
+        if not spaced:
+            texts += [text[1:] for text in texts]
+        self._spellings = {tuple(tokenizer.encode(text)) for text in texts} - {()}
         self._longest = max(map(len, self._spellings), default=0)
 
-        # By the beginnings of phrases: the tokens that follow them, and what a phrase has been given with that token.
+        # By beginnings of phrases: for each next token the bonus up to that token.
         self._nexts: dict[tuple[int, ...], dict[int, float]] = {(): {}}
         for spelling in self._spellings:
             for i, token in enumerate(spelling):
@@ -92,38 +88,26 @@ class HotWordsFilter:
         self._first_tokens = np.array(list(self._firsts), dtype=np.intp)
         self._first_boosts = np.array(list(self._firsts.values()), dtype=np.float32)
 
-        # 1 for text that goes on with a word: the phrase before it was but the beginning of that word.
-        within = [spaced and _within_word(spelled) for spelled in tokenizer.spelled]
-        self._within_word = np.array(within, dtype=np.float32)
+        # 1 for tokens that make the word before them longer: a phrase there is only the beginning of that word.
+        longer = [spaced and _continues_word(spelled) for spelled in tokenizer.spelled]
+        self._continues_word = np.array(longer, dtype=np.float32)
 
     def apply(self, logits: FloatArray, tokens: Sequence[int]) -> None:
         last = tokens[max(0, len(tokens) - self._longest) :]
         ends = [tuple(last[i:]) for i, token in enumerate(last) if token in self._firsts]
         n_complete = sum(end in self._spellings for end in ends)
         if n_complete:
-            logits[: len(self._within_word)] -= n_complete * self._boost * self._within_word
+            logits[: len(self._continues_word)] -= n_complete * self._boost * self._continues_word
         logits[self._first_tokens] += self._first_boosts
         begun = [self._nexts[end] for end in ends if end in self._nexts]
         for token in set[int]().union(*begun):
-            # Of phrases that end here all count, of those that go on the one that got most.
+            # All phrases that end here count; of those that go on, the one with the largest bonus.
             n_ended = sum((*end, token) in self._spellings for end in (*ends, ()))
             first = self._firsts.get(token, 0.0)
             logits[token] += max(n_ended * self._boost, first, *(nexts.get(token, 0.0) for nexts in begun)) - first
 
 
-def _spellings(tokenizer: Tokenizer, phrases: Sequence[str], spaced: bool) -> list[tuple[int, ...]]:
-    """Return the phrases as tokens, each spelling once."""
-    spellings = []
-    for phrase in phrases:
-        for written in (phrase, phrase[:1].upper() + phrase[1:]):
-            spellings.append(tuple(tokenizer.encode(f" {written}")))
-            if not spaced:
-                spellings.append(tuple(tokenizer.encode(written)))
-    return [spelling for spelling in dict.fromkeys(spellings) if spelling]
-
-
-def _within_word(spelled: bytes) -> bool:
-    """Whether a token's text, put behind a word, makes the word longer."""
+def _continues_word(spelled: bytes) -> bool:
     first = spelled.decode("utf-8", errors="replace")[:1]
     # An unfinished character counts as a letter.
     return first.isalnum() or first == REPLACEMENT_CHARACTER or unicodedata.category(first or " ").startswith("M")

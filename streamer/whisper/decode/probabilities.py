@@ -9,7 +9,7 @@ from streamer.errors import InferenceError
 
 
 def log_prob(logits: FloatArray, token: int) -> float:
-    """Return a token's log-probability. Raises InferenceError where the device gave no numbers."""
+    """Return a token's log-probability. Raises InferenceError if the logits are not finite."""
     return float(logits[token]) - _finite_log_sum(logits)
 
 
@@ -22,7 +22,7 @@ def log_sum_exp(logits: FloatArray) -> float:
 
 
 def log_softmax(logits: FloatArray) -> FloatArray:
-    """Return log-probabilities, shape (n,). Raises InferenceError where the device gave no numbers."""
+    """Return log-probabilities, shape (n,). Raises InferenceError if the logits are not finite."""
     result: FloatArray = logits - _finite_log_sum(logits)
     return result
 

@@ -5,7 +5,6 @@ Kasai et al. (2022), arXiv:2204.05424, the length penalty Wu et al. (2016), arXi
 call is Stern et al. (2018), arXiv:1811.03115.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -68,19 +67,19 @@ class TokenDecoder(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Found:
-    """A text that was found for a window."""
+class Candidate:
+    """A text that a search found for a window."""
 
-    # What was sampled, without the end of text.
+    # Sampled tokens, without the end of text.
     tokens: list[int] = field(default_factory=list)
 
-    # Of each of these, after filtering.
+    # Log-probability of each token after filtering.
     log_probs: list[float] = field(default_factory=list)
 
-    # Of these and of the end of text, where it came.
+    # Log-probability of the text, with the end of text if it was sampled.
     sum_logprob: float = 0.0
 
-    # Tokens that were sampled, with the end of text, and with those of a loop that are not kept.
+    # Tokens that were sampled, including the end of text and those of a loop that were cut off.
     n_sampled: int = 0
 
     # Alignment heads' attention after each token that was fed, shape (n_heads, n, n_audio_ctx).
@@ -89,12 +88,12 @@ class Found:
 
     @property
     def avg_logprob(self) -> float:
-        """Mean log-probability, the end of text counted in, as openai-whisper has it."""
+        """Mean log-probability including the end of text, as in openai-whisper; 0 if nothing was sampled."""
         return self.sum_logprob / (len(self.tokens) + 1)
 
-    def continued(self, log_prob: float, token: int | None) -> "Found":
-        """Return the text with a token behind it; None: the end of text."""
-        return Found(
+    def extended(self, log_prob: float, token: int | None) -> "Candidate":
+        """Return the text with one more token; None: the end of text."""
+        return Candidate(
             tokens=self.tokens if token is None else [*self.tokens, token],
             log_probs=self.log_probs if token is None else [*self.log_probs, log_prob],
             sum_logprob=self.sum_logprob + log_prob,
@@ -104,33 +103,24 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
-    """What all ways of searching need to know."""
+    """Settings of a search."""
 
     rules: Sequence[LogitFilter]
     end_of_text: int
 
-    # Most tokens to sample, the end of text counted.
+    # Most tokens to sample, the end of text included.
     limit: int
 
-    # Tokens that the text begins with, which rules look at.
+    # Tokens that the text begins with; rules see them before the sampled ones.
     begins_with: Sequence[int] = ()
     stop_at_loop: bool = False
     cancelled: Callable[[], bool] = lambda: False
 
     def filtered(self, logits: FloatArray, tokens: Sequence[int]) -> FloatArray:
-        """Forbid what must not follow the tokens that were sampled; changes and returns the logits."""
+        """Apply the rules to the logits (n_vocab,) after these tokens; changes and returns the logits."""
         for rule in self.rules:
             rule.apply(logits, tokens)
         return logits
-
-
-@dataclass(frozen=True, slots=True)
-class Guess:
-    """A token that was fed before it was known to come, and what the decoder said behind it."""
-
-    token: int
-    logits: FloatArray  # shape (n_vocab,)
-    attention: FloatArray  # shape (n_heads, 1, n_audio_ctx)
 
 
 def greedy(logits: FloatArray) -> int:
@@ -162,25 +152,28 @@ def follow(
     logits: FloatArray,
     search: Search,
     choose: Callable[[FloatArray], int],
-    guesses: Sequence[Guess] = (),
-) -> Found:
+    draft: Sequence[int] = (),
+    draft_attention: FloatArray | None = None,
+) -> Candidate:
     """Continue the fed sequence by one token after another.
 
-    logits : shape = (n_vocab,)
-        Those of the last token fed, guesses apart.
-    guesses
-        Tokens that were fed behind it on trial: fewer than the limit. As long as what is chosen is what was guessed,
-        nothing needs to be fed; the first wrong guess and those behind it are taken back.
+    logits : shape = (1 + len(draft), n_vocab)
+        Those of the last token fed, and of each token of the draft.
+    draft
+        Tokens that were fed on trial, fewer than the limit. As long as the chosen tokens are those of the draft,
+        nothing is fed; the rest of the draft is taken back at the first other one.
+    draft_attention : shape = (n_heads, len(draft), n_audio_ctx)
     """
-    found = Found()
+    found = Candidate()
     tokens = list(search.begins_with)
     n_before = len(tokens)
-    ahead = deque(guesses)
+    n_accepted = 0  # tokens of the draft
+    row = logits[0]
     for left in range(search.limit, 0, -1):
         if search.cancelled():
             break
-        token = choose(search.filtered(logits, tokens))
-        probability = log_prob(logits, token)
+        token = choose(search.filtered(row, tokens))
+        probability = log_prob(row, token)
         found.sum_logprob += probability
         found.n_sampled += 1
         if token == search.end_of_text:
@@ -189,20 +182,22 @@ def follow(
         found.log_probs.append(probability)
         if search.stop_at_loop and (length := loop_length(tokens)):
             found.looped = True
-            # Keep the first round of the loop, and never less than was given.
+            # Keep the first round of the loop, and all of `begins_with`.
             del tokens[max(n_before, len(tokens) - length * (loop_repeats(length) - 1)) :]
             del found.log_probs[len(tokens) - n_before :]
             found.sum_logprob = sum(found.log_probs)
             break
-        if left > 1:
-            if ahead and ahead[0].token == token:
-                guess = ahead.popleft()
-                logits, attention = guess.logits, guess.attention
-            else:
-                decoder.rewind(decoder.n_fed - len(ahead))
-                ahead.clear()
-                (((logits,),), (attention,)) = decoder.feed([token])
-            found.attention.append(attention)
+        if left == 1:
+            break
+        if draft_attention is not None and n_accepted < len(draft) and draft[n_accepted] == token:
+            attention = draft_attention[:, n_accepted : n_accepted + 1]
+            n_accepted += 1
+            row = logits[n_accepted]
+        else:
+            decoder.rewind(decoder.n_fed - (len(draft) - n_accepted))
+            draft = draft[:n_accepted]
+            (((row,),), (attention,)) = decoder.feed([token])
+        found.attention.append(attention)
     found.tokens = tokens[n_before:]
     return found
 
@@ -223,31 +218,31 @@ def loop_repeats(length: int) -> int:
 
 def follow_beams(
     decoder: TokenDecoder, logits: FloatArray, search: Search, *, n_beams: int, patience: float = 1.0
-) -> list[list[Found]]:
-    """Return the texts along the likeliest beams of each window behind the fed sequences.
+) -> list[list[Candidate]]:
+    """Return the texts along the likeliest beams of each window after the fed sequences.
 
     logits : shape = (n_windows, n_vocab)
         Those of the last token fed.
     """
     windows = [_Beams(search, n_beams, round(n_beams * patience)) for _ in logits]
-    # Those that the decoder still has, in its order.
-    going = list(windows)
+    # Windows that the decoder still has, in its order.
+    active = list(windows)
     rows = logits[:, np.newaxis]
     for left in range(min(search.limit, decoder.room(n_beams)), 0, -1):
         if search.cancelled():
             break
-        for beams, row in zip(going, rows, strict=True):
+        for beams, row in zip(active, rows, strict=True):
             beams.advance(row)
-        if left == 1 or all(beams.ended for beams in going):
+        if left == 1 or all(beams.ended for beams in active):
             break
-        for number in reversed(range(len(going))):
-            if going[number].ended:
-                going[number] = going[-1]
-                going.pop()
+        for number in reversed(range(len(active))):
+            if active[number].ended:
+                active[number] = active[-1]
+                active.pop()
                 decoder.drop(number)
-        parents = np.array([beams.parents for beams in going])
-        rows = decoder.extend(parents, np.array([[text.tokens[-1] for text in beams.texts] for beams in going]))
-    return [beams.best() for beams in windows]
+        parents = np.array([beams.parents for beams in active])
+        rows = decoder.extend(parents, np.array([[text.tokens[-1] for text in beams.texts] for beams in active]))
+    return [beams.candidates() for beams in windows]
 
 
 class _Beams:
@@ -257,9 +252,9 @@ class _Beams:
         self._search = search
         self._n_beams = n_beams
         self._n_wanted = n_wanted
-        self._finished: dict[tuple[int, ...], Found] = {}
-        self.texts = [Found()]
-        # Of each text, the number that the one it continues had.
+        self._finished: dict[tuple[int, ...], Candidate] = {}
+        self.texts = [Candidate()]
+        # For each text the previous number of the one that it continues.
         self.parents: list[int] = []
 
     @property
@@ -268,50 +263,48 @@ class _Beams:
 
     def advance(self, rows: FloatArray) -> None:
         """Continue the texts by the likeliest tokens; rows : shape = (n_texts, n_vocab)"""
-        ended: list[Found] = []
-        going: list[tuple[int, Found]] = []
-        for parent, token, added in _ranked(self.texts, rows, self._search, self._n_beams + 1):
+        texts, self.texts, self.parents = self.texts, [], []
+        finished: list[Candidate] = []
+        for parent, token, added in self._ranked(texts, rows):
             if token == self._search.end_of_text:
-                ended.append(self.texts[parent].continued(added, None))
-            else:
-                going.append((parent, self.texts[parent].continued(added, token)))
-                if len(going) == self._n_beams:
-                    break
-        for found in ended[: self._n_wanted - len(self._finished)]:
-            self._finished[tuple(found.tokens)] = found
-        self.parents = [parent for parent, _ in going]
-        self.texts = [found for _, found in going]
-
-    def best(self) -> list[Found]:
-        """Return the texts that have ended, and if these are too few, the likeliest that have not."""
-        finished = dict(self._finished)
-        for text in sorted(self.texts, key=lambda text: text.sum_logprob, reverse=True):
-            if len(finished) >= self._n_beams:
+                finished.append(texts[parent].extended(added, None))
+                continue
+            self.parents.append(parent)
+            self.texts.append(texts[parent].extended(added, token))
+            if len(self.texts) == self._n_beams:
                 break
-            finished[tuple(text.tokens)] = text
-        return list(finished.values())
+        for text in finished[: self._n_wanted - len(self._finished)]:
+            self._finished[tuple(text.tokens)] = text
+
+    def candidates(self) -> list[Candidate]:
+        """Return the finished texts, and if these are too few, the likeliest unfinished ones."""
+        found = dict(self._finished)
+        for text in sorted(self.texts, key=lambda text: text.sum_logprob, reverse=True):
+            if len(found) >= self._n_beams:
+                break
+            found[tuple(text.tokens)] = text
+        return list(found.values())
+
+    def _ranked(self, texts: Sequence[Candidate], rows: FloatArray) -> Iterator[tuple[int, int, float]]:
+        """Yield the number of a text, a token and its log-probability, the likeliest continuation first."""
+        continuations: list[tuple[float, int, int, float]] = []
+        for parent, (text, logits) in enumerate(zip(texts, rows, strict=True)):
+            log_probs = log_softmax(self._search.filtered(logits, [*self._search.begins_with, *text.tokens]))
+            n_top = min(self._n_beams + 1, len(log_probs))
+            top = np.argpartition(-log_probs, n_top - 1)[:n_top]
+            for token in top[np.argsort(-log_probs[top], kind="stable")]:
+                added = float(log_probs[token])
+                continuations.append((text.sum_logprob + added, parent, int(token), added))
+        continuations.sort(key=lambda continuation: continuation[0], reverse=True)
+        yield from (continuation[1:] for continuation in continuations)
 
 
-def best_of(candidates: Sequence[Found], length_penalty: float | None = None) -> Found:
+def best_of(candidates: Sequence[Candidate], length_penalty: float | None = None) -> Candidate:
     """Return the likeliest text: by its mean log-probability, or with Google's length penalty (0 to 1)."""
 
-    def score(found: Found) -> float:
-        n_tokens = len(found.tokens)
+    def score(text: Candidate) -> float:
+        n_tokens = len(text.tokens)
         divisor = n_tokens or 1 if length_penalty is None else ((5 + n_tokens) / 6) ** length_penalty
-        return found.sum_logprob / divisor
+        return text.sum_logprob / divisor
 
     return max(candidates, key=score)
-
-
-def _ranked(beams: Sequence[Found], rows: FloatArray, search: Search, n_each: int) -> Iterator[tuple[int, int, float]]:
-    """Yield what may follow: a beam, by its number, a token, and its log-probability; the likeliest text first."""
-    candidates: list[tuple[float, int, int, float]] = []
-    for parent, (beam, logits) in enumerate(zip(beams, rows, strict=True)):
-        log_probs = log_softmax(search.filtered(logits, [*search.begins_with, *beam.tokens]))
-        n_top = min(n_each, len(log_probs))
-        top = np.argpartition(-log_probs, n_top - 1)[:n_top]
-        for token in top[np.argsort(-log_probs[top], kind="stable")]:
-            added = float(log_probs[token])
-            candidates.append((beam.sum_logprob + added, parent, int(token), added))
-    candidates.sort(key=lambda candidate: candidate[0], reverse=True)
-    yield from (candidate[1:] for candidate in candidates)

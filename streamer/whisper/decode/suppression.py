@@ -1,5 +1,6 @@
 """Which tokens never come: by number (openai-whisper's `suppress_tokens`), by text (whisper.cpp's `suppress_regex`)."""
 
+import contextlib
 from collections.abc import Sequence
 
 import llguidance
@@ -8,31 +9,27 @@ from streamer.errors import ConfigError
 from streamer.whisper.decode.grammar import LIMITS, reason
 
 MODEL_TOKENS = -1  # in a list: what the model's settings suppress
-MAX_PATTERN_LENGTH = 1000
 
 
 def parse_suppress_tokens(setting: str) -> tuple[int, ...]:
     """Read numbers of tokens with commas between; -1: the model's own list. Raises ConfigError for anything else."""
-    try:
+    with contextlib.suppress(ValueError):
         tokens = tuple(int(number) for number in setting.split(",")) if setting.strip() else ()
-    except ValueError:
-        tokens = (MODEL_TOKENS - 1,)
-    if any(token < MODEL_TOKENS for token in tokens):
-        raise ConfigError(
-            f"suppress_tokens is {setting!r:.60}: expected numbers of tokens with commas between, -1 for the model's"
-            " own list, or nothing"
-        )
-    return tokens
+        if all(token >= MODEL_TOKENS for token in tokens):
+            return tokens
+    raise ConfigError(
+        f"suppress_tokens is {setting!r:.60}: expected numbers of tokens with commas between, -1 for the model's own"
+        " list, or nothing"
+    )
 
 
 def suppressed_tokens(wanted: Sequence[int], of_model: Sequence[int], n_vocab: int) -> tuple[int, ...]:
     """Return the numbers of the tokens to suppress, in order.
 
     wanted : what `parse_suppress_tokens` returns
-    of_model : `GenerationConfig.suppress_tokens`: the list of the model's file, which for the published models is
-        openai-whisper's; where there is no file, openai-whisper's itself
+    of_model : `GenerationConfig.suppress_tokens`
 
-    Raises ConfigError where the model has no such token.
+    Raises ConfigError if the model has no such token.
     """
     tokens = {token for token in wanted if token != MODEL_TOKENS}
     if tokens and max(tokens) >= n_vocab:
@@ -45,7 +42,7 @@ def suppressed_tokens(wanted: Sequence[int], of_model: Sequence[int], n_vocab: i
 
 
 def check_suppress_regex(pattern: str) -> None:
-    """Raise ConfigError for a pattern that is not a regular expression, or one that is too long."""
+    """Raise ConfigError for a pattern that is not a regular expression."""
     _regex_matcher(pattern)
 
 
@@ -74,11 +71,6 @@ def matching_tokens(pattern: str, spelled: Sequence[bytes]) -> tuple[int, ...]:
 
 def _regex_matcher(pattern: str) -> llguidance.LLMatcher:
     """Return what matches text byte by byte. Raises ConfigError."""
-    if len(pattern) > MAX_PATTERN_LENGTH:
-        raise ConfigError(
-            f"suppress_regex has {len(pattern)} characters: expected up to {MAX_PATTERN_LENGTH}; list tokens with"
-            " suppress_tokens instead"
-        )
     try:
         grammar = llguidance.LLMatcher.grammar_from_regex(pattern)
     except UnicodeEncodeError:  # bytes of the command line that are not UTF-8

@@ -1,8 +1,8 @@
 """Word times from the decoder's cross-attention, by dynamic time warping.
 
 Source: openai-whisper's `timing.py`: normalise each alignment head over the tokens, median-filter along time, average
-the heads, and find the monotonic path of least cost. How far a word's tokens looked is AlignAtt's: Papi et al. (2023),
-arXiv:2305.11408.
+the heads, and find the monotonic path of least cost. The furthest position that a word attended to is from
+AlignAtt: Papi et al. (2023), arXiv:2305.11408.
 """
 
 import itertools
@@ -34,9 +34,8 @@ def dtw(cost: FloatArray) -> tuple[IntArray, IntArray]:
     cost : shape = (n_rows, n_columns)
 
     Returns the row and the column of each step of the path. On a tie a step along the columns is taken, then a
-    diagonal one. (openai-whisper steps along the columns also where the two others tie below it, at a higher cost.)
-    A row is computed at once: within it a path goes along the columns from where it enters, and what that costs is
-    a difference of two sums over the row.
+    diagonal one. (openai-whisper steps along the columns also if the two others tie below it, at a higher cost.)
+    A row is computed at once: within it a path runs along the columns from its entry, at the difference of two sums.
     """
     n_rows, n_columns = cost.shape
     # sums[r, c]: the row's cells before column c.
@@ -86,16 +85,13 @@ def word_spans(
     """Find where each word begins and ends.
 
     attention : shape = (n_heads, n_rows, n_audio_ctx)
-        The alignment heads' weights for every token fed to the decoder from the start of the transcript on. Row i
-        is where the decoder looked when it had token i and predicted token i + 1. The row of the last text token tells
-        where the last word ends; without it the last word ends with the audio. Rows behind it, such as that of the end
-        of text, only take part in the normalisation.
-    n_prompt
-        How many of the rows belong to tokens before the first text token.
-    word_lengths
-        Tokens of each word.
-    n_samples
-        Length of the audio; the window's padding is not searched.
+        The alignment heads' weights for every token fed to the decoder from the start of the transcript on. In row i
+        the decoder predicted token i + 1. The row of the last text token marks the end of the last word; without it
+        the last word ends with the audio. Rows after it, such as that of the end of text, only take part in the
+        normalisation.
+    n_prompt : rows of tokens before the first text token
+    word_lengths : tokens of each word
+    n_samples : length of the audio; the window's padding is not searched
 
     Returns first and last sample of each word, counted from the start of the window, monotonic.
     """
@@ -115,14 +111,14 @@ def word_spans(
 
 
 def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequence[int], n_samples: int) -> list[int]:
-    """Find how far the decoder looked for each word: to where the audio must have been heard for it to be known.
+    """Find the end of the audio that the decoder attended to for each word.
 
-    For each token that is the end of the encoder position with most of the heads' average attention, in the row that
-    predicted the token; for a word, the furthest of its tokens'. Unlike a word's end it follows from no other word, and
-    may go back. The window's padding is left out: near the end of a short window are positions that get attention at
-    any word, and mean nothing.
+    For a token it is the end of the encoder position with most of the heads' average attention, in the row that
+    predicted the token; for a word, the furthest of its tokens'. Unlike a word's end it does not depend on other words,
+    and is not monotonic. The window's padding is left out: near the end of a short window some positions get attention
+    at any word.
 
-    Takes what `word_spans` takes; returns samples from the start of the window, none behind `n_samples`.
+    Arguments are those of `word_spans`; returns samples from the start of the window, at most `n_samples`.
     """
     if not word_lengths:
         return []
@@ -139,7 +135,7 @@ def attended_samples(attention: FloatArray, n_prompt: int, word_lengths: Sequenc
 def to_hypothesis(window: DecodedWindow, tokenizer: Tokenizer, language: str, n_samples: int) -> Hypothesis:
     """Turn tokens without timestamps into words with times, for a window of `n_samples`.
 
-    Punctuation behind a word is a word of its own: where the sound ends Whisper often takes it back.
+    Punctuation after a word is a word of its own: at the end of the audio Whisper often takes it back.
     """
     spellings = split_to_words(tokenizer, window.tokens, language)
     attention = window.attention[:, : window.n_start + sum(len(tokens) for _, tokens in spellings)]
@@ -172,10 +168,9 @@ def time_words(
     spans = word_spans(attention, n_start, lengths, n_samples)
     attended = attended_samples(attention, n_start, lengths, n_samples)
     timed: list[TimedWord] = []
-    position = 0
+    remaining = iter(log_probs)
     for (text, tokens), (start, end), furthest in zip(words, spans, attended, strict=True):
-        own = log_probs[position : position + len(tokens)]
-        position += len(tokens)
+        own = list(itertools.islice(remaining, len(tokens)))
         probability = sum(map(math.exp, own)) / len(own)
         timed.append(TimedWord(text, tokens, start, end, probability, furthest, sum(own)))
     return timed

@@ -1,7 +1,7 @@
 """Decoding of one window, as openai-whisper's `decoding.py`, with the model's own generation settings."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,9 +12,8 @@ from streamer.whisper.decode.filters import LogitFilter, SuppressAtBegin, Suppre
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.probabilities import log_prob, log_softmax
 from streamer.whisper.decode.search import (
+    Candidate,
     Draw,
-    Found,
-    Guess,
     Search,
     TokenDecoder,
     best_of,
@@ -41,87 +40,77 @@ class WindowOptions:
     task: str = "transcribe"
     timestamps: bool = False
 
-    # Text that came before, as tokens; never part of the result.
+    # Tokens of the text before the window; not part of the result.
     prompt: tuple[int, ...] = ()
 
-    # Text that the window is known to begin with; no part of the result either.
+    # Tokens that the window's text begins with; not part of the result either.
     prefix: tuple[int, ...] = ()
 
-    # Text that the result begins with, as if it had been sampled. Without room for all of it, nothing follows.
+    # Tokens that the result begins with, as if they had been sampled. Without room for all of them, nothing follows.
     begins_with: tuple[int, ...] = ()
 
-    # What may well follow, such as what was said of this audio before. It changes no result: it saves calls where it is
-    # right. Only heeded where the likeliest token is taken, along one beam.
+    # A guess at what follows, such as the text of an earlier window of this audio. It changes no result, and saves
+    # calls if it is right. Ignored if tokens are drawn, or with several beams or windows.
     draft: tuple[int, ...] = ()
 
     # Most tokens to sample.
     max_tokens: int = 10_000
 
-    # Whether to stop at a loop; not along beams.
+    # Whether to stop at a loop; not with several beams.
     stop_at_loop: bool = False
 
-    # Above 0 tokens are drawn, `best_of` texts of them; at 0 the likeliest is taken, along `n_beams` beams.
+    # Above 0, `best_of` texts are drawn; at 0 the likeliest tokens are taken, along `n_beams` beams.
     temperature: float = 0.0
     best_of: int = 1
     n_beams: int = 1
 
-    # How many texts have to end, in beams, before a search along beams ends.
+    # Texts that have to end, in multiples of `n_beams`, before a beam search ends.
     patience: float = 1.0
 
     # 0 to 1; None: texts are compared by their mean log-probability.
     length_penalty: float | None = None
 
-    # Further rules on what may come next.
+    # Further rules on which tokens may come next.
     filters: tuple[LogitFilter | HotWords, ...] = ()
 
-    # Whether to forbid all special tokens but timestamps, and not only those that the settings list.
+    # Whether to forbid all special tokens except timestamps, and not only those that the settings list.
     text_only: bool = True
 
-    # Whether to keep the attention, which word times are made of.
+    # Whether to keep the attention, from which word times are computed; only of a single window.
     keep_attention: bool = True
 
 
 @dataclass(slots=True, kw_only=True)
 class DecodedWindow:
-    """The tokens of one window and what was seen on the way."""
+    """The decoded tokens of one window."""
 
-    # Sampled tokens behind those that the result begins with, without the end of text.
+    # Tokens that the result begins with, then those that were sampled, without the end of text.
     tokens: list[int]
 
-    # Log-probability of each token after filtering; for those that were given, after suppression. Given tokens that the
-    # sequence had no room for get the mean of the others.
+    # Log-probability of each token after filtering; for given tokens, after suppression. Given tokens for which the
+    # sequence had no room get the mean of the others.
     log_probs: list[float]
     no_speech_prob: float
 
     # Rows of `attention` before the first text token.
     n_start: int
 
-    # Mean log-probability of the sampled tokens, the end of text included; 0 if none was.
+    # Mean log-probability of the sampled tokens, including the end of text; 0 if none was sampled.
     avg_logprob: float = 0.0
 
-    # Alignment heads' attention from the start of the transcript on, shape (n_heads, n_rows, n_audio_ctx), if it was
-    # asked for. Given tokens that the sequence had no room for repeat the last row.
+    # Alignment heads' attention from the start of the transcript on, shape (n_heads, n_rows, n_audio_ctx), if it is
+    # kept. Given tokens for which the sequence had no room repeat the last row.
     attention: FloatArray = field(default_factory=lambda: np.empty((0, 0, 0), dtype=np.float32))
     looped: bool = False
 
-    # Tokens sampled (see `Found`), given before (prompt, start, beginning), and how many of these begin the result.
+    # Tokens sampled (see `Candidate`), tokens given (prompt, start, beginning), and how many of these begin the result.
     n_sampled: int = 0
     n_given: int = 0
     n_begins_with: int = 0
-
-    # Temperature that it was decoded at.
     temperature: float = 0.0
 
-    # Whether it fails its thresholds, once they were applied (see `fallback`).
+    # Whether it fails its thresholds; set by `fallback`.
     failed: bool = False
-
-    def add(self, found: Found) -> None:
-        """Add what was sampled."""
-        self.tokens += found.tokens
-        self.log_probs += found.log_probs
-        self.avg_logprob = found.avg_logprob if found.n_sampled else 0.0
-        self.looped = found.looped
-        self.n_sampled = found.n_sampled
 
 
 def decode_window(
@@ -132,151 +121,150 @@ def decode_window(
     cancelled: Callable[[], bool] = lambda: False,
     draw: Draw | None = None,
 ) -> DecodedWindow:
-    """Decode the window whose cross-attention keys and values the decoder holds.
-
-    Stops at the end of text, after `max_tokens`, when the sequence is full, at a loop, or when `cancelled` says so.
-    `draw` draws tokens where the temperature is above 0.
-    """
-    given = _Given.of(decoder, tokenizer, options)
-    # The last token is not fed: nothing comes after it.
-    draft = options.draft[: max(0, given.limit - 1)] if options.temperature == 0 and options.n_beams == 1 else ()
-    decoder.begin()
-    (logits,), (attention,) = decoder.feed([*given.tokens, *draft], given.n_prompt)
-    # Rows of what was given behind the prompt.
-    n_rows = len(given.tokens) - given.n_prompt
-    guesses = [Guess(token, logits[i], attention[:, i : i + 1]) for i, token in enumerate(draft, n_rows)]
-    search = _search(tokenizer, config, options, given.limit, logits.shape[-1], cancelled)
-    window = _begun(given, logits, tokenizer, options, search)
-    found = _found(decoder, logits[n_rows - 1], guesses, search, options, draw)
-    window.add(found)
-    if options.keep_attention:
-        rows = [attention[:, :n_rows], *found.attention]
-        if len(found.attention) < len(found.tokens) - 1:
-            # Several texts were tried: this one is fed once more, a block at a time.
-            decoder.rewind(len(given.tokens))
-            rows.append(decoder.feed(found.tokens[: decoder.capacity - decoder.n_fed])[1][0])
-        rows.append(np.repeat(attention[:, -1:], given.n_left_out, axis=1))
-        window.attention = np.concatenate(rows, axis=1)
+    """Decode the single window that the decoder holds; see `decode_windows`."""
+    (window,) = decode_windows(decoder, tokenizer, config, options, cancelled, draw)
     return window
 
 
 def decode_windows(
-    decoder: TokenDecoder, tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions
+    decoder: TokenDecoder,
+    tokenizer: Tokenizer,
+    config: GenerationConfig,
+    options: WindowOptions,
+    cancelled: Callable[[], bool] = lambda: False,
+    draw: Draw | None = None,
 ) -> list[DecodedWindow]:
-    """Decode all windows that the decoder holds, at a temperature of 0 and without their attention."""
-    given = _Given.of(decoder, tokenizer, options)
+    """Decode all windows that the decoder holds; several only at a temperature of 0.
+
+    Stops at the end of text, after `max_tokens`, if the sequence is full, at a loop, or if `cancelled` returns true.
+    `draw` draws tokens if the temperature is above 0.
+    """
+    alone, drawn = decoder.n_windows == 1, options.temperature > 0
+    assert alone or not drawn, "tokens are drawn for one window at a time"
+    context = _context(decoder, tokenizer, options)
+    one_by_one = alone and (drawn or options.n_beams == 1)
+    # The last token is not fed: nothing comes after it.
+    draft = options.draft[: max(0, context.limit - 1)] if one_by_one and not drawn else ()
     decoder.begin()
-    logits, _ = decoder.feed(given.tokens, given.n_prompt)
-    search = _search(tokenizer, config, options, given.limit, logits.shape[-1])
-    windows = [_begun(given, rows, tokenizer, options, search) for rows in logits]
-    found = follow_beams(decoder, logits[:, -1], search, n_beams=options.n_beams, patience=options.patience)
-    for window, texts in zip(windows, found, strict=True):
-        window.add(best_of(texts, options.length_penalty))
+    logits, attention = decoder.feed([*context.tokens, *draft], context.n_prompt)
+    n_rows = len(context.tokens) - context.n_prompt
+    search = Search(
+        rules=rules_for(tokenizer, config, options, logits.shape[-1]),
+        end_of_text=tokenizer.special.end_of_text,
+        limit=context.limit,
+        begins_with=options.begins_with,
+        stop_at_loop=options.stop_at_loop,
+        cancelled=cancelled,
+    )
+    given = [_given_probabilities(rows, context, tokenizer, search.rules[0]) for rows in logits]
+    # Those of the last given token and of the draft. A search changes them.
+    last = logits[:, n_rows - 1 :]
+    if drawn:
+        candidates = [_drawn(decoder, last[0], search, options, draw or drawer(0))]
+    elif one_by_one:
+        candidates = [[follow(decoder, last[0], search, greedy, draft, attention[0, :, n_rows:])]]
+    else:
+        candidates = follow_beams(decoder, last[:, 0], search, n_beams=options.n_beams, patience=options.patience)
+    best = [best_of(texts, options.length_penalty) for texts in candidates]
+    windows = [
+        DecodedWindow(
+            tokens=[*options.begins_with, *text.tokens],
+            log_probs=[*log_probs, *text.log_probs],
+            no_speech_prob=no_speech_prob,
+            n_start=context.n_start,
+            avg_logprob=text.avg_logprob,
+            looped=text.looped,
+            n_sampled=text.n_sampled,
+            n_given=len(context.tokens),
+            n_begins_with=len(options.begins_with),
+            temperature=options.temperature,
+        )
+        for text, (log_probs, no_speech_prob) in zip(best, given, strict=True)
+    ]
+    if options.keep_attention and alone:
+        windows[0].attention = _attention(decoder, attention[0, :, :n_rows], best[0], context)
     return windows
 
 
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """The tokens before those that are sampled."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Context:
+    """The tokens before the sampled ones: prompt, start of the transcript, and text that the result begins with."""
 
-    # Prompt, start of the transcript, and text that the result begins with.
     tokens: list[int]
     n_prompt: int
     n_start: int
 
-    # Tokens of the text that there is no room for.
+    # Tokens of the text for which there is no room.
     n_left_out: int
 
     # Most tokens to sample.
     limit: int
 
-    @classmethod
-    def of(cls, decoder: TokenDecoder, tokenizer: Tokenizer, options: WindowOptions) -> "_Given":
-        start = tokenizer.start_sequence(options.language, options.task)
-        if not options.timestamps:
-            start = [*start, tokenizer.special.no_timestamps]
-        start += options.prefix
-        # As in openai-whisper, half of the context is for the prompt, its newest part, and half for what is said next.
-        room = decoder.capacity // 2 - 1
-        if options.begins_with:
-            room = min(room, (decoder.capacity - len(start) - len(options.begins_with) - 1) // 2)
-        n_prompt = max(0, min(len(options.prompt), room))
-        newest = options.prompt[len(options.prompt) - n_prompt :]
-        prompt = [tokenizer.special.start_of_previous, *newest] if n_prompt else []
-        fitting = options.begins_with[: decoder.capacity - len(start)]
-        tokens = [*prompt, *start, *fitting]
-        n_left_out = len(options.begins_with) - len(fitting)
-        limit = min(options.max_tokens, decoder.capacity + 1 - len(tokens)) if not n_left_out else 0
-        return cls(tokens, len(prompt), len(start), n_left_out, limit)
 
-
-def _search(
-    tokenizer: Tokenizer,
-    config: GenerationConfig,
-    options: WindowOptions,
-    limit: int,
-    n_vocab: int,
-    cancelled: Callable[[], bool] = lambda: False,
-) -> Search:
-    return Search(
-        rules=_filters(tokenizer, config, options, n_vocab),
-        end_of_text=tokenizer.special.end_of_text,
-        limit=limit,
-        begins_with=options.begins_with,
-        stop_at_loop=options.stop_at_loop,
-        cancelled=cancelled,
+def _context(decoder: TokenDecoder, tokenizer: Tokenizer, options: WindowOptions) -> _Context:
+    start = tokenizer.start_sequence(options.language, options.task)
+    if not options.timestamps:
+        start = [*start, tokenizer.special.no_timestamps]
+    start += options.prefix
+    # As in openai-whisper, half of the context is for the prompt, its newest part, and half for the text.
+    room = decoder.capacity // 2 - 1
+    if options.begins_with:
+        room = min(room, (decoder.capacity - len(start) - len(options.begins_with) - 1) // 2)
+    n_prompt = max(0, min(len(options.prompt), room))
+    newest = options.prompt[len(options.prompt) - n_prompt :]
+    prompt = [tokenizer.special.start_of_previous, *newest] if n_prompt else []
+    fitting = options.begins_with[: decoder.capacity - len(start)]
+    tokens = [*prompt, *start, *fitting]
+    n_left_out = len(options.begins_with) - len(fitting)
+    return _Context(
+        tokens=tokens,
+        n_prompt=len(prompt),
+        n_start=len(start),
+        n_left_out=n_left_out,
+        limit=0 if n_left_out else min(options.max_tokens, decoder.capacity + 1 - len(tokens)),
     )
 
 
-def _begun(
-    given: _Given, logits: FloatArray, tokenizer: Tokenizer, options: WindowOptions, search: Search
-) -> DecodedWindow:
-    """Return a window of which nothing is sampled yet.
+def _given_probabilities(
+    logits: FloatArray, context: _Context, tokenizer: Tokenizer, suppress: LogitFilter
+) -> tuple[list[float], float]:
+    """Return the log-probabilities of the tokens that the result begins with, and the probability of no speech.
 
     logits : shape = (n, n_vocab)
-        Those of the given tokens behind the prompt.
+        Those of the given tokens after the prompt.
+    suppress : the only rule that applies; the others depend on where a text began, which may be in an earlier window
     """
-    # What was sampled before; the other rules depend on where a text began, which may have been elsewhere.
-    suppress, *_ = search.rules
     log_probs = []
-    begins_with = given.tokens[given.n_prompt + given.n_start :]
-    for row, token in zip(logits[given.n_start - 1 :], begins_with, strict=False):
+    begins_with = context.tokens[context.n_prompt + context.n_start :]
+    for row, token in zip(logits[context.n_start - 1 :], begins_with, strict=False):
         scored = row.copy()
         suppress.apply(scored, ())
         log_probs.append(log_prob(scored, token))
-    if given.n_left_out:
-        log_probs += [sum(log_probs) / len(log_probs)] * given.n_left_out
-    return DecodedWindow(
-        tokens=list(options.begins_with),
-        log_probs=log_probs,
-        no_speech_prob=math.exp(log_prob(logits[0], tokenizer.special.no_speech)),
-        n_start=given.n_start,
-        n_given=len(given.tokens),
-        n_begins_with=len(options.begins_with),
-        temperature=options.temperature,
-    )
+    if context.n_left_out:
+        log_probs += [sum(log_probs) / len(log_probs)] * context.n_left_out
+    return log_probs, math.exp(log_prob(logits[0], tokenizer.special.no_speech))
 
 
-def _found(
-    decoder: TokenDecoder,
-    logits: FloatArray,
-    guesses: Sequence[Guess],
-    search: Search,
-    options: WindowOptions,
-    draw: Draw | None,
-) -> Found:
-    if options.temperature > 0:
-        choose = sampler(options.temperature, draw or drawer(0))
-        n_fed = decoder.n_fed
-        candidates = []
-        for _ in range(options.best_of):
-            decoder.rewind(n_fed)
-            candidates.append(follow(decoder, logits.copy(), search, choose))
-        return best_of(candidates, options.length_penalty)
-    if options.n_beams > 1 and search.limit > 0:
-        (texts,) = follow_beams(decoder, logits[np.newaxis], search, n_beams=options.n_beams, patience=options.patience)
-        return best_of(texts, options.length_penalty)
-    return follow(decoder, logits, search, greedy, guesses)
+def _drawn(
+    decoder: TokenDecoder, logits: FloatArray, search: Search, options: WindowOptions, draw: Draw
+) -> list[Candidate]:
+    n_fed = decoder.n_fed
+    candidates = []
+    for _ in range(options.best_of):
+        decoder.rewind(n_fed)
+        candidates.append(follow(decoder, logits.copy(), search, sampler(options.temperature, draw)))
+    return candidates
+
+
+def _attention(decoder: TokenDecoder, given: FloatArray, text: Candidate, context: _Context) -> FloatArray:
+    """Return the attention of a window; given : that of the given tokens, shape (n_heads, n, n_audio_ctx)"""
+    rows = [given, *text.attention]
+    if len(text.attention) < len(text.tokens) - 1:
+        # Several texts were tried: feed this one again, a block at a time.
+        decoder.rewind(len(context.tokens))
+        rows.append(decoder.feed(text.tokens[: decoder.capacity - decoder.n_fed])[1][0])
+    rows.append(np.repeat(given[:, -1:], context.n_left_out, axis=1))
+    return np.concatenate(rows, axis=1)
 
 
 def detect_language(decoder: TokenDecoder, tokenizer: Tokenizer) -> tuple[str, Mapping[str, float]]:
@@ -294,7 +282,9 @@ def max_tokens_for(n_samples: int) -> int:
     return 16 + n_samples // N_SAMPLES_PER_TOKEN
 
 
-def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions, n_vocab: int) -> list[LogitFilter]:
+def rules_for(
+    tokenizer: Tokenizer, config: GenerationConfig, options: WindowOptions, n_vocab: int
+) -> list[LogitFilter]:
     special = tokenizer.special
     # Behind the times is padding of the vocabulary, or what a fine-tune has added, of which some is text.
     suppressed = {*config.suppress_tokens, *range(special.timestamp_end, n_vocab)} - tokenizer.added_text
@@ -304,11 +294,11 @@ def _filters(tokenizer: Tokenizer, config: GenerationConfig, options: WindowOpti
         if not options.timestamps:
             suppressed.update(range(special.timestamp_begin, special.timestamp_end))
     written_in = "en" if options.task == "translate" else options.language
-    filters: list[LogitFilter] = [
+    rules: list[LogitFilter] = [
         SuppressTokens(sorted(suppressed), n_vocab),
         SuppressAtBegin(config.begin_suppress_tokens),
         *(rule.in_language(written_in) if isinstance(rule, HotWords) else rule for rule in options.filters),
     ]
     if options.timestamps:
-        filters.append(TimestampRules(special, config.max_initial_timestamp_index))
-    return filters
+        rules.append(TimestampRules(special, config.max_initial_timestamp_index))
+    return rules

@@ -6,7 +6,9 @@ here they are samples, and equal times are equal.
 """
 
 import dataclasses
+import itertools
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -17,26 +19,27 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.whisper.decode.probabilities import log_prob
 from streamer.whisper.decode.search import TokenDecoder
 from streamer.whisper.decode.timing import time_words
+from streamer.whisper.decode.window import WindowOptions
 from streamer.whisper.result import TimedWord
 from streamer.whisper.tokens.tokenizer import Tokenizer
 from streamer.whisper.tokens.words import split_at_marks
 
 SENTENCE_ENDS = ".。!！?？"
-MAX_MEDIAN_SAMPLES = SAMPLE_RATE * 7 // 10  # 0.7 s: however slowly somebody speaks, the usual word is no longer
-SLACK_SAMPLES = SAMPLE_RATE // 2  # 0.5 s: words this far outside of a segment are held against its timestamps
+MAX_MEDIAN_SAMPLES = SAMPLE_RATE * 7 // 10  # 0.7 s: the usual word of even a slow speaker is no longer
+SLACK_SAMPLES = SAMPLE_RATE // 2  # 0.5 s: words further outside of a segment are cut to its timestamps
 
 
 class Segment(Protocol):
-    """What was said between two timestamps; positions are counted from the start of the recording."""
+    """Text between two timestamps; positions are counted from the start of the recording."""
 
     start_samples: int
     end_samples: int
-    tokens: tuple[int, ...]  # timestamps and all
+    tokens: tuple[int, ...]  # including timestamps
 
 
 @dataclass(frozen=True, slots=True)
 class SpokenSegment:
-    """A segment as its words place it; positions, its words' too, are counted from the start of the recording."""
+    """A segment with its words; all positions are counted from the start of the recording."""
 
     start_samples: int
     end_samples: int
@@ -47,43 +50,49 @@ def add_word_timestamps(
     decoder: TokenDecoder,
     tokenizer: Tokenizer,
     segments: Sequence[Segment],
+    options: WindowOptions,
     *,
-    language: str,
-    task: str = "transcribe",
     begin_samples: int,
     n_samples: int,
     last_speech_samples: int,
-    prepend_punctuations: str,
-    append_punctuations: str,
+    punctuation: tuple[str, str],
 ) -> list[SpokenSegment]:
     """Find the words of all segments of the window that the decoder holds, and place the segments by their words.
 
+    options : those that the window was decoded with
     begin_samples : where the window begins in the recording
     n_samples : length of its audio, without padding
     last_speech_samples : where the last word before the window ended in the recording
-    prepend_punctuations, append_punctuations : marks that belong to the word behind them, and to that before them
+    punctuation : marks that belong to the word behind them, and marks that belong to the word before them
     """
     lengths = [sum(map(tokenizer.is_text, segment.tokens)) for segment in segments]
     text = [token for segment in segments for token in segment.tokens if tokenizer.is_text(token)]
-    words = find_alignment(decoder, tokenizer, text, language=language, task=task, n_samples=n_samples)
+    words = find_alignment(decoder, tokenizer, text, language=options.language, task=options.task, n_samples=n_samples)
     median = median_duration(words)
-    words = shorten_at_sentence_ends(words, 2 * median)
-    words = merge_punctuation(words, prepend_punctuations, append_punctuations)
-    words = [
-        dataclasses.replace(
-            word, start_samples=begin_samples + word.start_samples, end_samples=begin_samples + word.end_samples
-        )
-        for word in words
-    ]
-    return fit_to_segments(words, segments, lengths, median=median, last_speech_samples=last_speech_samples)
+    words = _with_punctuation(_without_pauses(words, 2 * median), *punctuation)
+    words = [_moved(word, begin_samples + word.start_samples, begin_samples + word.end_samples) for word in words]
+    remaining = deque(words)
+    spoken = []
+    for segment, length in zip(segments, lengths, strict=True):
+        mine = []
+        n_tokens = 0
+        # A word that goes on into the next segment belongs to this one.
+        while remaining and n_tokens < length:
+            word = remaining.popleft()
+            n_tokens += len(word.tokens)
+            if word.text:
+                mine.append(word)
+        spoken.append(_fitted(segment, mine, median, last_speech_samples))
+        last_speech_samples = spoken[-1].end_samples if mine else last_speech_samples
+    return spoken
 
 
 def find_alignment(
     decoder: TokenDecoder, tokenizer: Tokenizer, text: Sequence[int], *, language: str, task: str, n_samples: int
 ) -> list[TimedWord]:
-    """Find the words of known text in the window that the decoder holds, punctuation apart.
+    """Find the words of known text in the window that the decoder holds; each mark of punctuation is a word.
 
-    text : tokens without special ones; those that the decoder has no room for have no length, at the end
+    text : tokens without special ones; those for which the decoder has no room get no length, at the end
 
     A word's probability is the arithmetic mean of its tokens', each among text tokens alone.
     """
@@ -102,103 +111,81 @@ def find_alignment(
 
 
 def median_duration(words: Sequence[TimedWord]) -> int:
-    """Return the median length of the words that have one, in samples, at most 0.7 s; 0 where none has."""
-    durations = [length for word in words if (length := word.end_samples - word.start_samples)]
+    """Return the median length of the words that have one, in samples, at most 0.7 s; 0 if none has."""
+    durations = [word.duration_samples for word in words if word.duration_samples]
     return min(int(np.median(durations)), MAX_MEDIAN_SAMPLES) if durations else 0
 
 
-def shorten_at_sentence_ends(words: Sequence[TimedWord], longest: int) -> list[TimedWord]:
-    """Shorten what ends a sentence, and the word behind it, to `longest` samples: a pause is no part of a word."""
-    shortened = list(words)
-    for i in range(1, len(words)):
-        word = shortened[i]
-        if word.end_samples - word.start_samples <= longest:
-            continue
-        if word.text in SENTENCE_ENDS:
-            shortened[i] = dataclasses.replace(word, end_samples=word.start_samples + longest)
-        elif shortened[i - 1].text in SENTENCE_ENDS:
-            shortened[i] = dataclasses.replace(word, start_samples=word.end_samples - longest)
+def _without_pauses(words: Sequence[TimedWord], longest: int) -> list[TimedWord]:
+    """Shorten a mark that ends a sentence, and the word behind it, to `longest` samples: a pause is no part of them."""
+    shortened = list(words[:1])
+    for before, word in itertools.pairwise(words):
+        if word.duration_samples > longest and word.text in SENTENCE_ENDS:
+            word = _moved(word, word.start_samples, word.start_samples + longest)
+        elif word.duration_samples > longest and before.text in SENTENCE_ENDS:
+            word = _moved(word, word.end_samples - longest, word.end_samples)
+        shortened.append(word)
     return shortened
 
 
-def merge_punctuation(words: Sequence[TimedWord], prepended: str, appended: str) -> list[TimedWord]:
+def _with_punctuation(words: Sequence[TimedWord], prepended: str, appended: str) -> list[TimedWord]:
     """Join punctuation to the word that it belongs to, which keeps its own times and mean probability."""
-    merged = list(words)
-    behind = len(merged) - 1
-    for i in range(len(merged) - 2, -1, -1):
-        if merged[i].text.startswith(" ") and merged[i].text.strip() in prepended:
-            merged[behind] = _joined(merged[behind], merged[i], merged[behind])
-            merged[i] = dataclasses.replace(merged[i], text="", tokens=())
+    backwards: list[TimedWord] = []
+    for word in reversed(words):
+        if backwards and word.text.startswith(" ") and word.text.strip() in prepended:
+            backwards[-1] = _joined(backwards[-1], word, backwards[-1])
         else:
-            behind = i
-    before = 0
-    for i in range(1, len(merged)):
-        if not merged[before].text.endswith(" ") and merged[i].text in appended:
-            merged[before] = _joined(merged[before], merged[before], merged[i])
-            merged[i] = dataclasses.replace(merged[i], text="", tokens=())
+            backwards.append(word)
+    merged: list[TimedWord] = []
+    for word in reversed(backwards):
+        if merged and not merged[-1].text.endswith(" ") and word.text in appended:
+            merged[-1] = _joined(merged[-1], merged[-1], word)
         else:
-            before = i
-    return [word for word in merged if word.tokens]
+            merged.append(word)
+    return merged
 
 
-def fit_to_segments(
-    words: Sequence[TimedWord],
-    segments: Sequence[Segment],
-    lengths: Sequence[int],
-    *,
-    median: int,
-    last_speech_samples: int,
-) -> list[SpokenSegment]:
-    """Give each segment its words, shorten those beside a pause, and place the segment by its words.
+def _fitted(segment: Segment, words: list[TimedWord], median: int, last_speech_samples: int) -> SpokenSegment:
+    """Give a segment its words, shorten those beside a pause, and place it by its words.
 
-    lengths : text tokens of each segment
-    median : length of a usual word, in samples
-    last_speech_samples : where the last word before these ended
-
-    All positions are counted from the start of the recording.
+    median : usual length of a word, in samples
+    last_speech_samples : where the last word before the segment ended
     """
-    fitted = []
-    index = 0
-    for segment, length in zip(segments, lengths, strict=True):
-        mine = []
-        n_tokens = 0
-        # A word that goes on into the next segment belongs to this one.
-        while index < len(words) and n_tokens < length:
-            if words[index].text:
-                mine.append(words[index])
-            n_tokens += len(words[index].tokens)
-            index += 1
-        start, end = segment.start_samples, segment.end_samples
-        if mine:
-            _shorten_after_pause(mine, median, last_speech_samples)
-            first = mine[0]
-            if first.start_samples < start - SLACK_SAMPLES and start < first.end_samples:
-                mine[0] = dataclasses.replace(first, start_samples=max(0, min(first.end_samples - median, start)))
-            else:
-                start = first.start_samples
-            last = mine[-1]
-            if last.start_samples < end and end + SLACK_SAMPLES < last.end_samples:
-                mine[-1] = dataclasses.replace(last, end_samples=max(last.start_samples + median, end))
-            else:
-                end = last.end_samples
-            last_speech_samples = end
-        fitted.append(SpokenSegment(start, end, tuple(mine)))
-    return fitted
+    start, end = segment.start_samples, segment.end_samples
+    if not words:
+        return SpokenSegment(start, end, ())
+    _shorten_after_pause(words, median, last_speech_samples)
+    first = words[0]
+    if first.start_samples < start - SLACK_SAMPLES and start < first.end_samples:
+        words[0] = _moved(first, max(0, min(first.end_samples - median, start)), first.end_samples)
+    else:
+        start = first.start_samples
+    last = words[-1]
+    if last.start_samples < end and end + SLACK_SAMPLES < last.end_samples:
+        words[-1] = _moved(last, last.start_samples, max(last.start_samples + median, end))
+    else:
+        end = last.end_samples
+    return SpokenSegment(start, end, tuple(words))
 
 
 def _shorten_after_pause(words: list[TimedWord], median: int, last_speech_samples: int) -> None:
-    """Shorten a segment's first two words where they reach into a pause before it."""
+    """Shorten a segment's first two words if they reach into a pause before it."""
     longest = 2 * median
     first, *others = words[:2]
-    span = first.end_samples - first.start_samples
     both = others[0].end_samples - first.start_samples if others else 0
-    if first.end_samples - last_speech_samples <= 4 * median or (span <= longest and both <= 2 * longest):
+    if first.end_samples - last_speech_samples <= 4 * median:
         return
-    if others and others[0].end_samples - others[0].start_samples > longest:
-        boundary = others[0].end_samples - longest
-        first = dataclasses.replace(first, end_samples=boundary)
-        words[1] = dataclasses.replace(others[0], start_samples=boundary)
-    words[0] = dataclasses.replace(first, start_samples=first.end_samples - longest)
+    if first.duration_samples <= longest and both <= 2 * longest:
+        return
+    end = first.end_samples
+    if others and others[0].duration_samples > longest:
+        end = others[0].end_samples - longest
+        words[1] = _moved(others[0], end, others[0].end_samples)
+    words[0] = _moved(first, end - longest, end)
+
+
+def _moved(word: TimedWord, start: int, end: int) -> TimedWord:
+    return dataclasses.replace(word, start_samples=start, end_samples=end)
 
 
 def _joined(word: TimedWord, left: TimedWord, right: TimedWord) -> TimedWord:

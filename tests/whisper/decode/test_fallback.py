@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 
 import pytest
+import whisper.utils
 
 from streamer.settings.apply import fallback_options
 from streamer.settings.table import DecodingSettings
@@ -36,8 +37,7 @@ def usual(**changes: Untyped) -> FallbackOptions:
 
 
 def failed(found: DecodedWindow, options: FallbackOptions) -> bool:
-    loops = is_loop(found, compression_ratio(TOKENIZER.decode(found.tokens).strip()), options)
-    return has_failed(found, loops=loops, fallback=options)
+    return has_failed(found, loops=is_loop(found, TOKENIZER, options), fallback=options)
 
 
 class TestFailure:
@@ -71,6 +71,11 @@ class TestFailure:
         strict = usual(compression_ratio_threshold=None, entropy_threshold=2.4)
         assert failed(few, strict)
         assert not failed(window(SPEECH), strict)
+
+
+@pytest.mark.parametrize("text", ["", "a", "the same " * 40, "Grüße 你好 🙂", "0123456789abcdefghijklmnopqrstuvwxyz"])
+def test_the_compression_ratio_equals_openai_whispers(text: str) -> None:
+    assert compression_ratio(text) == pytest.approx(whisper.utils.compression_ratio(text))
 
 
 def test_entropy_is_that_of_the_last_32_tokens() -> None:

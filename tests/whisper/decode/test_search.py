@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from streamer.arrays import FloatArray
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
-from streamer.whisper.decode.search import Found, Search, best_of, drawer, follow, follow_beams, greedy, sampler
+from streamer.whisper.decode.search import Candidate, Search, best_of, drawer, follow, follow_beams, greedy, sampler
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
@@ -82,7 +82,7 @@ def start() -> tuple[KnownDecoder, FloatArray]:
 
 def test_greedy_takes_the_likeliest_each_time() -> None:
     decoder, logits = start()
-    found = follow(decoder, logits, search(), greedy)
+    found = follow(decoder, logits[np.newaxis], search(), greedy)
     expected: list[int] = []
     while len(expected) < 12 and (token := int(logits_after([0, *expected]).argmax())) != EOT:
         expected.append(token)
@@ -133,8 +133,8 @@ def test_a_beam_whose_logits_are_no_numbers_is_an_error_of_the_device() -> None:
 
 
 def test_the_best_is_the_likeliest_by_length() -> None:
-    short = Found(tokens=[1], sum_logprob=-1.0)
-    long = Found(tokens=[1] * 10, sum_logprob=-5.0)
+    short = Candidate(tokens=[1], sum_logprob=-1.0)
+    long = Candidate(tokens=[1] * 10, sum_logprob=-5.0)
     assert best_of([short, long]) is long
     assert best_of([short, long], length_penalty=0.0) is short
 

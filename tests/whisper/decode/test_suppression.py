@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 from streamer.errors import ConfigError
 from streamer.whisper.decode.suppression import (
-    MAX_PATTERN_LENGTH,
     check_suppress_regex,
     matching_tokens,
     parse_suppress_tokens,
@@ -66,7 +65,7 @@ def test_no_pattern_takes_for_ever() -> None:
     expected = tuple(i for i, text in enumerate(TEXTS) if text.endswith("0") and "\n" not in text)
     assert matching_tokens("(?:-|--|.|..|.-|-.)*0", TOKENIZER.spelled) == expected
     with pytest.raises(ConfigError, match="is too complex to match: write it with fewer or smaller repeats") as caught:
-        matching_tokens(".*" * (MAX_PATTERN_LENGTH // 2), TOKENIZER.spelled)
+        matching_tokens(".*" * 500, TOKENIZER.spelled)
     assert len(str(caught.value)) < 300
 
 
@@ -78,7 +77,6 @@ def test_no_pattern_takes_for_ever() -> None:
         "*",
         "a{99999999999}",
         "(" * 490 + ")" * 490,
-        "a" * (MAX_PATTERN_LENGTH + 1),
         r"\N{NO}",
         "(?P<a",
         "(?=a)",

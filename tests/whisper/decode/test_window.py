@@ -19,7 +19,6 @@ from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.errors import InferenceError
 from streamer.stream.language import only_among
-from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.filters import SuppressAtBegin, SuppressTokens, TimestampRules
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import loop_length
@@ -27,10 +26,10 @@ from streamer.whisper.decode.timing import to_hypothesis
 from streamer.whisper.decode.window import (
     DecodedWindow,
     WindowOptions,
-    _filters,
     decode_window,
     detect_language,
     max_tokens_for,
+    rules_for,
 )
 from streamer.whisper.generation import GenerationConfig
 from streamer.whisper.model import WhisperModel
@@ -68,7 +67,7 @@ PIECES = {
 def test_hot_words_are_spelled_as_the_window_s_text_is(language: str, task: str, written_in: str) -> None:
     hot_words = HotWords(TOKENIZER, ["NPU"])
     options = WindowOptions(language=language, task=task, filters=(hot_words,))
-    assert hot_words.in_language(written_in) in _filters(TOKENIZER, CONFIG, options, N_VOCAB)
+    assert hot_words.in_language(written_in) in rules_for(TOKENIZER, CONFIG, options, N_VOCAB)
     assert hot_words.in_language("ja") is not hot_words.in_language("en")
 
 
@@ -275,7 +274,7 @@ def test_no_special_token_comes_inside_a_text() -> None:
 @pytest.mark.parametrize("timestamps", [False, True])
 def test_only_text_comes_from_behind_the_times(tmp_path: Path, timestamps: bool) -> None:
     tokenizer = with_added(tmp_path, {"[UM]": N_VOCAB, "<|music|>": N_VOCAB + 1}, N_VOCAB + 4)
-    suppress, *_ = _filters(tokenizer, CONFIG, WindowOptions(language="en", timestamps=timestamps), N_VOCAB + 4)
+    suppress, *_ = rules_for(tokenizer, CONFIG, WindowOptions(language="en", timestamps=timestamps), N_VOCAB + 4)
     logits = np.zeros(N_VOCAB + 4, dtype=np.float32)
     suppress.apply(logits, [])
     assert np.isfinite(logits[N_VOCAB:]).tolist() == [True, False, False, False]
@@ -455,11 +454,6 @@ def test_the_likeliest_of_several_languages_is_found() -> None:
     assert probabilities == {"fr": pytest.approx(0.5), "en": pytest.approx(0.5)}
 
 
-@pytest.mark.parametrize("text", ["", "a", "the same " * 40, "Grüße 你好 🙂", "0123456789abcdefghijklmnopqrstuvwxyz"])
-def test_the_compression_ratio_equals_openai_whispers(text: str) -> None:
-    assert compression_ratio(text) == pytest.approx(whisper.utils.compression_ratio(text))
-
-
 def test_speech_has_at_most_a_token_for_each_encoder_position() -> None:
     assert max_tokens_for(0) == 16
     assert max_tokens_for(2 * SAMPLE_RATE) == 16 + 100
@@ -484,20 +478,6 @@ def test_words_have_their_tokens_scores(model: WhisperModel) -> None:
     apart = [abs(word.attended_samples - word.end_samples) for word in hypothesis.words]
     assert np.median(apart) < SAMPLE_RATE // 6
     assert starts[-1] - starts[0] > SAMPLE_RATE
-
-
-def test_alignment_gives_the_times_that_decoding_gave(model: WhisperModel) -> None:
-    options = WindowOptions(language="en")
-    window = window_of(model, PIECES["sample_1"], options)
-    decoded = to_hypothesis(window, model.tokenizer, "en", N_SAMPLES).words
-    text = tuple(token for word in decoded for token in word.tokens)
-    fed = WindowOptions(language="en", begins_with=text, max_tokens=0)
-    again = decode_window(model.runtime.decoder, model.tokenizer, model.generation, fed)
-    aligned = to_hypothesis(again, model.tokenizer, "en", N_SAMPLES).words
-    assert [word.text for word in aligned] == [word.text for word in decoded]
-    for a, b in zip(aligned, decoded, strict=True):
-        assert abs(a.start_samples - b.start_samples) <= SAMPLE_RATE // 25
-        assert abs(a.end_samples - b.end_samples) <= SAMPLE_RATE // 25
 
 
 def test_alignment_of_no_words_is_none(model: WhisperModel) -> None:

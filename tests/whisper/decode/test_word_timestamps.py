@@ -10,20 +10,19 @@ import numpy as np
 import pytest
 import whisper
 import whisper.timing
-from hypothesis import assume, example, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from streamer.audio.constants import HOP_LENGTH, SAMPLE_RATE
 from streamer.settings.table import DecodingSettings
 from streamer.whisper.decode import word_timestamps
+from streamer.whisper.decode.window import WindowOptions
 from streamer.whisper.decode.word_timestamps import (
     MAX_MEDIAN_SAMPLES,
     SpokenSegment,
     add_word_timestamps,
     find_alignment,
     median_duration,
-    merge_punctuation,
-    shorten_at_sentence_ends,
 )
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.result import TimedWord
@@ -124,12 +123,11 @@ def test_words_and_segments_equal_openai_whispers(calls: list[Call], standard: W
             standard.runtime.decoder,
             standard.tokenizer,
             segments_of(call.before),
-            language="en",
+            WindowOptions(language="en"),
             begin_samples=call.before[0]["seek"] * HOP_LENGTH,
             n_samples=call.n_frames * HOP_LENGTH,
             last_speech_samples=samples_of(call.last_speech_s),
-            prepend_punctuations=PUNCTUATION[0],
-            append_punctuations=PUNCTUATION[1],
+            punctuation=PUNCTUATION,
         )
         assert_equal(found, call.after)
 
@@ -157,12 +155,11 @@ def test_no_text_has_no_words(standard: WhisperModel) -> None:
         decoder,
         tokenizer,
         silent,
-        language="en",
+        WindowOptions(language="en"),
         begin_samples=0,
         n_samples=160_000,
         last_speech_samples=0,
-        prepend_punctuations=PUNCTUATION[0],
-        append_punctuations=PUNCTUATION[1],
+        punctuation=PUNCTUATION,
     )
     assert found == [SpokenSegment(SAMPLE_RATE, 2 * SAMPLE_RATE, ())]
 
@@ -187,28 +184,6 @@ def timed(drawn: Drawn) -> tuple[list[TimedWord], Untyped]:
         theirs.append(whisper.timing.WordTiming(text, list(tokens), position / 4, (position + length) / 4, 0.5))
         position += length
     return ours, theirs
-
-
-@settings(max_examples=100, deadline=None)
-@given(drawn=WORDS)
-@example(drawn=[(" (", 1, 1), (" “", 1, 1), (" so", 1, 1), (".", 1, 1), ('"', 1, 1)])
-@example(drawn=[(" ", 1, 1), (" ", 1, 1), (".", 1, 1)])
-@example(drawn=[("", 1, 1), (".", 1, 1), (" so", 1, 1)])
-def test_punctuation_is_merged_as_openai_whisper_does(drawn: Drawn) -> None:
-    # In a decoded text a word without tokens is one that was merged.
-    ours, theirs = timed([(text, max(1, n_tokens), length) for text, n_tokens, length in drawn])
-    whisper.timing.merge_punctuations(theirs, *PUNCTUATION)
-    expected = [(w.word, tuple(w.tokens), samples_of(w.start), samples_of(w.end)) for w in theirs if w.tokens]
-    assert [
-        (w.text, w.tokens, w.start_samples, w.end_samples) for w in merge_punctuation(ours, *PUNCTUATION)
-    ] == expected
-
-
-def test_merged_punctuation_moves_no_word() -> None:
-    words, _ = timed([(" (", 1, 3), (" so", 1, 2), (",", 1, 9), (")", 1, 9)])
-    (word,) = merge_punctuation(words, *PUNCTUATION)
-    assert (word.text, word.tokens) == (" ( so,)", (0, 1, 2, 3))
-    assert (word.start_samples, word.end_samples) == (3 * GRID, 5 * GRID)
 
 
 @settings(max_examples=100, deadline=None)
@@ -253,12 +228,11 @@ def test_words_are_fitted_to_segments_as_openai_whisper_does(
             nothing,
             tokenizer,
             mine,
-            language="en",
+            WindowOptions(language="en"),
             begin_samples=begin * GRID,
             n_samples=0,
             last_speech_samples=last * GRID,
-            prepend_punctuations=PUNCTUATION[0],
-            append_punctuations=PUNCTUATION[1],
+            punctuation=PUNCTUATION,
         )
     assert_equal(found, segments)
 
@@ -267,15 +241,6 @@ def test_the_usual_length_of_a_word_counts_those_that_have_one() -> None:
     assert median_duration(timed([(" a", 1, 0), (" b", 1, 0)])[0]) == 0
     assert median_duration(timed([(" a", 1, 0), (" b", 1, 1), (" c", 1, 2)])[0]) == GRID * 3 // 2
     assert median_duration(timed([(" a", 1, 9)] * 3)[0]) == 0.7 * SAMPLE_RATE
-
-
-def test_a_pause_is_no_part_of_what_ends_a_sentence_nor_of_the_next_word() -> None:
-    words, _ = timed([(" so", 1, 9), (".", 1, 8), (" it", 1, 8), (" goes", 1, 8)])
-    shortened = shorten_at_sentence_ends(words, 2 * GRID)
-    lengths = [(word.end_samples - word.start_samples) // GRID for word in shortened]
-    assert lengths == [9, 2, 2, 8]
-    assert shortened[1].start_samples == words[1].start_samples
-    assert shortened[2].end_samples == words[2].end_samples
 
 
 def test_the_probability_is_the_mean_of_the_tokens_among_text() -> None:
