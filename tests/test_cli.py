@@ -17,7 +17,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import streamer
-from streamer.cli import LISTEN_FORMATS, TRANSCRIPT_FORMATS, _parse, main, make_parser
+from streamer.cli import _parse, main, make_parser
+from streamer.commands.table import LISTEN_FORMATS, TRANSCRIPT_FORMATS
 from streamer.errors import InferenceError, ModelError
 from streamer.events import End, Error, Event, Final, Gap, Ready, Speech, Word
 from streamer.sinks.subtitles import FORMATS

@@ -43,15 +43,15 @@ N_FED = SAMPLE_RATE // 50
 MEMORY_EVERY_S = 0.02
 
 
-def bench(settings: Settings, names: Sequence[str], *, json_path: Path | None, console: Console) -> int:
+def bench(settings: Settings, files: Sequence[str], *, json_path: Path | None, console: Console) -> int:
     """Play recordings at real-time pace through the engine of the daemon; print delays, cost and memory.
 
-    names : files, folders with all below them, and patterns; without any the sample of the shipped model is played
+    files : files, folders with all below them, and patterns; without any the sample of the shipped model is played
 
     Returns the exit code. Raises StreamerError.
     """
     check_options(settings, streaming=True)
-    paths = find_recordings(names) if names else [_sample()]
+    paths = find_recordings(files) if files else [_sample()]
     check_recordings(paths)
     beside = [path.with_suffix(".txt") for path in paths]
     texts = [read_spoken(path) for path in beside if path.is_file() and path not in paths]

@@ -16,6 +16,7 @@ from rich.console import Console
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.commands.progress import show_progress
 from streamer.errors import UsageError
+from streamer.settings.table import Settings
 from streamer.whisper.check import require
 from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.generation import GenerationConfig
@@ -39,6 +40,14 @@ class ConvertSource:
     tokenizer: Tokenizer
     name: str
     origin: str  # what it is published as; empty where that is not known
+
+
+def convert_named(settings: Settings, name: str, output: Path, *, weights: str, force: bool, console: Console) -> int:
+    """Convert a checkpoint as `convert_model` does, with the tokenizer and the adapter of the settings."""
+    model = settings.model
+    return convert_model(
+        name, output, weights=weights, tokenizer=model.tokenizer, lora=model.lora, force=force, console=console
+    )
 
 
 def convert_model(

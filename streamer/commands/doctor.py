@@ -35,6 +35,7 @@ from streamer.commands.drivers import (
     npu_compiler_obstacle,
     npu_obstacle,
 )
+from streamer.commands.invocation import Invocation
 from streamer.commands.probes import Audio, Inference, ask_apart
 from streamer.commands.progress import format_size
 from streamer.commands.terminal import make_table
@@ -119,6 +120,15 @@ class Machine:
         model = self.settings.model
         names = (model.device, model.encoder_device, model.cross_kv_device, model.decoder_device)
         return any(name.partition(".")[0] == kind for name in names)
+
+
+def doctor(invocation: Invocation, console: Console) -> int:
+    """Diagnose this machine with the settings of the command line, or with the defaults if they are refused."""
+    try:
+        settings, refusal = invocation.settings(), None
+    except ConfigError as error:
+        settings, refusal = Settings(), error
+    return diagnose(settings, console, config=invocation.config, refusal=refusal)
 
 
 def diagnose(

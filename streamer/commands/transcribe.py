@@ -18,6 +18,7 @@ from streamer.audio.sources.file import AudioFile, read_audio
 from streamer.audio.sources.stdin import standard_input
 from streamer.commands.auto import choose_model
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
+from streamer.commands.invocation import Invocation
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
 from streamer.correct.spelling import Spelling
@@ -40,6 +41,30 @@ from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)
+
+
+def transcribe_here_or_there(
+    invocation: Invocation,
+    settings: Settings,
+    files: Sequence[str],
+    *,
+    format: str | None,
+    streaming: bool,
+    output: str | None,
+    folder: Path | None,
+    track: int,
+) -> int:
+    """Transcribe files on this machine; with `--nats`, on the workers of a cluster. See `transcribe_files`."""
+    if "cluster.nats" not in invocation.overrides:
+        return transcribe_files(
+            settings, files, format=format, streaming=streaming, output=output, folder=folder, track=track
+        )
+    if streaming:
+        raise UsageError("--stream is for the engine of this machine: leave out --stream, or --nats")
+    from streamer.commands.batch import transcribe_elsewhere
+
+    model = str(invocation.overrides.get("model.name", ""))
+    return transcribe_elsewhere(settings, files, model=model, format=format, output=output, folder=folder, track=track)
 
 
 def transcribe_files(
