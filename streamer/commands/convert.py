@@ -15,6 +15,7 @@ from rich.console import Console
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.commands.progress import show_progress
+from streamer.commands.terminal import say
 from streamer.errors import UsageError
 from streamer.settings.table import Settings
 from streamer.whisper.check import require
@@ -112,12 +113,7 @@ def convert(
     n_bytes = sum(mark.n_bytes for mark in model.description.files.values())
     # As a shell takes it.
     quoted = subprocess.list2cmdline([str(output)]) if os.name == "nt" else shlex.quote(str(output))
-    console.print(
-        f"saved {source.name}, {n_bytes / 1e6:.1f} MB: {output}\nUse it with: streamer run --model {quoted}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(console, f"saved {source.name}, {n_bytes / 1e6:.1f} MB: {output}\nUse it with: streamer run --model {quoted}")
     return 0
 
 

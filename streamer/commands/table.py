@@ -63,7 +63,7 @@ class Command:
     example: str = ""
     more: str = ""
 
-    # Whether the settings are read before the function is called.
+    # Whether the settings are read, and logging begins as they say, before the function is called.
     reads_settings: bool = True
 
     # Whether it runs until it is stopped, so that an interrupt is its regular end.
@@ -148,6 +148,7 @@ COMMANDS = (
         decoding="live",
         example="--model base.en",
         more="Publishes captions on one port: a page for browsers, WebSockets for programs. Ends with Ctrl-C.",
+        reads_settings=False,
         endless=True,
     ),
     Command(

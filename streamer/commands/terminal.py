@@ -40,6 +40,11 @@ def make_table(title: str, *columns: str) -> "Table":
     return table
 
 
+def say(console: "Console", text: str, style: str = "") -> None:
+    """Print text as it is, on one line however narrow the terminal."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
 def print_completion(shell: str) -> int:
     """Print what a shell has to read to complete commands and flags. Returns the exit code."""
     from argcomplete.shell_integration import shellcode

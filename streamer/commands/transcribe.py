@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from rich.console import Console
@@ -21,6 +22,7 @@ from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opene
 from streamer.commands.invocation import Invocation
 from streamer.commands.loading import load
 from streamer.commands.progress import OnProgress, show_files
+from streamer.commands.terminal import say
 from streamer.correct.spelling import Spelling
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Event, Final, Gap
@@ -190,7 +192,7 @@ def writing(texts: Sequence[Text], lines: SubtitleOptions) -> Iterator[Callable[
 
 def tell(console: Console, error: StreamerError) -> int:
     """Say what went wrong; return the exit code of that."""
-    console.print(f"streamer: error: {one_line(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"streamer: error: {one_line(error)}", "red")
     return error.exit_code
 
 
@@ -230,9 +232,10 @@ class _Offline:
 
 
 class Recording:
-    """A file's audio, to be read twice; standard input is kept in a temporary file for that."""
+    """A file's audio, which can be read several times; standard input is kept in a temporary file for that."""
 
-    def __init__(self, path: Path, stack: contextlib.ExitStack, track: int = 1) -> None:
+    def __init__(self, path: Path, stack: contextlib.ExitStack | None = None, track: int = 1) -> None:
+        """`stack` closes the temporary file; standard input needs one."""
         self.path = path
         self.track = track
         # What was wrong at its end: what there is, is transcribed first.
@@ -240,8 +243,11 @@ class Recording:
         # Of the first reading.
         self.n_samples = 0
         self._times_read = 0
+        self._reported: set[str] = set()
         # 16 kHz mono in float32.
-        self._kept = stack.enter_context(tempfile.TemporaryFile()) if path == STANDARD_INPUT else None  # noqa: SIM115
+        self._kept: IO[bytes] | None = None
+        if path == STANDARD_INPUT and stack is not None:
+            self._kept = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
 
     def read(self) -> Iterator[Float32Array]:
         """Read the audio in blocks, shape (n,). Raises AudioFileError where there is none."""
@@ -252,7 +258,7 @@ class Recording:
                 yield np.frombuffer(data, dtype=np.float32)
             return
         try:
-            for block in read_audio(self.path, self._tell, self.track):
+            for block in read_audio(self.path, self._report, self.track):
                 if self._times_read == 1:
                     self.n_samples += len(block)
                 if self._kept is not None:
@@ -261,8 +267,9 @@ class Recording:
         except TruncatedAudioError as error:
             self.truncated = error
 
-    def _tell(self, error: StreamerError) -> None:
-        if self._times_read == 1:
+    def _report(self, error: StreamerError) -> None:
+        if str(error) not in self._reported:  # once, however often it is read
+            self._reported.add(str(error))
             logger.warning("%s", error)
 
 

@@ -6,7 +6,7 @@ from rich.text import Text
 from streamer.commands.auto import choose_model
 from streamer.commands.loading import device_settings
 from streamer.commands.progress import show_progress
-from streamer.commands.terminal import make_table
+from streamer.commands.terminal import make_table, say
 from streamer.settings.table import Settings
 from streamer.whisper.check import Check
 from streamer.whisper.model import verify_model
@@ -43,5 +43,5 @@ def verify(settings: Settings, console: Console) -> int:
             console.print(table)
     failed = [check for check in checks if not check.passed]
     for check in failed:
-        console.print(f"{check.name}: {check.error()}", style="red", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{check.name}: {check.error()}", "red")
     return 1 if failed else 0
