@@ -25,8 +25,7 @@ from streamer.audio.sources.microphone import Microphone
 from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
-from streamer.commands.auto import choose_model
-from streamer.commands.loading import device_settings, load
+from streamer.commands.loading import device_settings, load_chosen
 from streamer.errors import AudioDeviceError, ConfigError, StreamerError
 from streamer.events import Error
 from streamer.live.captions import drawn_captions
@@ -41,7 +40,7 @@ from streamer.log import set_levels
 from streamer.server.front import Server
 from streamer.server.history import History, open_history
 from streamer.server.metrics import register_engine, register_history, register_outputs, register_process
-from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.check import check_options
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
 from streamer.sinks.outputs import Outputs
@@ -192,12 +191,11 @@ class _Daemon:
         if isinstance(self._source, Address | Microphone | Mixed) and not self._settings.input.fallback:
             # Before the model is loaded: it may take minutes to compile for nothing.
             await asyncio.to_thread(self._source.check)
-        loaded = await unless_stopped(lambda: _choose_and_load(self._settings), self._stop)
+        loaded = await unless_stopped(lambda: load_chosen(self._settings), self._stop)
         if loaded is None:
             return
-        settings, self._model = loaded
-        model = self._model
-        check_options_of_model(settings.decoding, model)
+        settings, model = loaded
+        self._model = model
         engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
         register_engine(registry, engine)
         engine.start()
@@ -378,12 +376,6 @@ class _Daemon:
         if self._log is None or not self._captions:
             return contextlib.nullcontext()
         return drawn_captions(self._log, TerminalSink(Console()), limit=self._settings.server.queue_events)
-
-
-def _choose_and_load(settings: Settings) -> tuple[Settings, WhisperModel]:
-    """Return the settings with the name of a model in place of auto, and that model."""
-    settings = choose_model(settings, live=True)
-    return settings, load(settings.model, n_beams=settings.decoding.beam_size)
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:

@@ -23,12 +23,12 @@ from streamer.bench.compare_table import print_comparison
 from streamer.commands.bench import LiveCaptions, PeakMemory
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
 from streamer.commands.invocation import Invocation
-from streamer.commands.loading import load
+from streamer.commands.loading import load_chosen
 from streamer.commands.progress import show_progress
 from streamer.commands.transcribe import Recording
 from streamer.errors import PeerError, StreamerError, UsageError
 from streamer.settings.apply import resolve_decoding
-from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.check import check_options
 from streamer.settings.table import Settings
 from streamer.transcribe import transcribe
 from streamer.whisper.locate import find_or_pull
@@ -132,12 +132,10 @@ def answer() -> None:
 
 def measure(job: Job, report: Callable[[Runs], None]) -> None:
     """Transcribe the recordings of a job; `report` is called with what is known, after each of them."""
-    settings = job.settings
     found = Runs(name=job.name, runs=[])
     begin_s = time.perf_counter()
     try:
-        model = load(settings.model, n_beams=settings.decoding.beam_size, live=job.streaming)
-        check_options_of_model(settings.decoding, model)
+        settings, model = load_chosen(job.settings, live=job.streaming)
         found.load_s = time.perf_counter() - begin_s
         live = LiveCaptions(settings, model) if job.streaming else None
     except StreamerError as error:

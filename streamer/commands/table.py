@@ -176,7 +176,7 @@ COMMANDS = (
     Command(
         "transcribe",
         "files to text, without a server",
-        "transcribe:transcribe_here_or_there",
+        "transcribe:transcribe_files",
         (
             _argument(
                 "files",
