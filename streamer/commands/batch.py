@@ -12,13 +12,14 @@ from pathlib import Path
 
 from rich.console import Console
 
+from streamer.audio.sources.file import Recording
 from streamer.cluster.bus import Bus, Reply
 from streamer.cluster.jobs import Jobs
 from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text
 from streamer.commands.progress import OnProgress, show_files
-from streamer.commands.transcribe import Recording, needs_words, tell, writing
+from streamer.commands.transcribe import needs_words, print_error, writing
 from streamer.errors import (
     ClusterError,
     ConfigError,
@@ -133,7 +134,7 @@ class Batch:
         self, jobs: Jobs, identity: str, path: Path, room: asyncio.Semaphore, before: list[asyncio.Task[int]]
     ) -> int:
         """Transcribe one file and return its exit code; what is wrong is told, behind those `before`."""
-        recording = Recording(path, track=self.track)
+        recording = Recording(path, self.track)
         async with room:
             submitted = jobs.submit(
                 str(path),
@@ -153,7 +154,7 @@ class Batch:
             except ConfigError:
                 raise  # it is the same with all files
             except StreamerError as error:
-                return tell(self.console, error)
+                return print_error(self.console, error)
             finally:
                 self._progress(path, 1.0)
         return 0

@@ -333,7 +333,7 @@ COMMANDS = (
                 "--weights",
                 default="f16",
                 metavar="P",
-                help="f32, f16, int8 or int4, or one a stage: encoder=f16,cross_kv=f16,decoder=int8"
+                help="f32, f16, int8 or int8-sym, or one a stage: encoder=f16,cross_kv=f16,decoder=int8"
                 " (default: %(default)s)",
             ),
             _argument("--force", action="store_true", help="replace DIR where it is there"),

@@ -35,7 +35,7 @@ class Decoder:
 
     def __init__(self, stages: Iterable[Stage], dims: ModelDimensions, mask: MaskConvention = OURS) -> None:
         """Take the compiled graphs: one for calls of any size, or one for each size."""
-        # How the graphs are told which slots are filled.
+        # What a mask of these graphs holds.
         self.mask = mask
         # Tokens of each sequence.
         self.n_fed = 0
@@ -86,7 +86,7 @@ class Decoder:
         return sum(stage.n_calls for stage in self._stages)
 
     def room(self, n_beams: int) -> int:
-        """Return how many tokens each of so many sequences can still get if they share no more than they do."""
+        """Return how many more tokens each of n_beams sequences of a window can get."""
         return (beam_slots(self._dims, n_beams) - self.n_fed) // n_beams
 
     def use(self, *windows: EncodedWindow) -> None:
@@ -260,7 +260,7 @@ class Decoder:
                 kept[i][:, places[:n]] = present[i, :, :n]
 
     def _larger(self, n_slots: int) -> int | None:
-        """Return the least size of a cache with so many slots; None if there is none."""
+        """Return the smallest cache size of at least this many slots, or None."""
         if self._any_size:
             return -(-n_slots // SLOTS_STEP) * SLOTS_STEP
         return next((size for size in self._slot_sizes if size >= n_slots), None)
