@@ -236,12 +236,6 @@ def test_a_wrong_setting_exits_2_with_one_line(tmp_path: Path, args: list[str], 
     assert words in done.only_error()
 
 
-def test_a_wrong_variable_exits_2_and_a_flag_is_not_to_blame() -> None:
-    done = streamer_command("devices", environ={"STREAMER_SERVER_PROT": "1"})
-    assert done.exit_code == 2
-    assert "STREAMER_SERVER_PORT" in done.only_error()
-
-
 @pytest.mark.parametrize("args", [["--debug", "chat"], ["chat", "--debug"]])
 def test_debug_shows_the_traceback_wherever_it_stands(args: list[str]) -> None:
     done = streamer_command(*args)

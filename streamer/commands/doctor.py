@@ -122,23 +122,12 @@ class Machine:
         return any(name.partition(".")[0] == kind for name in names)
 
 
-def doctor(invocation: Invocation, console: Console) -> int:
-    """Diagnose this machine with the settings of the command line, or with the defaults if they are refused."""
+def diagnose(invocation: Invocation, console: Console) -> int:
+    """Check everything and print it; the defaults, if the settings are refused. Returns 1 if there are problems."""
     try:
         settings, refusal = invocation.settings(), None
     except ConfigError as error:
         settings, refusal = Settings(), error
-    return diagnose(settings, console, config=invocation.config, refusal=refusal)
-
-
-def diagnose(
-    settings: Settings, console: Console, *, config: Path | None = None, refusal: ConfigError | None = None
-) -> int:
-    """Look at everything and print it. Returns 1 where there are problems, else 0.
-
-    config : file named on the command line
-    refusal : why the settings were refused; `settings` are the defaults then
-    """
     with console.status("looking at this machine"):
         inference = Inference(**ask_apart(probes.answer_inference, timeout_s=probes.INFERENCE_TIMEOUT_S))
         speed = {"error": "OpenVINO does not answer"}
@@ -154,7 +143,7 @@ def diagnose(
             free_bytes=psutil.virtual_memory().available,
             audio=Audio(**ask_apart(probes.answer_audio, microphone, timeout_s=probes.AUDIO_TIMEOUT_S)),
             system=ask_apart(probes.answer_system, timeout_s=probes.SYSTEM_TIMEOUT_S),
-            config=config,
+            config=invocation.config,
             refusal=refusal,
         )
         findings = {name: run_check(check, machine) for name, check in CHECKS.items()}

@@ -434,7 +434,7 @@ COMMANDS = (
     Command(
         "doctor",
         "look for what is wrong with this machine's set-up",
-        "doctor:doctor",
+        "doctor:diagnose",
         _MODEL,
         example="--model base.en",
         more="Checks drivers, libraries, permissions, sound, the model and the port, and says how to repair what is"

@@ -763,7 +763,7 @@ class CorrectionSettings:
         "auto", "transcribes finals again in idle time; auto: the captions' model; empty: none", flag="--second-pass"
     )
     device: str = _device("", "where it computes, if elsewhere than the first", flag="--second-pass-device")
-    beam_size: int = setting(5, "beams of the second pass", low=1, high=32, flag="--second-pass-beams", metavar="N")
+    beam_size: int = setting(5, "beams of the second pass", within=(1, 32), flag="--second-pass-beams", metavar="N")
     to: str = setting(
         "",
         "OpenAI-compatible endpoint of a language model that proposes corrections; empty: none",
@@ -775,7 +775,7 @@ class CorrectionSettings:
         "", "sent as a Bearer token; better set in STREAMER_CORRECTION_API_KEY than written here", secret=True
     )
     deadline_s: float = setting(
-        10.0, "time after a final beyond which its correction is given up", unit="s", low=0.5, high=600.0
+        10.0, "time after a final beyond which its correction is given up", unit="s", within=(0.5, 600.0)
     )
 
 

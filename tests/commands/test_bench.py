@@ -91,12 +91,6 @@ def test_slips_are_told_before_anything_is_loaded(tmp_path: Path, monkeypatch: p
         refused()
 
 
-def test_a_slip_is_one_line_with_its_exit_code(run_here: Callable[..., Outcome], tmp_path: Path) -> None:
-    outcome = run_here("bench", tmp_path / "nothing.wav")
-    assert outcome.exit_code == 2
-    assert "nothing.wav" in outcome.error()
-
-
 def test_an_interruption_ends_it_in_one_line(run_here: Callable[..., Outcome], monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupted(path: Path, **keywords: object) -> Iterator[Float32Array]:
         yield recording(path, 0.0, 0.1)
