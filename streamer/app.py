@@ -25,8 +25,7 @@ from streamer.audio.sources.microphone import Microphone
 from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
-from streamer.commands.auto import choose_model
-from streamer.commands.loading import device_settings, load
+from streamer.commands.loading import device_settings, load_chosen
 from streamer.errors import AudioDeviceError, ConfigError, StreamerError
 from streamer.events import Error
 from streamer.live.captions import drawn_captions
@@ -42,7 +41,7 @@ from streamer.server.front import Server
 from streamer.server.history import History, open_history
 from streamer.server.interfaces import Services
 from streamer.server.metrics import register_engine, register_history, register_outputs, register_process
-from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.check import check_options
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
 from streamer.sinks.outputs import Outputs
@@ -108,13 +107,13 @@ class _Daemon:
         # Where what is said is kept; None where it is not.
         self._history = history
         self._captions = captions
-        self._session = secrets.token_urlsafe(SESSION_NAME_BYTES)
         self._started = time.monotonic()
         # What /healthz says.
         self._status = "starting"
-        # What clients connect to, and what serves their streams; None before there are.
+        # What clients connect to, and what serves their streams and recordings.
         self._server: Server | None = None
-        self._streams: ClientStreams | None = None
+        self._streams = ClientStreams(settings, history)
+        self._recordings = Recordings(settings, Models(settings.model, lambda name: _load_beside(settings, name)))
         # Event log of the daemon's own input; None where it has none.
         self._log: EventLog | None = None
         self._source: Source | None = None
@@ -142,7 +141,7 @@ class _Daemon:
     async def _run(self, loop: asyncio.AbstractEventLoop) -> int:
         settings = self._settings
         check_options(settings, streaming=True)
-        source = _make_source(settings)
+        source = self._source = _make_source(settings)
         if source is None and settings.outputs.to:
             raise ConfigError(
                 "--to sends what the daemon itself hears, and --input is none: name an input, or drop --to"
@@ -150,63 +149,31 @@ class _Daemon:
         outputs = Outputs(settings.outputs, subtitle_options(settings))
         if source is not None:
             keep = self._history.keeper(source=source.name) if self._history is not None else None
-            self._log = EventLog(self._session, settings.server.history_events, keep)
+            self._log = EventLog(secrets.token_urlsafe(SESSION_NAME_BYTES), settings.server.history_events, keep)
             self._log.subscribe(outputs.handle)
-        self._source = source
         registry = CollectorRegistry()
         register_process(registry)
         if self._history is not None:
             register_history(registry, self._history)
         register_outputs(registry, outputs)
-        streams = ClientStreams(settings, self._history)
-        recordings = Recordings(settings, Models(settings.model, lambda name: _load_beside(settings, name)))
         services = Services(
-            streams=streams,
+            streams=self._streams,
             health=self._health,
             is_live=lambda: not self._stuck(),
             feed=self._log,
             input_now=lambda: self._input,
-            recordings=recordings,
+            recordings=self._recordings,
             history=self._history,
         )
-        server = Server(settings.server, services, registry, default_token_path())
-        self._server, self._streams = server, streams
+        server = self._server = Server(settings.server, services, registry, default_token_path())
         url = await server.start()
         watching = asyncio.create_task(self._feed_watchdog())
         try:
-            systemd.notify("STATUS=loading the model")
             with self._drawn():
-                if isinstance(source, Address | Microphone | Mixed) and not settings.input.fallback:
-                    # Before the model is loaded: it may take minutes to compile for nothing.
-                    await asyncio.to_thread(source.check)
-                loaded = await unless_stopped(lambda: _choose_and_load(self._settings), self._stop)
-                if loaded is None:
-                    return 0
-                settings, model = loaded
-                self._model = model
-                check_options_of_model(settings.decoding, model)
-                engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
-                register_engine(registry, engine)
-                engine.start()
-                self._enrichment = Enrichment(settings, model, engine)
-                streams.serve_with(engine, model, self._enrichment)
-                recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
-                await server.serve_model(model.name, model.tokenizer.known_languages)
-                # Before the input begins: a short file may have ended at once, and would say so first.
-                logger.info("listening on %s", url)
-                live = self._start_input(engine, model, loop) if self._log is not None else None
-                self._status = "ok"
-                systemd.notify("READY=1", f"STATUS=listening on {url}")
-                await self._stop.wait()
-                self._status = "stopping"
-                systemd.notify("STOPPING=1", "STATUS=making final what was said last")
-                server.drain()
-                recordings.stop()
-                if live is not None:
-                    await self._flush(live)
+                await self._transcribe(server, url, registry, loop)
         finally:
             watching.cancel()
-            recordings.stop()
+            self._recordings.stop()
             await asyncio.to_thread(outputs.close)
             await server.stop()
             if self._engine is not None:
@@ -214,6 +181,39 @@ class _Daemon:
         if self._failure is not None and settings.input.exit_at_end:
             raise self._failure
         return 0
+
+    async def _transcribe(
+        self, server: Server, url: str, registry: CollectorRegistry, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Load the model and transcribe the input and what clients send until the daemon is to stop."""
+        systemd.notify("STATUS=loading the model")
+        if isinstance(self._source, Address | Microphone | Mixed) and not self._settings.input.fallback:
+            # Before the model is loaded: it may take minutes to compile for nothing.
+            await asyncio.to_thread(self._source.check)
+        loaded = await unless_stopped(lambda: load_chosen(self._settings), self._stop)
+        if loaded is None:
+            return
+        settings, model = loaded
+        self._model = model
+        engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
+        register_engine(registry, engine)
+        engine.start()
+        self._enrichment = Enrichment(settings, model, engine)
+        self._streams.serve_with(engine, model, self._enrichment)
+        self._recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
+        await server.serve_model(model.name, model.tokenizer.known_languages)
+        # Before the input begins: a short file may have ended at once, and would say so first.
+        logger.info("listening on %s", url)
+        live = self._start_input(engine, model, loop) if self._log is not None else None
+        self._status = "ok"
+        systemd.notify("READY=1", f"STATUS=listening on {url}")
+        await self._stop.wait()
+        self._status = "stopping"
+        systemd.notify("STOPPING=1", "STATUS=making final what was said last")
+        server.drain()
+        self._recordings.stop()
+        if live is not None:
+            await self._flush(live)
 
     def _start_input(
         self, engine: Engine[EncodedWindow], model: WhisperModel, loop: asyncio.AbstractEventLoop
@@ -227,12 +227,7 @@ class _Daemon:
             if live.failing:
                 self._failure = StreamerError(live.failing)
             log.close()
-            log.call_behind(partial(loop.call_soon_threadsafe, over))
-
-        def over() -> None:
-            self._input_over.set()
-            if settings.input.exit_at_end:
-                self._stop.set()
+            log.call_behind(partial(loop.call_soon_threadsafe, self._end_input))
 
         live = open_session(
             settings,
@@ -246,28 +241,9 @@ class _Daemon:
         )
         engine.add(live)
         self._input = live
-
-        def ended(error: StreamerError | None) -> None:
-            if error is not None:
-                log.append(Error(code=error.code, message=str(error), fatal=True))
-                self._failure = error  # what the daemon ends with
-                if not settings.input.exit_at_end:
-                    logger.error("%s", error)
-            live.end()
-
-        def callbacks(source: Source) -> SourceCallbacks:
-            return SourceCallbacks(
-                on_audio=live.write
-                if source.realtime
-                else lambda samples: write_all(live, samples, self._source_stopped.is_set),
-                on_gap=live.write_gap,
-                on_error=lambda error: tell_error(log, error),
-                on_end=ended,
-            )
-
         logger.info("input: %s", source.name)
         try:
-            source.start(callbacks(source))
+            source.start(self._callbacks(source, live, log))
         except AudioDeviceError as error:
             if settings.input.source != "mic" or not settings.input.fallback:
                 raise
@@ -275,8 +251,33 @@ class _Daemon:
             logger.warning("playing %s instead", settings.input.fallback)
             self._source = source = FileReplay(Path(settings.input.fallback), settings.input.speed)
             live.input = dataclasses.replace(live.input, kind=_kind(source))
-            source.start(callbacks(source))
+            source.start(self._callbacks(source, live, log))
         return live
+
+    def _callbacks(self, source: Source, live: SessionRunner, log: EventLog) -> SourceCallbacks:
+        """Return what passes a source's audio to a session."""
+
+        def ended(error: StreamerError | None) -> None:
+            if error is not None:
+                log.append(Error(code=error.code, message=str(error), fatal=True))
+                self._failure = error  # what the daemon ends with
+                if not self._settings.input.exit_at_end:
+                    logger.error("%s", error)
+            live.end()
+
+        stopped = self._source_stopped.is_set
+        return SourceCallbacks(
+            on_audio=live.write if source.realtime else lambda samples: write_all(live, samples, stopped),
+            on_gap=live.write_gap,
+            on_error=lambda error: tell_error(log, error),
+            on_end=ended,
+        )
+
+    def _end_input(self) -> None:
+        """Note that all text of the input is final, which may be the end of the daemon."""
+        self._input_over.set()
+        if self._settings.input.exit_at_end:
+            self._stop.set()
 
     def _toggle_pause(self) -> None:
         """Pause the input, or go on where it is paused."""
@@ -302,7 +303,7 @@ class _Daemon:
             # The address, for one, stays: rules must not be made for another.
             new = {name.partition(".")[2]: settings[name] for name in RELOADABLE if name.startswith("server.")}
             front = dataclasses.replace(self._settings.server, **new)
-            if self._server is not None and self._streams is not None:
+            if self._server is not None:
                 self._server.reload(front)
                 self._streams.reload(front)
             take_glossary()
@@ -374,12 +375,6 @@ class _Daemon:
         if self._log is None or not self._captions:
             return contextlib.nullcontext()
         return drawn_captions(self._log, TerminalSink(Console()), limit=self._settings.server.queue_events)
-
-
-def _choose_and_load(settings: Settings) -> tuple[Settings, WhisperModel]:
-    """Return the settings with the name of a model in place of auto, and that model."""
-    settings = choose_model(settings, live=True)
-    return settings, load(settings.model, n_beams=settings.decoding.beam_size)
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:

@@ -75,22 +75,6 @@ def refusal(exit_code: int, outcome: Outcome) -> str:
 # --- configuration ----------------------------------------------------------------------------------------------------
 
 
-def test_an_unknown_setting_is_refused_with_the_nearest(refused: Refused, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("server:\n  prot: 8765\n", encoding="utf-8")
-    error = refused(2, "run", "--config", config)
-    assert f"{config}:2" in error
-    assert "'server.prot'" in error
-    assert "'server.port'" in error
-
-
-def test_a_value_out_of_range_is_refused(refused: Refused, tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
-    config.write_text("stream:\n  pace_s: 99\n", encoding="utf-8")
-    assert "from 0.1 to 10" in refused(2, "run", "--config", config)
-    assert "from 0 to 65535" in refused(2, "run", "--port", "65536")
-
-
 def test_others_are_not_let_in_without_a_token(refused: Refused) -> None:
     error = refused(2, "run", "--host", "0.0.0.0", "--port", "0", "--input", "none")
     assert "server.token" in error

@@ -17,7 +17,8 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 
 import streamer
-from streamer.cli import LISTEN_FORMATS, TRANSCRIPT_FORMATS, _parse, main, make_parser
+from streamer.cli import _parse, main, make_parser
+from streamer.commands.table import LISTEN_FORMATS, TRANSCRIPT_FORMATS
 from streamer.errors import InferenceError, ModelError
 from streamer.events import End, Error, Event, Final, Gap, Ready, Speech, Word
 from streamer.sinks.subtitles import FORMATS
@@ -233,12 +234,6 @@ def test_a_wrong_setting_exits_2_with_one_line(tmp_path: Path, args: list[str], 
     done = streamer_command(*args, cwd=tmp_path)
     assert done.exit_code == 2
     assert words in done.only_error()
-
-
-def test_a_wrong_variable_exits_2_and_a_flag_is_not_to_blame() -> None:
-    done = streamer_command("devices", environ={"STREAMER_SERVER_PROT": "1"})
-    assert done.exit_code == 2
-    assert "STREAMER_SERVER_PORT" in done.only_error()
 
 
 @pytest.mark.parametrize("args", [["--debug", "chat"], ["chat", "--debug"]])

@@ -134,9 +134,9 @@ def test_the_client_knows_events_only() -> None:
     assert [name for name in loaded if name not in EVENTS and not within({name}, "streamer.client")] == []
 
 
-def test_only_the_command_line_imports_the_application() -> None:
+def test_only_the_command_that_runs_it_imports_the_application() -> None:
     importers = [name for name in MODULES if within(set(imports_of(name)), "streamer.app")]
-    assert importers == ["streamer.cli"]
+    assert importers == ["streamer.commands.run"]
 
 
 def test_one_machine_alone_knows_nothing_of_clusters() -> None:

@@ -6,7 +6,8 @@ docs/decoding.md, and the manual page.
 
 from pathlib import Path
 
-from streamer.cli import commands_of, make_parser
+from streamer.cli import make_parser
+from streamer.commands.table import summaries
 from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema
 from streamer.settings.flags import option_groups
 
@@ -28,8 +29,7 @@ def manual_page() -> str:
     """Return streamer(1), in the macros of man(7)."""
     parser = make_parser()
     commands = "".join(
-        f".TP\n.B streamer {name}\n{summary[:1].upper()}{summary[1:]}.\n"
-        for name, summary in commands_of(parser).items()
+        f".TP\n.B streamer {name}\n{summary[:1].upper()}{summary[1:]}.\n" for name, summary in summaries().items()
     )
     return MANUAL_PAGE.format(description=parser.description, settings=parser.epilog, commands=commands).replace(
         "-", "\\-"

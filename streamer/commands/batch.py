@@ -17,9 +17,9 @@ from streamer.cluster.bus import Bus, Reply
 from streamer.cluster.jobs import Jobs
 from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.cluster.placement import Workers
-from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, plan_texts
+from streamer.commands.files import STANDARD_INPUT, Text
 from streamer.commands.progress import OnProgress, show_files
-from streamer.commands.transcribe import check_files, needs_words, print_error, writing
+from streamer.commands.transcribe import needs_words, print_error, writing
 from streamer.errors import (
     ClusterError,
     ConfigError,
@@ -30,9 +30,8 @@ from streamer.errors import (
 )
 from streamer.events import End, Ready
 from streamer.protocols.recordings import RecordedSegment
-from streamer.settings.check import check_options
 from streamer.settings.table import Settings
-from streamer.sinks.subtitles import SubtitleOptions, subtitle_options
+from streamer.sinks.subtitles import SubtitleOptions
 from streamer.stream.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
@@ -44,37 +43,10 @@ WAIT_S = 10.0
 MAX_WAITING = 1000
 
 
-def transcribe_elsewhere(
-    settings: Settings,
-    files: Sequence[str | Path],
-    *,
-    model: str,
-    format: str | None,
-    output: str | Path | None,
-    folder: Path | None = None,
-    track: int = 1,
-) -> int:
-    """Transcribe files as `transcribe_files` does, on the workers that NATS joins; see there.
-
-    model : that workers must have; empty: what most of them have
-
-    Raises ClusterError where there is no NATS or no worker.
-    """
-    lines = subtitle_options(settings)
-    paths = find_recordings([str(file) for file in files])
-    plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
-    _refuse(settings, paths)
-    check_options(settings, streaming=False)
-    console = Console(stderr=True)
-    lengths, exit_code = check_files(paths, track, console)
-    if not lengths:
-        return exit_code
-    batch = _Batch(settings, plan, lines, lengths, track, console)
-    return max(exit_code, *asyncio.run(batch.run(model)))
-
-
-def _refuse(settings: Settings, paths: Sequence[Path]) -> None:
+def check_elsewhere(settings: Settings, paths: Sequence[Path], *, streaming: bool) -> None:
     """Raise UsageError for what only this machine could do."""
+    if streaming:
+        raise UsageError("--stream is for the engine of this machine: leave out --stream, or --nats")
     if STANDARD_INPUT in paths:
         raise UsageError(
             "standard input comes once, and workers may read a recording again: expected files with --nats"
@@ -91,8 +63,8 @@ def _refuse(settings: Settings, paths: Sequence[Path]) -> None:
 
 
 @dataclass
-class _Batch:
-    """Files on their way to text."""
+class Batch:
+    """Files that the workers of a cluster transcribe."""
 
     settings: Settings
     plan: dict[Path, list[Text]]
@@ -112,7 +84,12 @@ class _Batch:
         self._show: OnProgress = lambda done, total: None
 
     async def run(self, model: str) -> list[int]:
-        """Return the exit code of each file. Raises what ends all of them."""
+        """Return the exit code of each file.
+
+        model : that workers must have; empty: what most of them have
+
+        Raises ClusterError without NATS or a worker, and what else ends all of them.
+        """
         cluster = self.settings.cluster
         async with contextlib.AsyncExitStack() as stack:
             bus = await Bus.connect(cluster, f"transcribe-{os.urandom(6).hex()}")

@@ -19,15 +19,14 @@ from streamer.audio.sources.file import check_audio, read_audio
 from streamer.bench.compare import Run, Runs, compare
 from streamer.bench.compare_table import print_comparison
 from streamer.bench.delays import word_delays
-from streamer.commands.auto import choose_model
 from streamer.commands.files import check_recordings, check_target, find_recordings, opened, read_spoken
-from streamer.commands.loading import load
+from streamer.commands.loading import load_chosen
 from streamer.commands.progress import show_files
 from streamer.errors import InferenceError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final
 from streamer.live.decoder import make_engine
 from streamer.live.sessions import open_session
-from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.check import check_options
 from streamer.settings.table import Settings
 from streamer.stream.eventlog import EventLog
 from streamer.stream.runner import AudioKind, SessionRunner
@@ -43,23 +42,21 @@ N_FED = SAMPLE_RATE // 50
 MEMORY_EVERY_S = 0.02
 
 
-def bench(settings: Settings, names: Sequence[str], *, json_path: Path | None, console: Console) -> int:
+def bench(settings: Settings, files: Sequence[str], *, json_path: Path | None, console: Console) -> int:
     """Play recordings at real-time pace through the engine of the daemon; print delays, cost and memory.
 
-    names : files, folders with all below them, and patterns; without any the sample of the shipped model is played
+    files : files, folders with all below them, and patterns; without any the sample of the shipped model is played
 
     Returns the exit code. Raises StreamerError.
     """
     check_options(settings, streaming=True)
-    paths = find_recordings(names) if names else [_sample()]
+    paths = find_recordings(files) if files else [_sample()]
     check_recordings(paths)
     beside = [path.with_suffix(".txt") for path in paths]
     texts = [read_spoken(path) for path in beside if path.is_file() and path not in paths]
     check_target(json_path, "--json")
-    settings = choose_model(settings, live=True)
     begin_s = time.perf_counter()
-    model = load(settings.model, n_beams=settings.decoding.beam_size)
-    check_options_of_model(settings.decoding, model)
+    settings, model = load_chosen(settings)
     found = Runs(name=model.name, runs=[], load_s=time.perf_counter() - begin_s)
     with LiveCaptions(settings, model) as live, PeakMemory() as memory:
         for path in paths:

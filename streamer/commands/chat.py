@@ -7,18 +7,18 @@ from rich.console import Console
 from rich.text import Text
 
 from streamer.client.connection import DaemonAddress
-from streamer.commands.listen import daemon_address, follow
-from streamer.commands.terminal import end_on_sigterm, make_console, notice
+from streamer.commands.listen import daemon_address, follow, shown_token
+from streamer.commands.terminal import make_console, notice
 from streamer.errors import StreamerError, UsageError
 from streamer.settings.table import ChatSettings, Settings
 from streamer.sinks.chatbot import Chatbot, Conversation
 
 
-def chat(settings: Settings, url: str | None, *, token: str, fingerprint: str) -> int:
+def chat(settings: Settings, url: str | None, *, token_file: str, fingerprint: str) -> int:
     """Ask the chatbot of the settings what is said to a daemon, and print the replies. Returns the exit code.
 
     url : the daemon; None: that of the settings
-    token : what the daemon asks for
+    token_file : holds the bearer token alone; `-` is standard input, empty: see `daemon_address`
     fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
 
     Raises UsageError where no chatbot is named, PeerError where there is no daemon or it refuses us.
@@ -27,8 +27,7 @@ def chat(settings: Settings, url: str | None, *, token: str, fingerprint: str) -
         raise UsageError(
             "no chat endpoint is named: give --to http://HOST:PORT/v1, or set chat.url in the configuration file"
         )
-    address = daemon_address(url, token, fingerprint, settings)
-    end_on_sigterm()
+    address = daemon_address(url, shown_token(token_file), fingerprint, settings)
     asyncio.run(_converse(address, settings.chat))
     return 0
 

@@ -23,11 +23,12 @@ from streamer.bench.compare import Run, Runs, compare, parse_candidates, words
 from streamer.bench.compare_table import print_comparison
 from streamer.commands.bench import LiveCaptions, PeakMemory
 from streamer.commands.files import check_recordings, check_target, opened, read_spoken
-from streamer.commands.loading import load
+from streamer.commands.invocation import Invocation
+from streamer.commands.loading import load_chosen
 from streamer.commands.progress import show_progress
 from streamer.errors import PeerError, StreamerError, UsageError
 from streamer.settings.apply import resolve_decoding
-from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.check import check_options
 from streamer.settings.table import Settings
 from streamer.transcribe import transcribe
 from streamer.whisper.locate import find_or_pull
@@ -47,35 +48,34 @@ class Job:
 
 
 def compare_models(
-    settings_of: Callable[[Mapping[str, str]], Settings],
-    paths: Sequence[Path],
+    invocation: Invocation,
+    files: Sequence[Path],
     *,
     models: Sequence[str],
-    references: Sequence[Path] = (),
-    streaming: bool = False,
-    format: str = "table",
-    output: Path | None = None,
+    references: Sequence[Path] | None,
+    streaming: bool,
+    format: str,
+    output: Path | None,
     console: Console,
 ) -> int:
     """Compare models over recordings, and print or write the comparison.
 
-    settings_of : returns the settings with some of a candidate's own
-    references : files with what is said in each of the recordings; or none
+    references : files with what is said in each of the recordings; or None
     streaming : whether they are played at real-time pace, as live captions
 
     Returns the exit code: 1 if a model could not transcribe everything. Raises StreamerError if none could.
     """
-    texts = _check(paths, references, output)
-    jobs = _jobs(models, settings_of, paths, streaming=streaming)
+    texts = _check(files, references or (), output)
+    jobs = _jobs(models, invocation.load, files, streaming=streaming)
     # Before anything is measured: a slip in the last name should not cost the time of the others.
     unreached = {job.name: error for job in jobs if (error := _pull(job.settings.model.name))}
     found = []
     for job in jobs:
         if job.name in unreached:
-            found.append(Runs(name=job.name, runs=[Run(error=unreached[job.name])] * len(paths)))
+            found.append(Runs(name=job.name, runs=[Run(error=unreached[job.name])] * len(files)))
         else:
             found.append(measure_apart(job))
-    comparison = compare([path.name for path in paths], texts, found)
+    comparison = compare([path.name for path in files], texts, found)
     with contextlib.ExitStack() as stack:
         stream = stack.enter_context(opened(output))
         if format == "json":
@@ -132,12 +132,10 @@ def answer() -> None:
 
 def measure(job: Job, report: Callable[[Runs], None]) -> None:
     """Transcribe the recordings of a job; `report` is called with what is known, after each of them."""
-    settings = job.settings
     found = Runs(name=job.name, runs=[])
     begin_s = time.perf_counter()
     try:
-        model = load(settings.model, n_beams=settings.decoding.beam_size, live=job.streaming)
-        check_options_of_model(settings.decoding, model)
+        settings, model = load_chosen(job.settings, live=job.streaming)
         found.load_s = time.perf_counter() - begin_s
         live = LiveCaptions(settings, model) if job.streaming else None
     except StreamerError as error:

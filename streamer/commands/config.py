@@ -2,30 +2,28 @@
 
 import os
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from streamer.audio.sources.address import is_address, shown
+from streamer.commands.invocation import Invocation
 from streamer.errors import UsageError
 from streamer.settings.documents import SCHEMA_PATH, config_yaml, json_schema, settings_yaml
 from streamer.settings.load import config_path, default_config_path, given_values
 from streamer.settings.table import SETTINGS
 
 
-def show(config: Path | None, overrides: Mapping[str, object]) -> int:
+def show(invocation: Invocation) -> int:
     """Print each setting as a configuration file has it, with where it comes from. Returns the exit code.
-
-    config, overrides : file and flags of the command line
 
     Secrets that are set are masked. Raises ConfigError where a setting is refused.
     """
-    given = given_values(config, os.environ, overrides)
+    given = given_values(invocation.config, os.environ, invocation.overrides)
     values = {name: given[name].value if name in given else setting.default for name, setting in SETTINGS.items()}
     if is_address(str(values["input.source"])):
         values["input.source"] = shown(str(values["input.source"]))
     values.update({name: "***" for name, setting in SETTINGS.items() if setting.secret and values[name]})
     origins = {name: given[name].where if name in given else "default" for name in SETTINGS}
-    path = config_path(config, os.environ)
+    path = config_path(invocation.config, os.environ)
     sys.stdout.write(f"# {path}{'' if path.is_file() else ' (not there)'}\n{settings_yaml(values, origins)}")
     return 0
 

@@ -15,7 +15,9 @@ from rich.console import Console
 
 from streamer.audio.constants import HOP_LENGTH, N_FFT, SAMPLE_RATE
 from streamer.commands.progress import show_progress
+from streamer.commands.terminal import say
 from streamer.errors import UsageError
+from streamer.settings.table import Settings
 from streamer.whisper.check import require
 from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.generation import GenerationConfig
@@ -39,6 +41,14 @@ class ConvertSource:
     tokenizer: Tokenizer
     name: str
     origin: str  # what it is published as; empty where that is not known
+
+
+def convert_named(settings: Settings, name: str, output: Path, *, weights: str, force: bool, console: Console) -> int:
+    """Convert a checkpoint as `convert_model` does, with the tokenizer and the adapter of the settings."""
+    model = settings.model
+    return convert_model(
+        name, output, weights=weights, tokenizer=model.tokenizer, lora=model.lora, force=force, console=console
+    )
 
 
 def convert_model(
@@ -103,12 +113,7 @@ def convert(
     n_bytes = sum(mark.n_bytes for mark in model.description.files.values())
     # As a shell takes it.
     quoted = subprocess.list2cmdline([str(output)]) if os.name == "nt" else shlex.quote(str(output))
-    console.print(
-        f"saved {source.name}, {n_bytes / 1e6:.1f} MB: {output}\nUse it with: streamer run --model {quoted}",
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-    )
+    say(console, f"saved {source.name}, {n_bytes / 1e6:.1f} MB: {output}\nUse it with: streamer run --model {quoted}")
     return 0
 
 

@@ -11,17 +11,17 @@ _PACKAGE = Path(streamer.__file__).parent
 FOLDERS = (_PACKAGE / "docs", _PACKAGE.parent / "docs")
 
 
-def show_page(name: str | None) -> int:
+def show_page(page: str | None) -> int:
     """Print a page as it is written, in Markdown; without a name, the names of all. Returns the exit code.
 
     Raises UsageError where there is no such page.
     """
     folder = next((folder for folder in FOLDERS if folder.is_dir()), FOLDERS[0])
     pages = {path.stem: path for path in sorted(folder.glob("*.md"))}
-    if name is None:
-        sys.stdout.write("".join(f"{page}\n" for page in pages))
-    elif name in pages:
-        sys.stdout.write(pages[name].read_text(encoding="utf-8"))
+    if page is None:
+        sys.stdout.write("".join(f"{name}\n" for name in pages))
+    elif page in pages:
+        sys.stdout.write(pages[page].read_text(encoding="utf-8"))
     else:
-        raise UsageError(f"there is no page {name!r:.60}: expected one of {', '.join(pages)}")
+        raise UsageError(f"there is no page {page!r:.60}: expected one of {', '.join(pages)}")
     return 0

@@ -35,6 +35,7 @@ from streamer.commands.drivers import (
     npu_compiler_obstacle,
     npu_obstacle,
 )
+from streamer.commands.invocation import Invocation
 from streamer.commands.probes import Audio, Inference, ask_apart
 from streamer.commands.progress import format_size
 from streamer.commands.terminal import make_table
@@ -121,14 +122,12 @@ class Machine:
         return any(name.partition(".")[0] == kind for name in names)
 
 
-def diagnose(
-    settings: Settings, console: Console, *, config: Path | None = None, refusal: ConfigError | None = None
-) -> int:
-    """Look at everything and print it. Returns 1 where there are problems, else 0.
-
-    config : file named on the command line
-    refusal : why the settings were refused; `settings` are the defaults then
-    """
+def diagnose(invocation: Invocation, console: Console) -> int:
+    """Check everything and print it; the defaults, if the settings are refused. Returns 1 if there are problems."""
+    try:
+        settings, refusal = invocation.settings(), None
+    except ConfigError as error:
+        settings, refusal = Settings(), error
     with console.status("looking at this machine"):
         inference = Inference(**ask_apart(probes.answer_inference, timeout_s=probes.INFERENCE_TIMEOUT_S))
         speed = {"error": "OpenVINO does not answer"}
@@ -144,7 +143,7 @@ def diagnose(
             free_bytes=psutil.virtual_memory().available,
             audio=Audio(**ask_apart(probes.answer_audio, microphone, timeout_s=probes.AUDIO_TIMEOUT_S)),
             system=ask_apart(probes.answer_system, timeout_s=probes.SYSTEM_TIMEOUT_S),
-            config=config,
+            config=invocation.config,
             refusal=refusal,
         )
         findings = {name: run_check(check, machine) for name, check in CHECKS.items()}

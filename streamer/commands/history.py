@@ -5,6 +5,7 @@ No daemon is needed; one may write the file meanwhile.
 
 import sys
 import time
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
@@ -84,12 +85,12 @@ def export(settings: Settings, name: str, *, format: str | None, output: Path | 
     return 0
 
 
-def search(settings: Settings, text: str, console: Console, *, limit: int) -> int:
-    """Print the newest finals that have all words and "phrases" of a text, the newest last.
+def search(settings: Settings, words: Sequence[str], console: Console, *, limit: int) -> int:
+    """Print the newest finals that have all words and "phrases", the newest last.
 
     Returns the exit code: 1 if there are none, as grep does.
     """
-    hits = _file(settings).search(text, limit, marks=_MARKS)
+    hits = _file(settings).search(" ".join(words), limit, marks=_MARKS)
     for hit in reversed(hits):
         place = f"{_short(hit.session)}  {_local(hit.at)}  {_clock(hit.start_s)}  "
         console.print(Text(place) + _highlighted(hit.snippet), soft_wrap=True)

@@ -8,7 +8,7 @@ import sys
 
 from streamer.client.captions import listen as listen_to
 from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_address
-from streamer.commands.terminal import end_on_sigterm, make_console, notice
+from streamer.commands.terminal import make_console, notice
 from streamer.errors import ConfigError
 from streamer.events import Error, Gap
 from streamer.outside import one_line
@@ -22,17 +22,17 @@ logger = logging.getLogger(__name__)
 N_WAITING = 2
 
 
-def listen(settings: Settings, url: str | None, *, token: str, fingerprint: str, format: str | None) -> int:
+def listen(settings: Settings, url: str | None, *, token_file: str, fingerprint: str, format: str | None) -> int:
     """Print a daemon's captions until it ends. Returns the exit code.
 
     url : the daemon; None: that of the settings
-    token : what the daemon asks for
+    token_file : holds the bearer token alone; `-` is standard input, empty: see `daemon_address`
     fingerprint : SHA-256 of the certificate that it must show; empty: one that this machine trusts
     format : one of the command's formats; None: captions in a terminal, else text
 
     Raises PeerError where there is no daemon or it refuses us.
     """
-    address = daemon_address(url, token, fingerprint, settings)
+    address = daemon_address(url, shown_token(token_file), fingerprint, settings)
     format = format or ("captions" if sys.stdout.isatty() else "text")
     if format == "captions":
         from streamer.sinks.terminal import TerminalSink
@@ -44,7 +44,6 @@ def listen(settings: Settings, url: str | None, *, token: str, fingerprint: str,
         n_waiting = 0 if format == "text" else N_WAITING  # who reads a pipe wants to read at once
         sink = open_writer(format, sys.stdout, subtitle_options(settings), n_waiting=n_waiting)
     shown = format == "jsonl" or (format == "captions" and sys.stdout.isatty())
-    end_on_sigterm()
     try:
         asyncio.run(follow(address, sink, tell_trouble=not shown))
     finally:
@@ -62,6 +61,15 @@ async def follow(address: DaemonAddress, sink: Sink, *, tell_trouble: bool) -> N
             elif tell_trouble and isinstance(event, Error):
                 logger.warning("%s: %s", one_line(event.code), one_line(event.message))
             sink.handle(event)
+
+
+def shown_token(file: str) -> str:
+    """Return the token in a file, `-` for standard input; empty without a file. Raises UsageError."""
+    if not file:
+        return ""
+    from streamer.commands.token import read_token
+
+    return read_token(file)
 
 
 def daemon_address(url: str | None, token: str, fingerprint: str, settings: Settings) -> DaemonAddress:

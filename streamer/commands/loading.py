@@ -2,8 +2,10 @@
 
 import logging
 
+from streamer.commands.auto import choose_model
 from streamer.commands.progress import show_progress
-from streamer.settings.table import ModelSettings
+from streamer.settings.check import check_options_of_model
+from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.adapters import NONE
 from streamer.whisper.device.allocator import give_back_large_blocks
 from streamer.whisper.device.compile import WHOLE_WINDOW
@@ -40,6 +42,17 @@ def load(settings: ModelSettings, *, n_beams: int | None = None, live: bool = Tr
     if told := limits(model.origin):
         logger.warning("%s", told)
     return model
+
+
+def load_chosen(settings: Settings, *, live: bool = True) -> tuple[Settings, WhisperModel]:
+    """Load the model of the settings, which must fit it; return them with its name, if they say auto, and the model.
+
+    Raises what `choose_model` and `load_model` raise, and ConfigError if the settings do not fit the model.
+    """
+    settings = choose_model(settings, live=live)
+    model = load(settings.model, n_beams=settings.decoding.beam_size, live=live)
+    check_options_of_model(settings.decoding, model)
+    return settings, model
 
 
 def device_settings(settings: ModelSettings) -> DeviceSettings:

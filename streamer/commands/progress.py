@@ -4,11 +4,19 @@ import atexit
 import contextlib
 import logging
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.progress import TaskProgressColumn as PercentColumn
 from rich.progress import TransferSpeedColumn as SpeedColumn
 
@@ -47,7 +55,7 @@ def show_progress(name: str) -> Iterator[Loading]:
 
 
 class _Bars(Loading):
-    """Draws a bar for what is being done, which goes again."""
+    """Draws a bar for what is being done, which is removed at its end."""
 
     def __init__(self, console: Console, stack: contextlib.ExitStack) -> None:
         self._console = console
@@ -56,36 +64,22 @@ class _Bars(Loading):
         self._doing = ""
 
     def fetched(self, progress: hub.Progress) -> None:
-        if self._bar is None:
-            self._bar = self._stack.enter_context(
-                Progress(
-                    TextColumn("{task.description}"),
-                    BarColumn(),
-                    DownloadColumn(),
-                    SpeedColumn(),
-                    TimeRemainingColumn(),
-                    console=self._console,
-                    transient=True,
-                )
-            )
-            self._bar.add_task(progress.doing, total=None)
-        (task,) = self._bar.task_ids
-        if progress.doing == self._doing:
-            self._bar.update(task, completed=progress.n_here)
-            return
-        self._doing = progress.doing
-        # Begins anew, so that what was here already does not count as speed.
-        self._bar.reset(task, description=progress.doing, completed=progress.n_here, total=progress.n_all or None)
+        columns = (DownloadColumn(), SpeedColumn(), TimeRemainingColumn())
+        self._draw(progress.doing, progress.n_here, progress.n_all or None, columns)
 
     def compiled(self, done: int, total: int) -> None:
-        if self._doing != "compiling":
-            self._stack.close()  # what was fetched is here
-            columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-            self._bar = self._stack.enter_context(Progress(*columns, console=self._console, transient=True))
-            self._bar.add_task("compiling", total=total)
-            self._doing = "compiling"
-        if self._bar is not None:
+        self._draw("compiling", done, total, (MofNCompleteColumn(),))
+
+    def _draw(self, doing: str, done: int, total: int | None, columns: Sequence[ProgressColumn]) -> None:
+        if self._bar is not None and doing == self._doing:
             self._bar.update(self._bar.task_ids[0], completed=done, total=total)
+            return
+        # A new bar for each file, so that what was on this machine already does not count as speed.
+        self._stack.close()
+        shown = (TextColumn("{task.description}"), BarColumn(), *columns)
+        self._bar = self._stack.enter_context(Progress(*shown, console=self._console, transient=True))
+        self._bar.add_task(doing, completed=done, total=total)
+        self._doing = doing
 
 
 class _LogLines(Loading):

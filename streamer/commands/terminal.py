@@ -40,6 +40,19 @@ def make_table(title: str, *columns: str) -> "Table":
     return table
 
 
+def say(console: "Console", text: str, style: str = "") -> None:
+    """Print text as it is, on one line however narrow the terminal."""
+    console.print(text, style=style, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_completion(shell: str) -> int:
+    """Print what a shell has to read to complete commands and flags. Returns the exit code."""
+    from argcomplete.shell_integration import shellcode
+
+    sys.stdout.write(shellcode(["streamer"], shell=shell))
+    return 0
+
+
 def notice(message: str) -> None:
     """Print a line on standard error, behind what was logged before."""
     log.say(f"streamer: {message}")

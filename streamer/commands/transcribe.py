@@ -1,5 +1,6 @@
 """Files to text, without a server: `streamer transcribe`."""
 
+import asyncio
 import contextlib
 import functools
 import logging
@@ -12,10 +13,11 @@ from rich.console import Console
 
 from streamer.audio.sources.file import Recording, check_audio, read_audio
 from streamer.audio.sources.stdin import standard_input
-from streamer.commands.auto import choose_model
 from streamer.commands.files import STANDARD_INPUT, Text, find_recordings, opened, plan_texts
-from streamer.commands.loading import load
+from streamer.commands.invocation import Invocation
+from streamer.commands.loading import load_chosen
 from streamer.commands.progress import OnProgress, show_files
+from streamer.commands.terminal import say
 from streamer.correct.spelling import Spelling
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Event, Final, Gap
@@ -25,7 +27,7 @@ from streamer.live.sessions import open_session, ready_event, tell_error, write_
 from streamer.live.speakers import RecordedSpeakers, label_final
 from streamer.outside import one_line
 from streamer.settings.apply import ResolvedDecoding, resolve_decoding
-from streamer.settings.check import check_options, check_options_of_model
+from streamer.settings.check import check_options
 from streamer.settings.table import Settings
 from streamer.sinks.subtitles import SubtitleOptions, open_writer, subtitle_options
 from streamer.stream.engine import Engine
@@ -47,17 +49,25 @@ def transcribe_files(
     output: str | Path | None,
     folder: Path | None = None,
     track: int = 1,
+    invocation: Invocation | None = None,
 ) -> int:
     """Transcribe files, folders and patterns to text, to standard output, or to the files that `plan_texts` returns.
 
     track : which audio track of each file, from 1 on
+    streaming : whether they go through the streaming engine, as fast as it can
+    invocation : with `--nats` the workers of a cluster transcribe
 
-    With `streaming` they go through the streaming engine as fast as it can. Returns the exit code: that of the worst
-    error among the files. Raises StreamerError if nothing can be transcribed at all.
+    Returns the exit code: that of the worst error among the files. Raises StreamerError if nothing can be transcribed
+    at all.
     """
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
     plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
+    elsewhere = invocation is not None and "cluster.nats" in invocation.overrides
+    if elsewhere:
+        from streamer.commands.batch import Batch, check_elsewhere
+
+        check_elsewhere(settings, paths, streaming=streaming)
     if settings.decoding.task == "both" and streaming:
         raise UsageError("task is both, and --stream writes one text: leave out one of the two")
     if settings.speakers.enabled and streaming:
@@ -68,9 +78,10 @@ def transcribe_files(
     if not lengths:
         return exit_code
     check_options(settings, streaming=streaming)
-    settings = choose_model(settings, live=False)
-    model = load(settings.model, n_beams=settings.decoding.beam_size, live=streaming)
-    check_options_of_model(settings.decoding, model)
+    if elsewhere and invocation is not None:
+        batch = Batch(settings, plan, lines, lengths, track, console)
+        return max(exit_code, *asyncio.run(batch.run(str(invocation.overrides.get("model.name", "")))))
+    settings, model = load_chosen(settings, live=streaming)
     with contextlib.ExitStack() as stack:
         if streaming:
             engine = make_engine(model, settings.decoding)
@@ -156,7 +167,7 @@ def writing(texts: Sequence[Text], lines: SubtitleOptions) -> Iterator[Callable[
 
 def print_error(console: Console, error: StreamerError) -> int:
     """Print an error; return its exit code."""
-    console.print(f"streamer: error: {one_line(error)}", style="red", markup=False, highlight=False, soft_wrap=True)
+    say(console, f"streamer: error: {one_line(error)}", "red")
     return error.exit_code
 
 

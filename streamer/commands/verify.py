@@ -6,42 +6,42 @@ from rich.text import Text
 from streamer.commands.auto import choose_model
 from streamer.commands.loading import device_settings
 from streamer.commands.progress import show_progress
-from streamer.commands.terminal import make_table
+from streamer.commands.terminal import make_table, say
 from streamer.settings.table import Settings
 from streamer.whisper.check import Check
 from streamer.whisper.model import verify_model
 
 
-def verify(all_settings: Settings, console: Console) -> int:
+def verify(settings: Settings, console: Console) -> int:
     """Check a model and print one row a check. Returns 1 where one did not pass.
 
     Raises StreamerError where the model cannot be found, read or compiled; what was checked before is printed.
     """
-    settings = choose_model(all_settings, live=True).model
+    model = choose_model(settings, live=True).model
     checks: list[Check] = []
     try:
-        with show_progress(settings.name) as progress:
+        with show_progress(model.name) as progress:
             for check in verify_model(
-                settings.name,
-                device_settings(settings),
-                tokenizer=settings.tokenizer,
-                lora=settings.lora,
-                cache_dir=settings.cache_dir,
-                weights=settings.weights,
-                windows_s=settings.windows_s or None,
-                adapter=settings.adapter,
+                model.name,
+                device_settings(model),
+                tokenizer=model.tokenizer,
+                lora=model.lora,
+                cache_dir=model.cache_dir,
+                weights=model.weights,
+                windows_s=model.windows_s or None,
+                adapter=model.adapter,
                 on_download=progress.fetched,
                 on_compiled=progress.compiled,
             ):
                 checks.append(check)
     finally:
         if checks:
-            table = make_table(f"Model {settings.name}", "Check", "Found", "Expected", "Verdict")
+            table = make_table(f"Model {model.name}", "Check", "Found", "Expected", "Verdict")
             for check in checks:
                 verdict = Text("ok", "green") if check.passed else Text("WRONG", "bold red")
                 table.add_row(Text(check.name), Text(check.found), Text(check.expected), verdict)
             console.print(table)
     failed = [check for check in checks if not check.passed]
     for check in failed:
-        console.print(f"{check.name}: {check.error()}", style="red", markup=False, highlight=False, soft_wrap=True)
+        say(console, f"{check.name}: {check.error()}", "red")
     return 1 if failed else 0

@@ -636,10 +636,7 @@ class StreamSettings:
     )
     agreement: int = setting(2, "passes in a row that must agree on a word before it is settled", within=(1, 5))
     attention_margin_s: float | None = setting(
-        None,
-        "alignatt: end of the audio that is never stable; none: by captions",
-        unit="s",
-        within=(0.0, 5.0),
+        None, "alignatt: end of the audio that is never stable; none: by captions", unit="s", within=(0.0, 5.0)
     )
     commit_probability: float | None = setting(
         None, "alignatt: least probability of a stable word; none: by captions", within=(0.0, 1.0)
@@ -654,10 +651,7 @@ class StreamSettings:
         within=(5.0, 28.0),
     )
     final_silence_s: float = setting(
-        1.5,
-        "silence that makes all that was said final; before it, whole sentences are",
-        unit="s",
-        within=(0.1, 10.0),
+        1.5, "silence that makes all that was said final; before it, whole sentences are", unit="s", within=(0.1, 10.0)
     )
     window_s: float | None = setting(
         None,
@@ -766,12 +760,10 @@ class CorrectionSettings:
 
     glossary: str = setting("", "YAML file of terms as they are to be spelled; empty: none", metavar="FILE")
     model: str = setting(
-        "auto",
-        "transcribes finals again in idle time; auto: the captions' model; empty: none",
-        flag="--second-pass",
+        "auto", "transcribes finals again in idle time; auto: the captions' model; empty: none", flag="--second-pass"
     )
     device: str = _device("", "where it computes, if elsewhere than the first", flag="--second-pass-device")
-    beam_size: int = setting(5, "beams of the second pass", low=1, high=32, flag="--second-pass-beams", metavar="N")
+    beam_size: int = setting(5, "beams of the second pass", within=(1, 32), flag="--second-pass-beams", metavar="N")
     to: str = setting(
         "",
         "OpenAI-compatible endpoint of a language model that proposes corrections; empty: none",
@@ -783,7 +775,7 @@ class CorrectionSettings:
         "", "sent as a Bearer token; better set in STREAMER_CORRECTION_API_KEY than written here", secret=True
     )
     deadline_s: float = setting(
-        10.0, "time after a final beyond which its correction is given up", unit="s", low=0.5, high=600.0
+        10.0, "time after a final beyond which its correction is given up", unit="s", within=(0.5, 600.0)
     )
 
 

@@ -11,6 +11,7 @@ import soundfile
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.bench.compare import Run, Runs
 from streamer.commands import compare as command
+from streamer.commands import loading
 from streamer.commands.compare import Job, measure, measure_apart
 from streamer.errors import PeerError
 from streamer.settings.table import ModelSettings, Settings
@@ -61,7 +62,7 @@ def test_models_are_measured_apart_and_one_that_fails_spoils_nothing(run_here: C
 
 
 def test_live_captions_have_delays(clip: Path, model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "load", lambda *_, **__: model)
+    monkeypatch.setattr(loading, "load", lambda *_, **__: model)
     told: list[Runs] = []
     settings = Settings(model=ModelSettings(name="nano.en", device="CPU"))
     measure(Job("nano.en", settings, [str(clip)], streaming=True), told.append)

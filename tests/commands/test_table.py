@@ -1,0 +1,23 @@
+"""The table of commands: each entry fits the function that carries it out."""
+
+import importlib
+import inspect
+import shlex
+
+import pytest
+
+from streamer.cli import make_parser
+from streamer.commands.table import COMMANDS, Command
+
+OURS = {"config", "debug", "run_command", "parser"}
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.name)
+def test_a_function_has_a_parameter_for_each_argument_and_an_argument_for_each_parameter(command: Command) -> None:
+    module, _, name = command.function.partition(":")
+    function = getattr(importlib.import_module(f"streamer.commands.{module}"), name)
+    parameters = set(inspect.signature(function).parameters)
+    parsed = make_parser().parse_args(shlex.split(f"{command.name} {command.example}"))
+    arguments = {name for name in vars(parsed) if "." not in name} - OURS
+    offered = {"invocation", "console", *(["settings"] if command.reads_settings else [])}
+    assert arguments <= parameters <= arguments | offered
