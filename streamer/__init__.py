@@ -3,14 +3,12 @@
 As a library, read with `for` or `async for`, or called:
 
     listen(address)             a daemon's captions
-    stream(audio, address)      what a daemon hears in one's own audio
+    stream(audio, address)      a daemon's captions of one's own audio
     load_model(name)            a model in this process
     transcribe(audio, model)    the text of a recording, without a daemon
 """
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -35,14 +33,3 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401 - one of the functions
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(importlib.import_module(_HOMES[name]), name)
-
-
-class _Library(ModuleType):
-    """This module. Its packages `stream` and `transcribe`, once imported, do not take the place of the functions."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if not (name in _HOMES and isinstance(value, ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Library

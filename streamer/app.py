@@ -26,30 +26,30 @@ from streamer.audio.sources.mixed import Mixed
 from streamer.audio.sources.stdin import StdinPcm, standard_input
 from streamer.audio.sources.system import SystemSound
 from streamer.commands.loading import device_settings, load_chosen
+from streamer.engine.engine import Engine
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import AudioDeviceError, ConfigError, StreamerError
 from streamer.events import Error
-from streamer.live.captions import drawn_captions
-from streamer.live.clients import ClientStreams
-from streamer.live.decoder import make_engine
-from streamer.live.enrich import Enrichment
-from streamer.live.models import Models, unless_stopped
-from streamer.live.recordings import Recordings
-from streamer.live.sessions import open_session, tell_error, write_all
-from streamer.live.streams import SESSION_NAME_BYTES
 from streamer.log import set_levels
+from streamer.outputs.outputs import Outputs
+from streamer.outputs.subtitles import subtitle_options
+from streamer.outputs.terminal import TerminalSink
 from streamer.server.front import Server
 from streamer.server.history import History, open_history
 from streamer.server.interfaces import Services
 from streamer.server.metrics import register_engine, register_history, register_outputs, register_process
+from streamer.sessions.captions import drawn_captions
+from streamer.sessions.clients import ClientStreams
+from streamer.sessions.decoder import make_engine
+from streamer.sessions.enrich import Enrichment
+from streamer.sessions.models import Models, unless_stopped
+from streamer.sessions.recordings import Recordings
+from streamer.sessions.sessions import open_session, tell_error, write_all
+from streamer.sessions.streams import SESSION_NAME_BYTES
 from streamer.settings.check import check_options
 from streamer.settings.load import default_token_path
 from streamer.settings.table import SETTINGS, Settings
-from streamer.sinks.outputs import Outputs
-from streamer.sinks.subtitles import subtitle_options
-from streamer.sinks.terminal import TerminalSink
-from streamer.stream.engine import Engine
-from streamer.stream.eventlog import EventLog
-from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.shipped import limits

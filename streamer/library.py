@@ -16,11 +16,11 @@ from streamer.audio.sources.file import Recording
 from streamer.commands.auto import choose_model
 from streamer.errors import AudioFileError, ConfigError
 from streamer.events import Final, Word
+from streamer.offline import transcribe as transcribe_recording
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import AUTO, SETTINGS, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
-from streamer.transcribe import transcribe as transcribe_recording
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.model import load_model as load_whisper

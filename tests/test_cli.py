@@ -21,7 +21,7 @@ from streamer.cli import _parse, main, make_parser
 from streamer.commands.table import LISTEN_FORMATS, TRANSCRIPT_FORMATS
 from streamer.errors import InferenceError, ModelError
 from streamer.events import End, Error, Event, Final, Gap, Ready, Speech, Word
-from streamer.sinks.subtitles import FORMATS
+from streamer.outputs.subtitles import FORMATS
 from tests.chat_endpoint import Reply, chat_endpoint, message, saying
 
 TIMEOUT_S = 90  # so that a hang is a failure; nothing here takes a second by itself

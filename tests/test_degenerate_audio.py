@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import End, Final, Ready
-from streamer.transcribe import transcribe
+from streamer.offline import transcribe
 from streamer.whisper.model import WhisperModel
 from tests.daemon import SAMPLE, Outcome, command, events_of
+from tests.offline.as_whisper import as_whisper
 from tests.promises import check_promises
-from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.support import NANO, read
 
 Samples = NDArray[np.float32]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from streamer.audio.mel import log_mel
-from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.engine.window import Request
+from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.table import DecodingSettings
-from streamer.stream.window import Request
 from streamer.whisper.device.decoder import Decoder
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel

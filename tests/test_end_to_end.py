@@ -36,8 +36,8 @@ from tests.daemon import (
     send_audio,
     transcribe,
 )
+from tests.outputs.stand_ins import WebStandIn
 from tests.promises import check_promises, transcript
-from tests.sinks.stand_ins import WebStandIn
 from tests.wer import wer, words_of
 
 RECORDINGS = Path(__file__).resolve().parents[2] / "shared" / "audio"

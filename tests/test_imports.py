@@ -90,27 +90,27 @@ def within(names: set[str], *packages: str) -> list[str]:
 
 def test_errors_events_and_audio_load_no_model_no_engine_and_no_server() -> None:
     loaded = loaded_by(below("streamer.errors", "streamer.events", "streamer.audio"))
-    assert not within(loaded, "openvino", "streamer.whisper", "streamer.stream", "streamer.server")
+    assert not within(loaded, "openvino", "streamer.whisper", "streamer.engine", "streamer.server")
 
 
-@pytest.mark.parametrize("module", ["streamer.stream.gate", "streamer.stream.session"])
+@pytest.mark.parametrize("module", ["streamer.engine.gate", "streamer.engine.session"])
 def test_the_decisions_are_pure(module: str) -> None:
     loaded = loaded_by([module])
-    assert not within(loaded, "asyncio", "openvino", "sounddevice", "streamer.server", "streamer.stream.engine")
+    assert not within(loaded, "asyncio", "openvino", "sounddevice", "streamer.server", "streamer.engine.engine")
     # The standard library may have loaded threading and time for itself.
     assert not within(set(imports_of(module)), "asyncio", "threading", "time", "datetime", "openvino")
 
 
 def test_the_engine_loads_no_openvino() -> None:
-    assert not within(loaded_by(["streamer.stream.engine"]), "openvino")
+    assert not within(loaded_by(["streamer.engine.engine"]), "openvino")
 
 
-@pytest.mark.parametrize("package", ["streamer.server", "streamer.sinks"])
+@pytest.mark.parametrize("package", ["streamer.server", "streamer.outputs"])
 def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
     loaded = within(loaded_by(below(package)), "streamer")
     # The server serves the log of a session's events, and writes transcripts as the sinks do.
-    log = {"streamer.stream", "streamer.stream.eventlog", "streamer.sinks", "streamer.sinks.base"}
-    served = {*below("streamer.sinks.subtitles", "streamer.protocols"), "streamer.audio.pcm"}
+    log = {"streamer.engine", "streamer.engine.eventlog", "streamer.outputs", "streamer.outputs.base"}
+    served = {*below("streamer.outputs.subtitles", "streamer.protocols"), "streamer.audio.pcm"}
     served |= {"streamer.arrays", "streamer.languages"}
     served |= {f"streamer.audio.{name}" for name in ("containers", "encodings", "g711", "resample", "wav")}
     log = (log | served) if package == "streamer.server" else set()
@@ -119,14 +119,14 @@ def test_server_and_sinks_know_events_and_settings_only(package: str) -> None:
 
 def test_protocols_wait_for_nothing_and_know_no_server() -> None:
     loaded = loaded_by(below("streamer.protocols"))
-    assert not within(loaded, "asyncio", "starlette", "uvicorn", "openvino", "streamer.server", "streamer.stream")
-    assert not within(loaded, "streamer.whisper", "streamer.live")
+    assert not within(loaded, "asyncio", "starlette", "uvicorn", "openvino", "streamer.server", "streamer.engine")
+    assert not within(loaded, "streamer.whisper", "streamer.sessions")
 
 
 @pytest.mark.parametrize("package", ["streamer.correct", "streamer.speakers"])
 def test_what_is_found_out_later_knows_no_engine_no_server_and_no_whisper(package: str) -> None:
     imported = {name for module in below(package) for name in imports_of(module)}
-    assert not within(imported, "streamer.whisper", "streamer.server", "streamer.live", "streamer.stream.engine")
+    assert not within(imported, "streamer.whisper", "streamer.server", "streamer.sessions", "streamer.engine.engine")
 
 
 def test_the_client_knows_events_only() -> None:

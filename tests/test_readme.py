@@ -37,8 +37,8 @@ NOT_RUN = {
     "python3 -m venv": "needs the network for what is installed",
     "sudo apt-get": "needs root, and the network",
     "streamer run --input system": "needs a sound server; tests/audio/sources has these sources",
-    "streamer models pull speakers": "needs the network for a model; the rest: tests/live, tests/correct",
-    "streamer run --to obs": "needs OBS and a microphone; tests/sinks/test_obs.py speaks with a stand-in",
+    "streamer models pull speakers": "needs the network for a model; the rest: tests/sessions, tests/correct",
+    "streamer run --to obs": "needs OBS and a microphone; tests/outputs/test_obs.py speaks with a stand-in",
     "arecord": "needs a microphone; tests/test_end_to_end.py captions standard input",
 }
 

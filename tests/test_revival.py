@@ -10,19 +10,19 @@ from numpy.typing import NDArray
 
 from streamer.audio.mel import log_mel
 from streamer.commands.transcribe import transcribe_files
+from streamer.engine.window import Request
 from streamer.errors import InferenceError
-from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.offline import transcribe
+from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
-from streamer.stream.window import Request
-from streamer.transcribe import transcribe
 from streamer.whisper import model as model_module
 from streamer.whisper.device import stage as stage_module
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.runtime import Runtime
 from streamer.whisper.device.stage import Stage
 from streamer.whisper.model import WhisperModel, load_model
-from tests.transcribe.as_whisper import as_whisper
+from tests.offline.as_whisper import as_whisper
 from tests.whisper.support import NANO, SPEECH, Tensors, read, tamper
 
 REQUEST = Request(prefix=(), prompt="", language="en", task="transcribe", n_samples=160_000)

@@ -17,7 +17,7 @@ import yaml
 
 from streamer.app import STUCK_RECOVERING_S, STUCK_S, _Daemon, has_hung_up
 from streamer.errors import ConfigError
-from streamer.live.enrich import Enrichment
+from streamer.sessions.enrich import Enrichment
 from streamer.settings.load import load_settings
 from streamer.settings.table import CorrectionSettings, LogSettings, ServerSettings, Settings
 from tests.daemon import REPOSITORY, WAIT_S, environment, started

@@ -56,7 +56,7 @@ except ModuleNotFoundError as error:
     sys.exit(f"benchmark: error: {error.name} is not installed: `make bench` installs what is needed")
 
 if TYPE_CHECKING:
-    from streamer.stream.settings import SessionSettings
+    from streamer.engine.settings import SessionSettings
     from tools.benchmarks.results import Folder
     from tools.benchmarks.simulate import Simulator
 
@@ -396,7 +396,7 @@ def _doubled(args: argparse.Namespace, console: Console) -> dict[str, Any]:
 def _simulator(args: argparse.Namespace) -> "tuple[Simulator, SessionSettings]":
     """Return a simulator with the model of the settings, and a session's settings."""
     from streamer.commands.loading import load
-    from streamer.live.sessions import session_settings
+    from streamer.sessions.sessions import session_settings
     from streamer.settings.load import load_settings
     from tools.benchmarks.simulate import Simulator
 
@@ -530,7 +530,7 @@ def _protocols(args: argparse.Namespace, console: Console) -> list[dict[str, obj
 
 
 def _speakers(args: argparse.Namespace, console: Console) -> dict[str, Any]:
-    from streamer.live.speakers import load_vectors
+    from streamer.sessions.speakers import load_vectors
     from tools.benchmarks.conversations import conversations
     from tools.benchmarks.speakers import measure_speakers
 

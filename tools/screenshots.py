@@ -28,8 +28,8 @@ from PIL import Image
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.correct.pipeline import edits
+from streamer.engine.eventlog import EventLog
 from streamer.events import Event, Final, Partial, Revision, Translation
-from streamer.stream.eventlog import EventLog
 from tests.browser import Page, browse
 from tests.daemon import REPOSITORY, SAMPLE, WAIT_S, Received, connected, recording, running
 from tests.server.support import final, opened_log, partial, serving

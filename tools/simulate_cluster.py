@@ -1,7 +1,7 @@
 """A cluster of 10,000 machines and a million sessions, simulated: `python -m tools.simulate_cluster`.
 
 Which worker is asked, who is lost, which worker gives a session away, what load and room there are, and what an
-autoscaler is told are the real decisions (`streamer.cluster.placement`, `streamer.cluster.metrics`, `stream.load`).
+autoscaler is told are the real decisions (`streamer.cluster.placement`, `streamer.cluster.metrics`, `engine.load`).
 Simulated are the clock, the machines, NATS and the clients. What that assumes stands in `Assumed` and is printed first;
 docs/cluster.md has the results.
 
@@ -29,7 +29,7 @@ import numpy as np
 from streamer.cluster.messages import BEAT_S, LOST_S, VERSION, WorkerAlive, decoded, encoded
 from streamer.cluster.metrics import demand
 from streamer.cluster.placement import Workers, wants_to_give
-from streamer.stream.load import ACTIVITY_S, MAX_LOAD, MIN_PASSES, LoadMeter, Pass
+from streamer.engine.load import ACTIVITY_S, MAX_LOAD, MIN_PASSES, LoadMeter, Pass
 
 Row = dict[str, object]
 

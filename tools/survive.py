@@ -32,13 +32,13 @@ from prometheus_client import CollectorRegistry
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake
 
+from streamer.engine.eventlog import EventLog
 from streamer.events import End, Event, Final, Gap, Partial, Ready, Speech, from_json
-from streamer.live.clients import ClientStreams
 from streamer.server.front import Server
 from streamer.server.history import History, open_history
 from streamer.server.interfaces import Services
+from streamer.sessions.clients import ClientStreams
 from streamer.settings.table import ServerSettings, Settings
-from streamer.stream.eventlog import EventLog
 
 SAMPLE = Path(__file__).resolve().parent.parent / "models" / "nano.en" / "sample.flac"
 

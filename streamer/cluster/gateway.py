@@ -41,18 +41,18 @@ from streamer.cluster.placement import Workers
 from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.remote import Cluster, Remote, first_frame
 from streamer.cluster.stopping import stopped_by_signals
+from streamer.engine.eventlog import EventLog
+from streamer.engine.state import SessionState
 from streamer.errors import BusyError, ClusterError, ClusterMessageError, ConfigError, UnknownSessionError
 from streamer.languages import LANGUAGE_NAMES
-from streamer.live.streams import SESSION_NAME_BYTES, ClientStream, Places
 from streamer.outside import one_line
 from streamer.protocols.native import StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import Services
 from streamer.server.metrics import register_process
+from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, Places
 from streamer.settings.load import default_token_path
 from streamer.settings.table import Settings
-from streamer.stream.eventlog import EventLog
-from streamer.stream.state import SessionState
 
 logger = logging.getLogger(__name__)
 

@@ -20,9 +20,9 @@ import msgspec
 import numpy as np
 
 from streamer.arrays import Float32Array
+from streamer.engine.state import SessionState
 from streamer.errors import ClusterMessageError
 from streamer.protocols.native import SessionOptions, StreamStart
-from streamer.stream.state import SessionState
 
 # Of all messages and of what is stored. Machines with another do not understand each other.
 VERSION = 1

@@ -14,7 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from streamer.cluster.messages import GatewayAlive, WorkerAlive
-from streamer.stream.load import MAX_LOAD
+from streamer.engine.load import MAX_LOAD
 
 # Why a session goes to another worker.
 REASONS = ("lost", "silent", "slow", "drain", "load", "failing", "resumed")

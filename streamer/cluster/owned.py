@@ -31,18 +31,18 @@ from streamer.cluster.messages import (
     Told,
     unpack_samples,
 )
+from streamer.engine.engine import Engine
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind
+from streamer.engine.state import SessionState
 from streamer.errors import FencedError, SessionStateError, UsageError
 from streamer.events import End, Error, Event, Final, Gap, Partial
-from streamer.live.enrich import Enrichment
-from streamer.live.sessions import open_session, ready_event, session_settings
-from streamer.live.streams import MAX_WRITE_SAMPLES
 from streamer.outside import one_line
 from streamer.protocols.native import SessionOptions, StreamStart
+from streamer.sessions.enrich import Enrichment
+from streamer.sessions.sessions import open_session, ready_event, session_settings
+from streamer.sessions.streams import MAX_WRITE_SAMPLES
 from streamer.settings.table import Settings
-from streamer.stream.engine import Engine
-from streamer.stream.eventlog import EventLog
-from streamer.stream.runner import AudioKind
-from streamer.stream.state import SessionState
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 

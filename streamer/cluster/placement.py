@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from streamer.cluster.messages import LOST_S, VERSION, WorkerAlive
-from streamer.stream.load import MAX_LOAD
+from streamer.engine.load import MAX_LOAD
 
 # What a session is taken to add to the load of a worker that does not know it yet.
 UNKNOWN_SHARE = 0.1

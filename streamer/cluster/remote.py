@@ -34,6 +34,8 @@ from streamer.cluster.messages import (
 )
 from streamer.cluster.metrics import REASONS
 from streamer.cluster.placement import Workers
+from streamer.engine.eventlog import EventLog
+from streamer.engine.state import SessionState
 from streamer.errors import (
     BusyError,
     ClusterError,
@@ -47,8 +49,6 @@ from streamer.errors import (
 from streamer.events import Error, from_json
 from streamer.outside import one_line
 from streamer.protocols.native import SessionOptions, StreamStart
-from streamer.stream.eventlog import EventLog
-from streamer.stream.state import SessionState
 
 logger = logging.getLogger(__name__)
 
@@ -98,7 +98,7 @@ class Cluster:
 
 
 class Remote:
-    """A session at a worker: to `live.streams.ClientStream` what the daemon's own is. Nothing it is told to do waits.
+    """A session at a worker: to `sessions.streams.ClientStream` what the daemon's own is. No call of it waits.
 
     `open` or `take_up` finds it an owner; then it moves by itself where that is needed, until it is closed.
     """

@@ -34,11 +34,11 @@ from streamer.cluster.jobs import (
 from streamer.cluster.messages import decoded, unpack_samples
 from streamer.cluster.owned import Workplace
 from streamer.errors import ClusterError, ClusterMessageError, ConfigError, StoppingError, StreamerError, UsageError
-from streamer.live.recordings import choose_decoding, recorded_segments
-from streamer.live.sessions import ready_event
-from streamer.live.yielding import YieldToLive
 from streamer.outside import one_line
 from streamer.protocols.recordings import RecordedSegment
+from streamer.sessions.recordings import choose_decoding, recorded_segments
+from streamer.sessions.sessions import ready_event
+from streamer.sessions.yielding import YieldToLive
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import SETTINGS, DecodingSettings, Settings, SpeechSettings

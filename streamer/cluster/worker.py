@@ -42,6 +42,7 @@ from streamer.cluster.owned import Owned, Position, Workplace, newest
 from streamer.cluster.placement import Workers, wants_to_give
 from streamer.cluster.stopping import stopped_by_signals
 from streamer.cluster.work import JobCounts, serve_jobs
+from streamer.engine.load import MAX_LOAD
 from streamer.errors import (
     BusyError,
     ClusterError,
@@ -54,13 +55,12 @@ from streamer.errors import (
     UnknownSessionError,
 )
 from streamer.events import End, from_json
-from streamer.live.decoder import make_engine
-from streamer.live.enrich import Enrichment
-from streamer.live.models import unless_stopped
 from streamer.outside import one_line
+from streamer.sessions.decoder import make_engine
+from streamer.sessions.enrich import Enrichment
+from streamer.sessions.models import unless_stopped
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import Settings
-from streamer.stream.load import MAX_LOAD
 from streamer.whisper.model import WhisperModel
 
 logger = logging.getLogger(__name__)

@@ -20,6 +20,7 @@ from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.transcribe import needs_words, print_error, writing
+from streamer.engine.eventlog import EventLog
 from streamer.errors import (
     ClusterError,
     ConfigError,
@@ -29,10 +30,9 @@ from streamer.errors import (
     UsageError,
 )
 from streamer.events import End, Ready
+from streamer.outputs.subtitles import SubtitleOptions
 from streamer.protocols.recordings import RecordedSegment
 from streamer.settings.table import Settings
-from streamer.sinks.subtitles import SubtitleOptions
-from streamer.stream.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
 

@@ -22,14 +22,14 @@ from streamer.bench.delays import word_delays
 from streamer.commands.files import check_recordings, check_target, find_recordings, opened, read_spoken
 from streamer.commands.loading import load_chosen
 from streamer.commands.progress import show_files
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind, SessionRunner
 from streamer.errors import InferenceError, TruncatedAudioError, UsageError
 from streamer.events import End, Error, Event, Final
-from streamer.live.decoder import make_engine
-from streamer.live.sessions import open_session
+from streamer.sessions.decoder import make_engine
+from streamer.sessions.sessions import open_session
 from streamer.settings.check import check_options
 from streamer.settings.table import Settings
-from streamer.stream.eventlog import EventLog
-from streamer.stream.runner import AudioKind, SessionRunner
 from streamer.whisper.model import WhisperModel
 from streamer.whisper.shipped import SAMPLE_OF, shipped
 

@@ -10,8 +10,8 @@ from streamer.client.connection import DaemonAddress
 from streamer.commands.listen import daemon_address, follow, shown_token
 from streamer.commands.terminal import make_console, notice
 from streamer.errors import StreamerError, UsageError
+from streamer.outputs.chatbot import Chatbot, Conversation
 from streamer.settings.table import ChatSettings, Settings
-from streamer.sinks.chatbot import Chatbot, Conversation
 
 
 def chat(settings: Settings, url: str | None, *, token_file: str, fingerprint: str) -> int:

@@ -27,10 +27,10 @@ from streamer.commands.invocation import Invocation
 from streamer.commands.loading import load_chosen
 from streamer.commands.progress import show_progress
 from streamer.errors import PeerError, StreamerError, UsageError
+from streamer.offline import transcribe
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.check import check_options
 from streamer.settings.table import Settings
-from streamer.transcribe import transcribe
 from streamer.whisper.locate import find_or_pull
 from streamer.whisper.model import WhisperModel
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import CHUNK_LENGTH_S, FRAMES_PER_SECOND, SAMPLE_RATE, TOKENS_PER_SECOND
+from streamer.engine.passes import EASE, EASY_SAMPLES
 from streamer.settings.apply import when_stable
 from streamer.settings.table import StreamSettings
-from streamer.stream.passes import EASE, EASY_SAMPLES
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, plan_stages
 from streamer.whisper.device.runtime import Runtime
@@ -92,7 +92,7 @@ class Speed:
 
 
 def delay_s(speed: Speed, dims: ModelDimensions, window_s: int, stream: StreamSettings) -> tuple[float, float]:
-    """Return after how many seconds half of the words are stable, and how many a pass takes (see `stream.passes`)."""
+    """Return after how many seconds half of the words are stable, and how many a pass takes (see `engine.passes`)."""
     cost_s, interval_s = 0.0, stream.pace_s
     for _ in range(20):  # the rarer passes are, the more each hears
         cost_s = speed.pass_s(dims, window_s, interval_s)
@@ -121,7 +121,7 @@ def memory_bytes(dims: ModelDimensions) -> float:
     """Return about what live captions take with weights of 8 bits, in bytes.
 
     Measured of tiny to large-v3: the program, what a CPU makes of the weights, two windows' keys and values, and an
-    encoder layer's attention. Narrow models have a graph for each window, and so take no less than tiny.
+    encoder layer's attention.
     """
     n_weights = sum(math.prod(shape) for shape in expected_shapes(dims).values())
     cross = 2 * 4 * dims.n_text_layer * dims.n_audio_ctx * dims.n_text_state

@@ -16,12 +16,12 @@ from rich.text import Text
 from streamer.commands.files import format_of, opened
 from streamer.errors import UsageError
 from streamer.events import Final, Gap, Translation
+from streamer.outputs.subtitles import open_writer, subtitle_options
+from streamer.outputs.subtitles.cues import file_line
+from streamer.outputs.subtitles.revised import speaker_of, turns
 from streamer.outside import printable
 from streamer.server.history import AUTO, History, KeptSession, history_path, shown_time
 from streamer.settings.table import Settings
-from streamer.sinks.subtitles import open_writer, subtitle_options
-from streamer.sinks.subtitles.cues import file_line
-from streamer.sinks.subtitles.revised import speaker_of, turns
 
 LAST = "last"  # names the newest session
 SHOWN_CHARS = 8  # of a session's name: enough to tell it from all others

@@ -11,10 +11,10 @@ from streamer.client.connection import DEFAULT_PORT, DaemonAddress, parse_addres
 from streamer.commands.terminal import make_console, notice
 from streamer.errors import ConfigError
 from streamer.events import Error, Gap
+from streamer.outputs.base import Sink
 from streamer.outside import one_line
 from streamer.settings.load import TOKEN_VARIABLE
 from streamer.settings.table import Settings
-from streamer.sinks.base import Sink
 
 logger = logging.getLogger(__name__)
 
@@ -35,11 +35,11 @@ def listen(settings: Settings, url: str | None, *, token_file: str, fingerprint:
     address = daemon_address(url, shown_token(token_file), fingerprint, settings)
     format = format or ("captions" if sys.stdout.isatty() else "text")
     if format == "captions":
-        from streamer.sinks.terminal import TerminalSink
+        from streamer.outputs.terminal import TerminalSink
 
         sink: Sink = TerminalSink(make_console())
     else:
-        from streamer.sinks.subtitles import open_writer, subtitle_options
+        from streamer.outputs.subtitles import open_writer, subtitle_options
 
         n_waiting = 0 if format == "text" else N_WAITING  # who reads a pipe wants to read at once
         sink = open_writer(format, sys.stdout, subtitle_options(settings), n_waiting=n_waiting)

@@ -9,8 +9,8 @@ from rich.console import Console
 from streamer.audio.sources.file import read_audio
 from streamer.commands.terminal import say
 from streamer.errors import AudioFileError
-from streamer.live.speakers import RecordedSpeakers
 from streamer.outside import escaped
+from streamer.sessions.speakers import RecordedSpeakers
 from streamer.settings.table import Settings
 from streamer.speakers import enrolled
 

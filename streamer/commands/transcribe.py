@@ -19,21 +19,21 @@ from streamer.commands.loading import load_chosen
 from streamer.commands.progress import OnProgress, show_files
 from streamer.commands.terminal import say
 from streamer.correct.spelling import Spelling
+from streamer.engine.engine import Engine
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind
 from streamer.errors import AudioFileError, InferenceError, StreamerError, TruncatedAudioError, UsageError
 from streamer.events import End, Event, Final, Gap
-from streamer.live.decoder import make_engine
-from streamer.live.enrich import open_glossary
-from streamer.live.sessions import open_session, ready_event, tell_error, write_all
-from streamer.live.speakers import RecordedSpeakers, label_final
+from streamer.offline import transcribe
+from streamer.outputs.subtitles import SubtitleOptions, open_writer, subtitle_options
 from streamer.outside import one_line
+from streamer.sessions.decoder import make_engine
+from streamer.sessions.enrich import open_glossary
+from streamer.sessions.sessions import open_session, ready_event, tell_error, write_all
+from streamer.sessions.speakers import RecordedSpeakers, label_final
 from streamer.settings.apply import ResolvedDecoding, resolve_decoding
 from streamer.settings.check import check_options
 from streamer.settings.table import Settings
-from streamer.sinks.subtitles import SubtitleOptions, open_writer, subtitle_options
-from streamer.stream.engine import Engine
-from streamer.stream.eventlog import EventLog
-from streamer.stream.runner import AudioKind
-from streamer.transcribe import transcribe
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel
 

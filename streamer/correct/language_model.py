@@ -20,7 +20,7 @@ from streamer.correct.guard import RefusedError, changes
 from streamer.correct.spans import respelled, written
 from streamer.errors import PeerError
 from streamer.events import Word
-from streamer.sinks.completions import ChatEndpoint, Names
+from streamer.outputs.completions import ChatEndpoint, Names
 
 logger = logging.getLogger(__name__)
 

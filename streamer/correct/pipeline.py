@@ -15,11 +15,11 @@ from streamer.arrays import Float32Array
 from streamer.correct import second_pass
 from streamer.correct.corrector import Corrector, Draft, text_of
 from streamer.correct.second_pass import Passage, Passages, ReadAgain, same_but_for_marks, share_words
+from streamer.engine.eventlog import EventLog
+from streamer.engine.settings import SessionSettings
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
 from streamer.health import Health
-from streamer.stream.eventlog import EventLog
-from streamer.stream.settings import SessionSettings
 from streamer.worker import Worker, once
 
 # Texts of earlier finals that a corrector sees.

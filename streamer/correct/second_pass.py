@@ -15,9 +15,9 @@ from itertools import pairwise
 import msgspec
 
 from streamer.arrays import Float32Array
+from streamer.engine.settings import SessionSettings
+from streamer.engine.window import MAX_SILENCE_SAMPLES
 from streamer.events import Event, Final, Gap, Speech, Word, seconds
-from streamer.stream.settings import SessionSettings
-from streamer.stream.window import MAX_SILENCE_SAMPLES
 
 # The `by` of its revisions.
 NAME = "second_pass"

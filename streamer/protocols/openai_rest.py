@@ -12,8 +12,8 @@ import msgspec
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.events import End, Final, Ready
 from streamer.languages import LANGUAGE_NAMES, code_of
+from streamer.outputs.subtitles import open_writer
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
-from streamer.sinks.subtitles import open_writer
 
 # Of answers, with their Content-Type.
 RESPONSE_FORMATS = {

@@ -4,10 +4,10 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
+from streamer.engine.eventlog import EventLog, Subscription
 from streamer.events import End, Event
 from streamer.server.interfaces import Context
 from streamer.server.outbox import Outbox
-from streamer.stream.eventlog import EventLog, Subscription
 
 
 class Follower:

@@ -20,12 +20,12 @@ import msgspec
 import platformdirs
 
 from streamer import events as types
+from streamer.engine.eventlog import Keep
 from streamer.errors import ConfigError, HistoryError, ProtocolError, UnknownEventError
 from streamer.events import End, Error, Event, Final, Ready, Revision, Speakers, from_json
+from streamer.outputs.subtitles.revised import SpeakerNames, revised
 from streamer.outside import one_line, printable
 from streamer.settings.table import ServerSettings
-from streamer.sinks.subtitles.revised import SpeakerNames, revised
-from streamer.stream.eventlog import Keep
 
 logger = logging.getLogger(__name__)
 

@@ -8,6 +8,7 @@ from typing import Protocol, Self
 
 from prometheus_client import CollectorRegistry
 
+from streamer.engine.eventlog import EventLog
 from streamer.events import Error
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
@@ -18,7 +19,6 @@ from streamer.server.metrics import ServerMetrics
 from streamer.server.tokens import Token
 from streamer.server.ws import Connection
 from streamer.settings.table import ServerSettings
-from streamer.stream.eventlog import EventLog
 
 
 class Input(Protocol):

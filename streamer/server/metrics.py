@@ -21,9 +21,9 @@ from streamer.events import EVENT_TYPES, GapReason
 from streamer.server.outbox import Outbox
 
 if TYPE_CHECKING:
+    from streamer.engine.engine import Engine
+    from streamer.outputs.outputs import Outputs
     from streamer.server.history import History
-    from streamer.sinks.outputs import Outputs
-    from streamer.stream.engine import Engine
 
 
 # Upper bounds of the histograms' buckets, in seconds.

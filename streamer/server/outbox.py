@@ -3,8 +3,8 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
+from streamer.engine.eventlog import Backlog
 from streamer.events import Event, Final, Partial
-from streamer.stream.eventlog import Backlog
 
 
 class Outbox:

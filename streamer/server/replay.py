@@ -4,10 +4,10 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator
 
+from streamer.engine.eventlog import EventLog
 from streamer.errors import HistoryError
 from streamer.events import Error, Event
 from streamer.server.history import History
-from streamer.stream.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
 

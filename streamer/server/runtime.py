@@ -10,6 +10,7 @@ from typing import Protocol
 from prometheus_client import Gauge
 from websockets.frames import CloseCode
 
+from streamer.engine.eventlog import EventLog
 from streamer.errors import IdleError, StoppingError, StreamerError, UsageError
 from streamer.events import End, Error, Event, Resumed
 from streamer.protocols.adapter import (
@@ -30,7 +31,6 @@ from streamer.server.follower import Follower
 from streamer.server.interfaces import ClientStream, Context, Holder
 from streamer.server.replay import earlier_events
 from streamer.server.ws import GONE, Close, GoneError
-from streamer.stream.eventlog import EventLog
 
 logger = logging.getLogger(__name__)
 

@@ -12,9 +12,9 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 
 from streamer.errors import ConfigError, HistoryError
+from streamer.outputs.subtitles import open_writer
 from streamer.server.history import History, Hit, KeptSession, utc
 from streamer.server.responses import HEADERS, respond_error, respond_json
-from streamer.sinks.subtitles import open_writer
 
 logger = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from streamer.audio.constants import TOKENS_PER_SECOND
+from streamer.engine.gate import GateSettings
+from streamer.engine.settings import DecodeOptions
 from streamer.errors import ConfigError
 from streamer.settings.table import DecodingSettings, SpeechSettings, StreamSettings
-from streamer.stream.gate import GateSettings
-from streamer.stream.settings import DecodeOptions
 from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.filters import LogitFilter
 from streamer.whisper.decode.grammar import Grammar, GrammarFilter

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from streamer.audio.constants import CHUNK_LENGTH_S
 from streamer.correct.glossary import read_terms
+from streamer.engine.settings import DecodeOptions
 from streamer.errors import ConfigError
 from streamer.settings.apply import clip_seconds, decode_options, initial_prompt, temperatures, text_tokens
 from streamer.settings.table import AUTO, DecodingSettings, Settings
 from streamer.speakers.enrolled import enrolled_folder, read_enrolled
 from streamer.speakers.models import find_model
-from streamer.stream.settings import DecodeOptions
 from streamer.whisper.decode.grammar import Grammar
 from streamer.whisper.decode.hotwords import check_hotwords
 from streamer.whisper.decode.suppression import check_suppress_regex, parse_suppress_tokens
@@ -58,7 +58,7 @@ def check_options(settings: Settings, *, streaming: bool) -> None:
     if settings.correction.glossary:
         read_terms(Path(settings.correction.glossary))
     if settings.correction.to:
-        from streamer.sinks.completions import completions_url  # it takes 0.1 s, which others need not wait
+        from streamer.outputs.completions import completions_url  # it takes 0.1 s, which others need not wait
 
         completions_url(settings.correction.to)
     clip_seconds(decoding.clip_timestamps)

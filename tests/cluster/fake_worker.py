@@ -34,10 +34,10 @@ from streamer.cluster.messages import (
     decoded,
     unpack_samples,
 )
+from streamer.engine.passes import PassesState
+from streamer.engine.state import SessionState
 from streamer.errors import BusyError, FencedError, UnknownSessionError
 from streamer.events import End, Error, Event, Final, Flushed, Partial, seconds
-from streamer.stream.passes import PassesState
-from streamer.stream.state import SessionState
 from tests.server.support import final, partial, ready
 
 SEGMENT_SAMPLES = 1600

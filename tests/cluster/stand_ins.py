@@ -39,13 +39,13 @@ from streamer.cluster.messages import (
 )
 from streamer.cluster.owned import Workplace
 from streamer.cluster.worker import Worker, identity_of
+from streamer.engine.engine import Engine
+from streamer.engine.runner import SessionRunner
+from streamer.engine.state import SessionState
 from streamer.errors import ClusterError, FencedError
 from streamer.events import Event, Final, Partial, from_json
 from streamer.protocols.native import SessionOptions, StreamStart
 from streamer.settings.table import Settings
-from streamer.stream.engine import Engine
-from streamer.stream.runner import SessionRunner
-from streamer.stream.state import SessionState
 from streamer.whisper.model import WhisperModel
 from tests.cluster.support import WAIT_S, until
 from tests.fakes import (
@@ -356,7 +356,7 @@ class Speech:
 @contextmanager
 def engine_for(speech: Speech, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine[FakeEncoded]]:
     """Run an engine that hears a speech."""
-    monkeypatch.setattr("streamer.live.sessions.SessionRunner", HearingRunner)
+    monkeypatch.setattr("streamer.sessions.sessions.SessionRunner", HearingRunner)
     encoder = FakeEncoder()
     engine: Engine[FakeEncoded] = Engine(encoder, FakeDecoder(encoder, [Speaker(speech.words)]))
     engine.start()

@@ -17,9 +17,9 @@ from streamer.cluster.local import find_nats_server
 from streamer.cluster.log import SessionLog
 from streamer.cluster.messages import VERSION, Checkpoint, Record
 from streamer.cluster.owned import Workplace
+from streamer.engine.state import SessionState
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings, Settings
-from streamer.stream.state import SessionState
 from streamer.whisper.model import WhisperModel
 
 WAIT_S = 60.0  # bound of every wait for something that must come

@@ -28,12 +28,12 @@ from streamer.cluster.messages import (
     Refused,
     Told,
 )
+from streamer.engine.state import SessionState
 from streamer.errors import BusyError, ClusterError, ConfigError, UnknownSessionError
 from streamer.events import End, Error, Event, Final, Flushed, Ready
-from streamer.live.streams import ClientStream
 from streamer.protocols.native import StreamStart
+from streamer.sessions.streams import ClientStream
 from streamer.settings.table import ClusterSettings, ServerSettings, Settings
-from streamer.stream.state import SessionState
 from tests.cluster.fake_worker import FakeWorker, texts_of
 from tests.cluster.support import NatsServer, until
 

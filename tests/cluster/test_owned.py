@@ -11,11 +11,11 @@ import pytest
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cluster.messages import WORKERS, Audio, Do, Leave, Message, Opened, Refused, Released
+from streamer.engine.engine import Engine
+from streamer.engine.state import SessionState
 from streamer.events import End, Error, Partial, Ready
 from streamer.events import Speech as SpeechEvent
 from streamer.settings.table import Settings
-from streamer.stream.engine import Engine
-from streamer.stream.state import SessionState
 from tests.cluster.stand_ins import (
     Gateway,
     LocalBus,

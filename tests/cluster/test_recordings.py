@@ -18,10 +18,10 @@ from streamer.cluster.recordings import ClusterRecordings
 from streamer.cluster.work import JobCounts, serve_jobs
 from streamer.commands import batch
 from streamer.errors import AudioFileError, ConfigError, StoppingError, UnknownModelError
+from streamer.offline import transcribe
 from streamer.protocols.recordings import RecordedSegment, RecordingOptions
 from streamer.settings.apply import resolve_decoding
 from streamer.settings.table import DecodingSettings, Settings
-from streamer.transcribe import transcribe
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from tests.cluster.support import bus_on, settings_for, workplace

@@ -26,13 +26,13 @@ from streamer.cluster.messages import (
     decoded,
 )
 from streamer.cluster.worker import identity_of, run_worker
+from streamer.engine.engine import Engine
+from streamer.engine.load import Load
 from streamer.errors import ConfigError
 from streamer.events import End
-from streamer.live.decoder import make_engine
 from streamer.protocols.native import StreamStart
+from streamer.sessions.decoder import make_engine
 from streamer.settings.table import ClusterSettings, ServerSettings, Settings, SpeakersSettings
-from streamer.stream.engine import Engine
-from streamer.stream.load import Load
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import load_model
 from tests.cluster.stand_ins import Gateway, LocalBus, LocalLog, Speech, Workers, engine_for, identity, workplace

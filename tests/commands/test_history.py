@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from streamer.cli import main
+from streamer.engine.eventlog import EventLog
 from streamer.events import Gap, Revision, Translation
 from streamer.server import history as history_module
 from streamer.server.history import History
-from streamer.stream.eventlog import EventLog
+from tests.outputs.finals import labelled
 from tests.server.support import WAIT_S, final, ready, wait_published
-from tests.sinks.finals import labelled
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from streamer.arrays import Float32Array
-from streamer.live import speakers
+from streamer.sessions import speakers
 from streamer.speakers.diarization import Diarization
 from tests.daemon import SAMPLE, Outcome
 from tests.speakers.voices import heard

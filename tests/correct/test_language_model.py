@@ -16,10 +16,10 @@ from streamer.correct import pipeline
 from streamer.correct.corrector import Draft, text_of
 from streamer.correct.language_model import MAX_USELESS, LanguageModel
 from streamer.correct.pipeline import Corrections
+from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError
 from streamer.events import Event, Final, Revision, Word
 from streamer.health import FIRST_PAUSE_S, Health
-from streamer.stream.eventlog import EventLog
 from tests.chat_endpoint import Reply, Script, chat_endpoint, message, saying
 from tests.daemon import pause_after, recording, running, transcribe
 from tests.fakes import Clock

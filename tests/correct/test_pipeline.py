@@ -10,9 +10,9 @@ import pytest
 from streamer.correct import pipeline
 from streamer.correct.corrector import Draft
 from streamer.correct.pipeline import LATE, MAX_WAITING, Corrections, FinalsOfSession, edits
+from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError
 from streamer.events import Edit, Event, Final, Revision, Word
-from streamer.stream.eventlog import EventLog
 from tests.fakes import Clock
 
 WAIT_S = 90.0

@@ -22,9 +22,9 @@ from streamer.correct.second_pass import (
     same_but_for_marks,
     share_words,
 )
+from streamer.engine.eventlog import EventLog
 from streamer.errors import StreamerError
 from streamer.events import Event, Final, Gap, Revision, Speech, Word
-from streamer.stream.eventlog import EventLog
 
 WAIT_S = 90.0
 

@@ -10,10 +10,10 @@ import whisper
 import whisper.decoding
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.transcribe import Segment, transcribe_segments
+from streamer.offline import Segment, transcribe_segments
 from streamer.whisper.decode.window import DecodedWindow, decode_window
 from streamer.whisper.model import WhisperModel
-from tests.transcribe.as_whisper import as_whisper
+from tests.offline.as_whisper import as_whisper
 from tests.whisper.support import ROOT, SAMPLE, Samples, Untyped
 
 MODELS = ("tiny.en", "base")

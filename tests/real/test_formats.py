@@ -14,12 +14,12 @@ import whisper
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.transcribe import transcribe_segments
+from streamer.offline import transcribe_segments
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.model import WhisperModel, load_model
 from streamer.whisper.weights.checkpoint import Checkpoint
+from tests.offline.as_whisper import as_whisper
 from tests.real.parity import Pair
-from tests.transcribe.as_whisper import as_whisper
 from tests.whisper.support import SAMPLE, Untyped, read
 from tests.whisper.weights.mlx_writer import write_mlx
 from tools.benchmarks.files import WORKER

@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
 
+from streamer.engine.eventlog import EventLog
 from streamer.errors import UnknownSessionError
 from streamer.events import Error, Event, Final, Partial, Ready, Word, from_json
 from streamer.protocols.native import Command, SessionOptions, StreamStart
 from streamer.server.front import Server
 from streamer.server.interfaces import ClientStream, Services
 from streamer.settings.table import ServerSettings
-from streamer.stream.eventlog import EventLog
 
 T = TypeVar("T")
 

@@ -15,18 +15,18 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 from websockets.typing import Subprotocol
 
+from streamer.engine.engine import Engine
 from streamer.errors import ConfigError
-from streamer.live.clients import ClientStreams
 from streamer.server import access, front, guesses
 from streamer.server.connection import HttpProtocol
 from streamer.server.guesses import MAX_WRONG
 from streamer.server.tokens import Token, TokenFile, new_token
+from streamer.sessions.clients import ClientStreams
 from streamer.settings.table import ServerSettings, Settings
-from streamer.stream.engine import Engine
-from tests.live.test_clients import MODEL
+from tests.engine.machine import Machine
 from tests.server.support import WAIT_S, Running, closing, next_event, serving, within
 from tests.server.test_front import TOKEN, get
-from tests.stream.machine import Machine
+from tests.sessions.test_clients import MODEL
 
 
 @pytest.fixture(autouse=True)

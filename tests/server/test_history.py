@@ -16,15 +16,15 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from streamer.engine.eventlog import EventLog
 from streamer.errors import ConfigError, HistoryError
 from streamer.events import Error, Event, Final, Gap, Ready, Revision, Speakers, Speech, Translation
 from streamer.server import history as module
 from streamer.server.history import History, KeptSession, history_path, open_history, utc
 from streamer.server.metrics import register_history
 from streamer.settings.table import ServerSettings
-from streamer.stream.eventlog import EventLog
+from tests.outputs.finals import labelled
 from tests.server.support import WAIT_S, final, partial, ready, wait_published
-from tests.sinks.finals import labelled
 
 GAP = Gap(start=3.0, end=4.0, reason="overload")
 
@@ -439,7 +439,7 @@ WRITER = """
 import sys, threading
 from pathlib import Path
 from streamer.server.history import History
-from streamer.stream.eventlog import EventLog
+from streamer.engine.eventlog import EventLog
 from tests.server.support import final, ready
 history = History(Path(sys.argv[1])).start()
 log = EventLog(sys.argv[2], 1000, keep=history.keeper(source="mic"))

@@ -9,12 +9,12 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from streamer import __version__
+from streamer.engine.engine import Engine
 from streamer.events import End
+from streamer.outputs.outputs import Outputs
 from streamer.server.metrics import ServerMetrics, register_engine, register_history, register_outputs, register_process
 from streamer.server.outbox import Outbox
 from streamer.settings.table import OutputsSettings
-from streamer.sinks.outputs import Outputs
-from streamer.stream.engine import Engine
 from tests.daemon import REPOSITORY
 from tests.fakes import FakeDecoder, FakeEncoder
 

@@ -12,18 +12,18 @@ import pytest
 import soundfile
 
 from streamer.correct.pipeline import edits
+from streamer.engine.eventlog import EventLog
 from streamer.errors import AudioFileError, BusyError
 from streamer.events import Error, Final, Gap, Revision, Speakers, Speech, Translation
 from streamer.server import front
 from streamer.server.history import History
 from streamer.server.tokens import TokenFile, new_token
-from streamer.stream.eventlog import EventLog
 from tests.browser import Page, browse, fake_microphone_flags
 from tests.cutting import cutting
+from tests.outputs.finals import labelled
 from tests.protocols.recorded import segment
 from tests.server.support import final, opened_log, partial, ready, serving, wait_published, within
 from tests.server.test_rest import NotedRecordings
-from tests.sinks.finals import labelled
 
 LIVE = "['live', 'speech'].includes(document.querySelector('#status').dataset.state)"
 FINALS = "[...document.querySelectorAll('#finals .text')].map(p => p.textContent)"

@@ -7,11 +7,11 @@ from contextlib import aclosing, closing
 
 import pytest
 
+from streamer.engine.eventlog import EventLog
 from streamer.events import Error, Event, Final, Ready, Revision, Speech
 from streamer.server import history as history_module
 from streamer.server.history import History
 from streamer.server.replay import earlier_events
-from streamer.stream.eventlog import EventLog
 from tests.server.support import (
     deaf_socket,
     events_until,

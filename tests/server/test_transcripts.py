@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Sequence
 import httpx
 import pytest
 
+from streamer.engine.eventlog import EventLog
 from streamer.events import Event, Gap, from_json
+from streamer.outputs.subtitles import open_writer
 from streamer.server import history as history_module
 from streamer.server import transcripts
 from streamer.server.history import History, KeptSession
-from streamer.sinks.subtitles import open_writer
-from streamer.stream.eventlog import EventLog
 from tests.server.support import final, opened_log, ready, serving, wait_published
 
 

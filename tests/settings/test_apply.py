@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from streamer.errors import ConfigError, UsageError
+from streamer.outputs.subtitles import SubtitleOptions, subtitle_options
 from streamer.settings.apply import clip_seconds, resolve_decoding, temperatures
 from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.load import load_settings
 from streamer.settings.table import CorrectionSettings, DecodingSettings, Settings
-from streamer.sinks.subtitles import SubtitleOptions, subtitle_options
 from streamer.whisper.decode.fallback import FallbackOptions
 from streamer.whisper.decode.grammar import GrammarFilter
 from streamer.whisper.decode.hotwords import HotWords

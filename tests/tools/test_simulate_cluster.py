@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from streamer.cluster.messages import BEAT_S, LOST_S
-from streamer.stream.load import MAX_LOAD
+from streamer.engine.load import MAX_LOAD
 from tools.simulate_cluster import (
     Assumed,
     Cell,

@@ -16,7 +16,7 @@ from streamer.audio.constants import FRAMES_PER_SECOND, SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.commands.convert import convert_model
 from streamer.errors import ConfigError, ModelError
-from streamer.live.sessions import session_settings
+from streamer.sessions.sessions import session_settings
 from streamer.settings.table import Settings
 from streamer.whisper import adapters
 from streamer.whisper.device.devices import DeviceSettings

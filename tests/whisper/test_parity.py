@@ -14,14 +14,14 @@ import whisper.decoding
 
 from streamer.arrays import FloatArray
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.transcribe import texts, transcribe_segments
+from streamer.offline import texts, transcribe_segments
 from streamer.whisper.decode.fallback import compression_ratio
 from streamer.whisper.decode.search import Draw
 from streamer.whisper.decode.window import decode_window, detect_language
 from streamer.whisper.device.devices import DeviceSettings
 from streamer.whisper.device.windows import EncodedWindow
 from streamer.whisper.model import WhisperModel, load_model
-from tests.transcribe.as_whisper import as_whisper
+from tests.offline.as_whisper import as_whisper
 from tests.whisper.standard import NANO_HEADS, openai_whisper, random_tiny, write_standard
 from tests.whisper.support import ROOT, SAMPLE, SPEECH, Samples, Untyped, noise, read
 from tools.benchmarks.peers.weights import standard_nano

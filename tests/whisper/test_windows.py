@@ -20,11 +20,11 @@ from streamer.audio.mel import log_mel
 from streamer.commands.convert import convert_model
 from streamer.commands.loading import load
 from streamer.commands.transcribe import transcribe_files
+from streamer.engine.window import Request
 from streamer.errors import ConfigError, InferenceError, ModelError
-from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.load import load_settings
 from streamer.settings.table import DecodingSettings
-from streamer.stream.window import Request
 from streamer.whisper import model as model_module
 from streamer.whisper.device.checks import check_freshness
 from streamer.whisper.device.compile import Compilation, Sizes

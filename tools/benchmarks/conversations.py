@@ -11,10 +11,10 @@ from scipy.signal import butter, sosfilt
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.engine.gate import SpeechEnd, SpeechGate, SpeechStart
 from streamer.errors import UsageError
 from streamer.settings.apply import gate_settings
 from streamer.settings.table import SpeechSettings
-from streamer.stream.gate import SpeechEnd, SpeechGate, SpeechStart
 from tools.benchmarks.synthetic.acoustics import active_level, reverberate
 from tools.benchmarks.synthetic.sounds import Samples
 

@@ -15,8 +15,8 @@ from rich.table import Table
 from whisper.normalizers import EnglishTextNormalizer
 
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
+from streamer.engine.settings import SessionSettings
 from streamer.events import Event, Final, Word
-from streamer.stream.settings import SessionSettings
 from tools.benchmarks.corpus import Recording
 from tools.benchmarks.figures import Figures, pool
 from tools.benchmarks.measure import measure

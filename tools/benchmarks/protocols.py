@@ -34,8 +34,8 @@ from websockets.asyncio.client import ClientConnection
 
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.cli import main
+from streamer.engine.eventlog import EventLog
 from streamer.events import Error, Event, Final, Partial, from_json
-from streamer.stream.eventlog import EventLog
 from tools.benchmarks.corpus import Recording
 from tools.benchmarks.figures import quantile
 from tools.benchmarks.playing import Samples, pcm16, play

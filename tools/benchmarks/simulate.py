@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import LogMelStream
 from streamer.audio.vad import CHUNK_SAMPLES, SpeechDetector
+from streamer.engine.arrivals import Arrivals
+from streamer.engine.session import Session
+from streamer.engine.settings import SessionSettings
+from streamer.engine.window import Request
 from streamer.events import Event
-from streamer.live.decoder import WhisperDecoder, WhisperEncoder
+from streamer.sessions.decoder import WhisperDecoder, WhisperEncoder
 from streamer.settings.table import DecodingSettings
-from streamer.stream.arrivals import Arrivals
-from streamer.stream.session import Session
-from streamer.stream.settings import SessionSettings
-from streamer.stream.window import Request
 from streamer.whisper.model import WhisperModel
 from tools.benchmarks.recorder import Recorder
 from tools.benchmarks.timeline import Timeline

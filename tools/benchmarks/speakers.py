@@ -13,7 +13,7 @@ from rich.table import Table
 
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.live.speakers import RECENT_S, VectorOf
+from streamer.sessions.speakers import RECENT_S, VectorOf
 from streamer.speakers.diarization import Diarization
 from tools.benchmarks.conversations import Conversation, regions
 

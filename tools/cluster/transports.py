@@ -39,10 +39,10 @@ from streamer.cluster.messages import (
     decoded,
     encoded,
 )
+from streamer.engine.state import SessionState
 from streamer.events import Final, Partial, from_json, seconds
 from streamer.protocols.native import StreamStart
 from streamer.settings.table import ClusterSettings
-from streamer.stream.state import SessionState
 from tools.benchmarks.processes import free_port
 from tools.cluster.machines import Machines, accepts, run_until_told, until
 

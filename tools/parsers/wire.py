@@ -13,14 +13,14 @@ from streamer.correct.guard import RefusedError, changes
 from streamer.correct.language_model import proposed
 from streamer.errors import ConfigError, PeerError, ProtocolError, UsageError
 from streamer.events import Error, Final, Gap, Partial, Ready, Resumed, Token, Word, from_json
+from streamer.outputs.chatbot import Conversation
+from streamer.outputs.sse import ServerSentEvents
 from streamer.outside import is_loopback, one_line
 from streamer.protocols.native import parse_message
 from streamer.server.access import Access, Proxies, client_address, shown_token
 from streamer.server.guesses import Guesses
 from streamer.server.tokens import TokenFile, Tokens, parse_scopes
 from streamer.settings.table import ChatSettings
-from streamer.sinks.chatbot import Conversation
-from streamer.sinks.sse import ServerSentEvents
 from tools.parsers.table import Parser, makes_parsers, text, written
 
 MESSAGES = (

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from streamer.audio.constants import SAMPLE_RATE
+from streamer.engine.settings import SessionSettings
 from streamer.events import Event, Final, Word
-from streamer.stream.settings import SessionSettings
-from tests.stream.test_session import SETTINGS
+from tests.engine.test_session import SETTINGS
 from tools.benchmarks.corpus import Recording
 from tools.benchmarks.doubling import doubled_stretches, measure_doubling
 from tools.benchmarks.measure import SpokenWord as Said

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from streamer.stream.eventlog import EventLog
+from streamer.engine.eventlog import EventLog
 from tests.server.support import final, partial
 from tools import benchmark
 from tools.benchmarks import protocols

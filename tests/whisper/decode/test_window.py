@@ -17,8 +17,8 @@ from transformers.generation.logits_process import WhisperTimeStampLogitsProcess
 from streamer.arrays import FloatArray
 from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.audio.mel import log_mel
+from streamer.engine.language import only_among
 from streamer.errors import InferenceError
-from streamer.stream.language import only_among
 from streamer.whisper.decode.filters import SuppressAtBegin, SuppressTokens, TimestampRules
 from streamer.whisper.decode.hotwords import HotWords
 from streamer.whisper.decode.search import loop_length

@@ -1,0 +1,88 @@
+"""Utterances, windows of their audio, and how to decode a window. Positions are absolute samples of the session."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.engine.settings import DecodeOptions
+
+MAX_SILENCE_SAMPLES = 5 * SAMPLE_RATE  # speech after a longer silence gets a window of its own
+
+
+@dataclass(slots=True)
+class Utterance:
+    """Speech between two long silences, and how far it has been transcribed."""
+
+    start: int
+    after_gap: bool = False  # whether no audio right before it was received: no window may span the gap
+    open: bool = True  # whether speech goes on
+
+    # Once it has ended: where, and up to where a window has to reach to contain all words.
+    end: int = 0
+    words_end: int = 0
+
+    # Whether it continues speech that was given up: its first window is due at once, whatever the pace.
+    overdue: bool = False
+
+    # Whether a window was issued a second time because its text was unreliable; and again because attempts at a better
+    # one were cut short.
+    repeated: bool = False
+    cut_short: bool = False
+
+    # End of the newest window that was issued, and of the newest that was decoded; 0 before the first.
+    issued_end: int = 0
+    decoded_end: int = 0
+
+    def complete_at(self, end: int) -> bool:
+        """Return whether a window up to a position contains all words of the utterance."""
+        return not self.open and end >= self.words_end
+
+    def repeat(self) -> None:
+        """Make the newest window due once more."""
+        self.issued_end, self.repeated = 0, True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Audio to transcribe, from one absolute sample to another."""
+
+    utterance: Utterance
+    start: int
+    end: int
+    last: bool  # whether the utterance ends with it
+    pause: bool  # whether it ends in a pause: its last word is not cut off
+    first_word: int  # number of the first stable word that lies in it
+    issued_s: float  # when it was issued, in seconds of the caller's clock
+
+    @property
+    def n_new_samples(self) -> int:
+        """Samples of it that no window of its utterance before it had, until its hypothesis is applied."""
+        return max(0, self.end - max(self.start, self.utterance.start, self.utterance.decoded_end))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """How to decode a window."""
+
+    prefix: tuple[int, ...]  # tokens that the hypothesis has to begin with
+    prompt: str  # text before the window that the model is shown
+
+    # Language code; with `auto` it is chosen among `languages`, all if that is empty. `known_languages` are those that
+    # the session was sure of, the newest last.
+    language: str
+    task: str
+    n_samples: int
+    languages: tuple[str, ...] = ()
+    known_languages: tuple[str, ...] = ()
+    chosen: bool = False  # whether the language was chosen and not given: the decoder says whether it still is spoken
+    first: bool = False  # whether no text has become final yet
+    draft: tuple[int, ...] = ()  # what the newest hypothesis said after the prefix: a guess at the new text
+
+    # Seconds that further attempts at higher temperatures may take if the text fails its thresholds.
+    retry_s: float = 0.0
+
+    # Returns whether another session waits for the decoder: such attempts end then.
+    others_wait: Callable[[], bool] = lambda: False
+
+    # What the session chose of how its windows are decoded; None: what the daemon is set to.
+    options: DecodeOptions | None = None

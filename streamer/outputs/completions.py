@@ -1,0 +1,241 @@
+"""An OpenAI-compatible chat endpoint, which answers messages piece by piece.
+
+Source: the OpenAI API reference, "Chat Completions: Create" with `stream: true`; llama.cpp's server, Ollama, vLLM and
+OpenVINO Model Server speak the same.
+"""
+
+import contextlib
+import json
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import msgspec
+
+from streamer.errors import ConfigError, PeerError
+from streamer.outputs.sse import ServerSentEvents
+from streamer.outputs.web import web_url
+from streamer.outside import is_loopback, one_line
+
+CONNECT_TIMEOUT_S = 10.0
+MAX_REPLY_CHARS = 200_000  # a reply that goes on beyond a book's chapter does not end
+MAX_BYTES_PER_CHAR = 512  # of a streamed reply, where each piece is a message of its own
+MAX_ERROR_BYTES = 65_536  # of an error's body are read
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What the settings of an endpoint are called, for errors that tell what to do."""
+
+    # Of the address, and of the model.
+    flag: str
+    model_flag: str
+
+    # The section that has `api_key`, and the setting that has the time.
+    section: str
+    timeout: str
+
+
+class ChatEndpoint:
+    """The API at an address. Redirects are not followed: a key is for one host."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        model: str,
+        api_key: str,
+        timeout_s: float,
+        names: Names,
+        max_reply_chars: int = MAX_REPLY_CHARS,
+    ) -> None:
+        """Prepare; nothing is sent yet. Raises ConfigError where the address or the key cannot be one.
+
+        url : up to and including /v1
+        timeout_s : silence after which a reply is given up
+        """
+        self._url = completions_url(url)
+        if not (api_key.isascii() and api_key.isprintable()):
+            raise ConfigError(
+                f"{names.section}.api_key has characters that no key has: expected printable ASCII; copy it again"
+            )
+        self._model = model
+        self._names = names
+        self._max_reply_chars = max_reply_chars
+
+        # The address as it may be shown: without what may be secret in it.
+        self.name = str(self._url.copy_with(userinfo=b"", query=None, fragment=None))
+
+        self._client = httpx.AsyncClient(
+            headers={
+                "Accept": "text/event-stream",
+                "Accept-Encoding": "identity",  # words are to come one by one, and nothing is to unfold into gigabytes
+                **({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            },
+            timeout=httpx.Timeout(timeout_s, connect=min(timeout_s, CONNECT_TIMEOUT_S)),
+            trust_env=not is_loopback(self._url.host),  # a proxy cannot reach this machine's own ports
+        )
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        await self._client.aclose()
+
+    async def reply(
+        self, messages: Sequence[Mapping[str, str]], options: Mapping[str, object] | None = None
+    ) -> AsyncGenerator[str, None]:
+        """Yield the answer to messages in pieces.
+
+        Raises PeerError where the endpoint cannot be reached, refuses, or stops in the middle.
+        """
+        body = {"model": self._model, "messages": messages, "stream": True, **(options or {})}
+        try:
+            async with self._client.stream("POST", self._url, json=body) as response:
+                if response.status_code != 200:
+                    raise PeerError(await self._refusal(response))
+                if response.headers.get("content-type", "").startswith("application/json"):
+                    content, _ = _said(await _body(response, 4 * self._max_reply_chars))  # it does not stream
+                    if not content:
+                        raise PeerError("the reply has no words: expected choices[0].message.content")
+                    yield _halved(content)[0]
+                    return
+                async for piece in _pieces(response, self._max_reply_chars):
+                    yield piece
+        except httpx.TimeoutException as error:
+            silence = (
+                "cannot be reached in time" if isinstance(error, httpx.ConnectTimeout) else "has been silent too long"
+            )
+            raise PeerError(f"{self.name} {silence}: is the model loaded? See {self._names.timeout}") from None
+        except httpx.ConnectError as error:
+            raise PeerError(
+                f"{self.name} cannot be reached ({_reason(error)}): start the chat endpoint or correct"
+                f" {self._names.flag}"
+            ) from None
+        except httpx.HTTPError as error:
+            raise PeerError(f"{self.name} broke off ({_reason(error)}): what it said is kept; ask again") from None
+
+    async def _refusal(self, response: httpx.Response) -> str:
+        """Return one line for a response that is not 200: the status, what the server says, and what to do."""
+        body = await _body(response, MAX_ERROR_BYTES)
+        try:
+            value = json.loads(body)
+            said = _error_message(value) if isinstance(value, dict) else one_line(body)
+        except (ValueError, RecursionError):
+            said = one_line(body)
+        names = self._names
+        remedy = {
+            401: f": set STREAMER_{names.section.upper()}_API_KEY",
+            403: f": set STREAMER_{names.section.upper()}_API_KEY",
+            404: f": does {names.flag} end with /v1, and is there a model of that name ({names.model_flag})?",
+        }.get(response.status_code, "")
+        status = f"{response.status_code} {one_line(response.reason_phrase)}".strip()
+        return f"{self.name} answered {status}{f' ({said:.300})' if said else ''}{remedy}"
+
+
+def completions_url(url: str) -> httpx.URL:
+    """Return the address of an endpoint's completions. Raises ConfigError for an invalid address."""
+    try:
+        parsed = web_url(url)
+    except ValueError as error:
+        raise ConfigError(
+            f"chat endpoint {url!r:.80} is no web address ({one_line(error):.80}): expected http://HOST:PORT/v1"
+        ) from None
+    path = parsed.path.rstrip("/")
+    return parsed if path.endswith("/chat/completions") else parsed.copy_with(path=f"{path}/chat/completions")
+
+
+async def _pieces(response: httpx.Response, max_chars: int) -> AsyncGenerator[str, None]:
+    """Yield the words of a streamed reply. Raises PeerError where it is malformed or stops before its end."""
+    said_chars = 0
+    finished = False
+    half = ""
+    async with contextlib.aclosing(_messages(response, MAX_BYTES_PER_CHAR * max_chars)) as messages:
+        async for message in messages:
+            if message.strip() == "[DONE]":
+                return
+            content, ended = _said(message)
+            finished = finished or ended
+            content, half = _halved(half + content)
+            said_chars += len(content)
+            if said_chars > max_chars:
+                raise PeerError(f"the reply is longer than {max_chars} characters: it was cut off there")
+            if content:
+                yield content
+    if not finished:
+        raise PeerError("the reply was cut off before its end: what was said is kept; ask again")
+
+
+async def _messages(response: httpx.Response, max_bytes: int) -> AsyncGenerator[str, None]:
+    events = ServerSentEvents()
+    n_bytes = 0
+    async for data in response.aiter_bytes():
+        n_bytes += len(data)
+        if n_bytes > max_bytes:
+            raise PeerError(f"the reply has more than {max_bytes} bytes: expected a few words a message")
+        for message in events.feed(data):
+            yield message
+    for message in events.finish():
+        yield message
+
+
+def _halved(text: str) -> tuple[str, str]:
+    """Return text that can be encoded, and the half of a surrogate pair that it may end with.
+
+    Servers that cut a reply between UTF-16 code units send an emoji as two halves, each escaped.
+    """
+    half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""
+    whole = text[: len(text) - len(half)]
+    return whole.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace"), half
+
+
+class _Message(msgspec.Struct):
+    content: str | None = None
+
+
+class _Choice(msgspec.Struct):
+    # Of a streamed reply; some servers send the words alone.
+    delta: _Message | str | None = None
+    # Of one that comes at once.
+    message: _Message | None = None
+    finish_reason: object = None
+
+
+class _Chunk(msgspec.Struct):
+    choices: list[_Choice]
+
+
+def _said(text: str) -> tuple[str, bool]:
+    """Return the words of a reply, or of one message of a streamed one, and whether they are the last."""
+    try:
+        value = json.loads(text)
+        if isinstance(value, dict) and "error" in value:
+            raise PeerError(f"the chat endpoint failed: {_error_message(value)}")
+        choices = msgspec.convert(value, _Chunk).choices
+    except (ValueError, RecursionError, msgspec.MsgspecError) as error:
+        why = one_line(error) if isinstance(error, msgspec.MsgspecError) else "not JSON"
+        raise PeerError(f"the reply has {text!r:.80} ({why:.80}): is this an OpenAI-compatible API?") from None
+    if not choices:
+        return "", False  # such as the count of tokens that some send last
+    found = choices[0].message or choices[0].delta
+    content = found.content if isinstance(found, _Message) else found
+    return content or "", choices[0].finish_reason is not None
+
+
+async def _body(response: httpx.Response, limit_bytes: int) -> str:
+    data = bytearray()
+    async for piece in response.aiter_bytes():
+        data += piece
+        if len(data) >= limit_bytes:
+            break
+    return data[:limit_bytes].decode("utf-8", errors="replace")
+
+
+def _error_message(value: dict[str, Any]) -> str:
+    """Return what an error says, wherever servers put it."""
+    inner = value.get("error")
+    texts = (inner.get("message") if isinstance(inner, dict) else inner, value.get("message"), value.get("detail"))
+    return one_line(next((text for text in texts if isinstance(text, str) and text), json.dumps(value)))[:300]
+
+
+def _reason(error: httpx.HTTPError) -> str:
+    return one_line(error) or type(error).__name__

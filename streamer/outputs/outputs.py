@@ -1,0 +1,268 @@
+"""`--to`: each output has a bounded queue and a thread, so that none delays captions."""
+
+import logging
+import random
+import threading
+import time
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from streamer.errors import ConfigError, RefusalError, StreamerError
+from streamer.events import Event, Final, Partial, Speech
+from streamer.outputs.base import Sink, TickingSink
+from streamer.outputs.files import FORMATS, GrowingFile
+from streamer.outputs.subtitles.cues import SubtitleOptions
+from streamer.outside import one_line, printable
+from streamer.settings.table import OutputsSettings
+
+logger = logging.getLogger(__name__)
+
+KINDS = ("obs", "zoom", "youtube", "webhook", "hls", "file")
+
+MAX_WAITING = 1000  # events in a queue; then the oldest is dropped
+MAX_WAITING_LIVE = 100  # some minutes: live viewers have no use for older ones
+FIRST_DELAY_S = 0.5  # before an event is retried; doubled after each failure
+MAX_DELAY_S = 30.0
+TICK_S = 1.0
+MAX_REFUSALS = 5  # attempts with one event that the other side refuses
+CLOSE_TIMEOUT_S = 5.0  # at the end, for queued events
+MAX_SECRET_BYTES = 65_536
+CLOCK_EVENTS = 64  # newest events that relate the audio to the clock
+
+
+class Outputs:
+    """All outputs of the daemon's own input."""
+
+    def __init__(self, settings: OutputsSettings, lines: SubtitleOptions | None = None) -> None:
+        """Prepare what the settings name, subtitles with the options `lines`; nothing is sent. Raises ConfigError."""
+        # Unix time at which the audio began according to each of the newest events, and to the most prompt of them. It
+        # changes, since the audio leaves out the time that the computer slept.
+        self._beginnings: deque[float] = deque(maxlen=CLOCK_EVENTS)
+        self._began = time.time()
+
+        self.all: list[Output] = []
+        counts: Counter[str] = Counter()
+        for text in settings.to:
+            kind, argument = parse_target(text)
+            name = printable(Path(argument).name) if kind in ("hls", "file") else kind
+            counts[name] += 1
+            name += f" ({counts[name]})" if counts[name] > 1 else ""
+            limit = MAX_WAITING_LIVE if kind in ("obs", "zoom", "youtube") else MAX_WAITING
+            sink = self._make_sink(kind, argument, settings, lines or SubtitleOptions())
+            self.all.append(Output(name, sink, limit=limit))
+
+    def handle(self, event: Event) -> None:
+        """Pass the next event to all outputs, except partials. Never blocks, so that an event log may call it."""
+        if isinstance(event, Partial | Final | Speech):
+            self._beginnings.append(time.time() - (event.time if isinstance(event, Speech) else event.end))
+            self._began = min(self._beginnings)
+        if not isinstance(event, Partial):
+            for output in self.all:
+                output.handle(event)
+
+    def said_at(self, position_s: float) -> float:
+        """Return the Unix time at which a second of the session's live audio was recorded, to some 0.2 s."""
+        return self._began + position_s
+
+    def close(self) -> None:
+        """Send queued events, for `CLOSE_TIMEOUT_S` at most."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT_S
+        with ThreadPoolExecutor(len(self.all) or 1) as pool:
+            list(pool.map(lambda output: output.close(deadline), self.all))
+
+    def _make_sink(self, kind: str, argument: str, settings: OutputsSettings, lines: SubtitleOptions) -> Sink:
+        """Make the sink of one output; modules that few need are imported here."""
+        if kind == "file":
+            return GrowingFile(Path(argument), lines)
+        if kind == "hls":
+            from streamer.outputs.hls import Hls
+
+            return Hls(Path(argument), lines, self.said_at)
+        url = read_secret(argument or getattr(settings, f"{kind}_url"), f"outputs.{kind}_url")
+        if kind == "obs":
+            from streamer.outputs.obs import Obs
+
+            password = read_secret(settings.obs_password, "outputs.obs_password")
+            return Obs(url, password=password, text_source=settings.obs_text_source)
+        from streamer.outputs.web import Webhook, YouTube, Zoom
+
+        if kind == "zoom":
+            return Zoom(url)
+        if kind == "youtube":
+            return YouTube(url, self.said_at)
+        return Webhook(url, read_secret(settings.webhook_secret, "outputs.webhook_secret"))
+
+
+class Output:
+    """A sink behind a queue.
+
+    A thread passes it one event after another. An event at which the sink raises StreamerError or OSError is retried
+    until the sink takes it, has refused it `MAX_REFUSALS` times (RefusalError), or more than `limit` events wait. A
+    failure is logged once, until the output works again.
+    """
+
+    def __init__(
+        self, name: str, sink: Sink, *, limit: int = MAX_WAITING, first_delay_s: float = FIRST_DELAY_S
+    ) -> None:
+        """Start the thread; `name` is the output's name in log and metrics."""
+        self.name = name
+        self._sink = sink
+        self._limit = limit
+        self._first_delay_s = first_delay_s
+
+        # Finals taken, finals dropped, failed attempts.
+        self.n_sent = self.n_dropped = self.n_failures = 0
+
+        # Queued events, oldest first; finals dropped since the last one taken. Guarded by the condition.
+        self._waiting: deque[Event] = deque()
+        self._n_lost = 0
+        self._changed = threading.Condition()
+
+        # Whether the last attempt failed; whether the last event was given up because the other side refused it.
+        self._failing = False
+        self._refusing = False
+
+        # Set by close(), with the time (monotonic) until which queued events are tried.
+        self._ending = threading.Event()
+        self._deadline = float("inf")
+
+        self._thread = threading.Thread(target=self._work, name=f"output {name}", daemon=True)
+        self._thread.start()
+
+    def handle(self, event: Event) -> None:
+        """Queue an event. Never blocks; if the queue is full, the oldest event is dropped."""
+        with self._changed:
+            if self._ending.is_set():
+                return
+            self._waiting.append(event)
+            if len(self._waiting) > self._limit:
+                self._drop(self._waiting.popleft())
+            self._changed.notify()
+
+    def close(self, deadline: float) -> None:
+        """Wait until all is sent, until `deadline` (monotonic) plus 0.5 s at most, and log what was not."""
+        with self._changed:
+            self._deadline = deadline
+            self._ending.set()
+            self._changed.notify()
+        self._thread.join(max(0.0, deadline - time.monotonic()) + 0.5)
+        with self._changed:
+            while self._waiting:
+                self._drop(self._waiting.popleft())
+        if self._thread.is_alive():
+            logger.warning("output %s does not answer; what it was sent last may be missing there", self.name)
+        if self._n_lost:
+            logger.warning("output %s: the last %d finals were not sent", self.name, self._n_lost)
+
+    def _work(self) -> None:
+        """Thread: deliver queued events, one after another."""
+        tick_s = TICK_S if isinstance(self._sink, TickingSink) else None
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._waiting or self._ending.is_set(), tick_s)
+                event = self._waiting.popleft() if self._waiting else None
+            if event is None:
+                if self._ending.is_set():
+                    break
+                if isinstance(self._sink, TickingSink):
+                    try:
+                        self._sink.tick()
+                    except Exception as error:  # noqa: BLE001 - it is tried again
+                        self._failed(error)
+            elif self._deliver(event):
+                self._taken(event)
+            else:
+                with self._changed:
+                    self._drop(event)
+        try:
+            self._sink.close()
+        except Exception as error:  # noqa: BLE001 - it is over; the others are closed as well
+            logger.warning("output %s: %s", self.name, one_line(error))
+
+    def _deliver(self, event: Event) -> bool:
+        """Try an event until the sink takes it; return whether it did."""
+        delay_s = self._first_delay_s
+        n_attempts = 0
+        while True:
+            n_attempts += 1
+            try:
+                self._sink.handle(event)
+            except (StreamerError, OSError) as error:
+                self._failed(error)
+                if isinstance(error, RefusalError) and (self._refusing or n_attempts == MAX_REFUSALS):
+                    # The following events are tried once each, so that refused ones do not pile up.
+                    self._refusing = True
+                    return False
+            except Exception as error:  # noqa: BLE001 - a bug; the next event may succeed
+                self._failed(error)
+                return False
+            else:
+                return True
+            # Jitter, so that clients of one server do not all return at the same moment.
+            wait_s = delay_s * random.uniform(0.5, 1.0)  # noqa: S311
+            if self._ending.wait(wait_s):
+                left_s = self._deadline - time.monotonic()
+                if left_s <= 0:
+                    return False
+                time.sleep(min(wait_s, left_s))
+            delay_s = min(2 * delay_s, MAX_DELAY_S)
+
+    def _failed(self, error: Exception) -> None:
+        self.n_failures += 1
+        if self._failing:
+            return
+        self._failing = True
+        if isinstance(error, StreamerError | OSError):
+            logger.warning("output %s: %.300s; captions go on, and it is tried again", self.name, one_line(error))
+        else:
+            logger.exception("output %s failed", self.name)
+
+    def _taken(self, event: Event) -> None:
+        self._refusing = False
+        with self._changed:
+            n_lost, self._n_lost = self._n_lost, 0
+        if self._failing or n_lost:
+            self._failing = False
+            missing = f"; {n_lost} finals are missing there" if n_lost else ""
+            logger.warning("output %s works again%s", self.name, missing)
+        if isinstance(event, Final):
+            self.n_sent += 1
+
+    def _drop(self, event: Event) -> None:
+        """Count a dropped event, and log the first. The condition is held."""
+        if not isinstance(event, Final):
+            return
+        self.n_dropped += 1
+        self._n_lost += 1
+        if self._n_lost == 1 and not self._ending.is_set():
+            logger.warning(
+                "output %s: finals are dropped (it refuses them, or more than %d wait)", self.name, self._limit
+            )
+
+
+def parse_target(text: str) -> tuple[str, str]:
+    """Read the kind and the argument of `--to`. Raises ConfigError, which repeats no argument: it may be a secret."""
+    kind, _, argument = text.partition(":")
+    if kind in KINDS:
+        return kind, argument
+    if text.lower().endswith(tuple(FORMATS)) and "://" not in text:
+        return "file", text
+    raise ConfigError(
+        f"--to {kind!r:.60} is no output: expected obs, zoom, youtube, webhook:URL, hls:DIR, or a file that ends with"
+        f" {', '.join(FORMATS)}"
+    )
+
+
+def read_secret(text: str, name: str) -> str:
+    """Return the value of a setting, or of the file that it names as `@FILE`. Raises ConfigError."""
+    if not text.startswith("@"):
+        return text
+    try:
+        with Path(text[1:]).open("rb") as file:
+            return file.read(MAX_SECRET_BYTES).decode("utf-8").strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise ConfigError(
+            f"{name} names a file that cannot be read ({reason}): expected @FILE with the value"
+        ) from None

@@ -1,0 +1,41 @@
+"""Transcripts and subtitles as files: text, JSON, JSON Lines, SubRip, WebVTT and tab-separated values."""
+
+import math
+from collections.abc import Callable
+from typing import TextIO
+
+from streamer.errors import UsageError
+from streamer.outputs.base import Sink
+from streamer.outputs.subtitles.cues import SubtitleOptions, subtitle_options
+from streamer.outputs.subtitles.revised import Revised
+from streamer.outputs.subtitles.timed import SrtWriter, VttWriter
+from streamer.outputs.subtitles.transcripts import JsonLinesWriter, JsonWriter, TextWriter, TsvWriter
+
+__all__ = ["FORMATS", "SubtitleOptions", "open_writer", "subtitle_options"]
+
+_WRITERS: dict[str, Callable[[TextIO, SubtitleOptions], Sink]] = {
+    "text": TextWriter,
+    "json": JsonWriter,
+    "jsonl": JsonLinesWriter,
+    "srt": SrtWriter,
+    "vtt": VttWriter,
+    "tsv": TsvWriter,
+}
+
+FORMATS = tuple(_WRITERS)
+
+
+def open_writer(format: str, stream: TextIO, options: SubtitleOptions | None = None, *, n_waiting: int = 0) -> Sink:
+    """Return a writer of one of FORMATS to a text stream, which stays the caller's to close.
+
+    n_waiting : how many finals wait for their revisions, which are ignored where none does; but for `jsonl`
+
+    Each final is written as it comes, but for `json`, and for the last cue of `srt` and `vtt`, which may end where the
+    next one begins, or go on in the next final. Raises UsageError for another format.
+    """
+    if format not in _WRITERS:
+        raise UsageError(f"format {format!r:.40} is unknown: expected one of {', '.join(FORMATS)}")
+    writer = _WRITERS[format](stream, options or SubtitleOptions())
+    if not n_waiting or format == "jsonl":
+        return writer
+    return Revised(writer, math.inf if format == "json" else n_waiting)

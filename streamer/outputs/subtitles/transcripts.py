@@ -1,0 +1,163 @@
+"""Transcripts: text, JSON, JSON Lines, and openai-whisper's tab-separated values."""
+
+import re
+from typing import Any, TextIO
+
+import msgspec
+
+from streamer.events import Event, Final, Gap, Ready, Word
+from streamer.outputs.subtitles.cues import SubtitleOptions, evenly, file_line, has_words, milliseconds
+from streamer.outputs.subtitles.revised import speaker_of, turns
+
+# DEL and C1 controls, which terminals obey, and line breaks that JSON does not escape.
+_CONTROLS = re.compile("[\x7f-\x9f\u2028\u2029]")
+
+
+class Writer:
+    """What the writers share: a stream that is flushed after each event, so that a pipe sees it at once."""
+
+    # Whether a speaker's name stands before what is said, where somebody else spoke before.
+    names_speakers = True
+
+    def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
+        self._stream = stream
+        self._options = options
+
+        # Who spoke last; empty where nobody knows.
+        self._speaker = ""
+
+    def handle(self, event: Event) -> None:
+        if isinstance(event, Final):
+            for final in _divided(event, self._options):
+                for turn in turns(final):
+                    if file_line(final.text) and file_line(turn.text):
+                        self._final(self._named(turn) if self.names_speakers else turn)
+
+    def close(self) -> None:
+        self._stream.flush()
+
+    def _final(self, final: Final) -> None:
+        raise NotImplementedError
+
+    def _named(self, turn: Final) -> Final:
+        before, self._speaker = self._speaker, speaker_of(turn)
+        if self._speaker == before:
+            return turn
+        name = f"{file_line(self._speaker) or '?'}: "
+        words = turn.words
+        if words:
+            words = (msgspec.structs.replace(words[0], word=f" {name}{words[0].word.lstrip()}"), *words[1:])
+        return msgspec.structs.replace(turn, text=name + turn.text, words=words)
+
+    def _write(self, text: str) -> None:
+        self._stream.write(text)
+        self._stream.flush()
+
+
+class TextWriter(Writer):
+    """One final a line."""
+
+    def _final(self, final: Final) -> None:
+        self._write(file_line(final.text) + "\n")
+
+
+class JsonLinesWriter(Writer):
+    """Every event as it came, one a line, whatever the options say."""
+
+    def handle(self, event: Event) -> None:
+        # JSON escapes the controls up to U+001F only. Outside of strings none of these can stand.
+        self._write(_CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", event.to_json()) + "\n")
+
+
+class JsonWriter(Writer):
+    """One object, written at close: the text, its segments, and what was not transcribed."""
+
+    def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
+        super().__init__(stream, options)
+
+        # Everything final so far; a transcript cannot be written as one object before it is complete.
+        self._texts: list[str] = []
+        self._segments: list[Final] = []
+        self._gaps: list[Gap] = []
+
+        # From `ready`.
+        self._model = ""
+
+        # Whether the object has been written.
+        self._closed = False
+
+    def handle(self, event: Event) -> None:
+        match event:
+            case Ready():
+                self._model = event.model
+            case Final():
+                self._texts.append(file_line(event.text))
+                for part in _divided(event, self._options):
+                    number = len(self._segments) + 1 if self._options.max_len else part.segment
+                    self._segments.append(msgspec.structs.replace(part, segment=number))
+            case Gap():
+                self._gaps.append(event)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        transcript: dict[str, Any] = {
+            "text": " ".join(text for text in self._texts if text),
+            "language": self._segments[0].language if self._segments else "",
+            "model": self._model,
+            "segments": [_without_envelope(final) for final in self._segments],
+            "gaps": [_without_envelope(gap) for gap in self._gaps],
+        }
+        self._write(msgspec.json.format(msgspec.json.encode(transcript), indent=2).decode("utf-8") + "\n")
+
+
+class TsvWriter(Writer):
+    """Start and end in milliseconds and text, separated by tabs, below a line that names them."""
+
+    def __init__(self, stream: TextIO, options: SubtitleOptions) -> None:
+        super().__init__(stream, options)
+        self._write("start\tend\ttext\n")
+
+    def _final(self, final: Final) -> None:
+        # A tab in the text has become a space with all other white space.
+        self._write(f"{milliseconds(final.start)}\t{milliseconds(final.end)}\t{file_line(final.text)}\n")
+
+
+def _divided(final: Final, options: SubtitleOptions) -> list[Final]:
+    """Divide a segment so that each part has at most `options.max_len` characters, or is one word.
+
+    As whisper.cpp's `--max-len` and `--split-on-word`, but for two things: characters are counted, not bytes, and a
+    word is never divided, not even between its tokens. A part ends where the next one begins; the first begins and the
+    last ends where the segment does.
+    """
+    if not options.max_len or not file_line(final.text):
+        return [final]
+    timed = has_words(final)
+    parts: list[list[Word]] = []
+    n_chars = 0
+    for word in final.words if timed else evenly(final.text, final.start, final.end):
+        divisible = word.word.startswith(" ") or not options.split_on_word
+        if not parts or (n_chars + len(word.word) > options.max_len and divisible):
+            parts.append([])
+            n_chars = 0
+        parts[-1].append(word)
+        n_chars += len(word.word)
+    if len(parts) < 2:
+        return [final]
+    starts = [final.start, *(part[0].start for part in parts[1:]), final.end]
+    return [
+        msgspec.structs.replace(
+            final,
+            start=starts[i],
+            end=starts[i + 1],
+            text="".join(word.word for word in part).strip(),
+            words=tuple(part) if timed else (),
+        )
+        for i, part in enumerate(parts)
+    ]
+
+
+def _without_envelope(event: Event) -> dict[str, Any]:
+    """Return an event as a transcript's JSON has it."""
+    return {key: value for key, value in msgspec.to_builtins(event).items() if key not in ("type", "seq", "session")}

@@ -1,0 +1,118 @@
+"""Clients' own audio: one session for each, as the server's `/v1/stream` wants it."""
+
+import dataclasses
+import secrets
+from collections.abc import Collection
+from functools import partial
+
+from streamer.audio.pcm import PcmDecoder
+from streamer.engine.engine import Engine
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import AudioKind
+from streamer.errors import BusyError, ConfigError, UnknownSessionError
+from streamer.protocols.native import StreamStart
+from streamer.server.history import History
+from streamer.sessions.enrich import Enrichment
+from streamer.sessions.sessions import open_session, session_settings
+from streamer.sessions.streams import SESSION_NAME_BYTES, ClientStream, Places
+from streamer.settings.table import ServerSettings, Settings
+from streamer.whisper.device.windows import EncodedWindow
+from streamer.whisper.model import WhisperModel
+
+
+class ClientStreams:
+    """Opens sessions for clients: as many as can be transcribed in real time, and have a place (see `Places`)."""
+
+    def __init__(self, settings: Settings, history: History | None = None) -> None:
+        """Open sessions as the settings say; those that ask for it are kept in the history."""
+        self._settings = settings
+        self._history = history
+        # What transcribes; None until the model is loaded.
+        self._engine: Engine[EncodedWindow] | None = None
+        self._model: WhisperModel | None = None
+        self._enrichment: Enrichment | None = None
+        self._places = Places(settings.server)
+
+    def serve_with(
+        self, engine: Engine[EncodedWindow], model: WhisperModel, enrichment: Enrichment | None = None
+    ) -> None:
+        """Accept clients from now on."""
+        self._engine, self._model, self._enrichment = engine, model, enrichment
+
+    def reload(self, front: ServerSettings) -> None:
+        """Let other limits hold from now on."""
+        self._settings = dataclasses.replace(self._settings, server=front)
+        self._places.settings = front
+
+    async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
+        """Open a session.
+
+        Raises BusyError where all places are taken, there is no time for another session, or the model is still
+        loading; ProtocolError where the audio format is not one we take; ConfigError where the model cannot do what
+        the options ask for.
+        """
+        engine, model, settings = self._engine, self._model, self._settings
+        if engine is None or model is None:
+            raise BusyError("the model is still being loaded: try again in a moment")
+        spare = self._places.spare()
+        load = engine.load
+        if not load.room:
+            sessions = "1 session" if load.capacity == 1 else f"{load.capacity} sessions"
+            raise BusyError(
+                f"this machine keeps {sessions} in real time, and they are taken: try again later,"
+                " or raise stream.max_pace_s"
+            )
+        if start.keep and self._history is None:
+            raise ConfigError(
+                "keep is true, but this daemon keeps no history: leave keep out, or have server.history set"
+            )
+        pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
+        name = secrets.token_urlsafe(SESSION_NAME_BYTES)
+        keeper = self._history.keeper(source="a client's stream", own=False) if self._history and start.keep else None
+        log = EventLog(name, settings.server.history_events, keeper)
+        runner = open_session(
+            settings,
+            model,
+            log,
+            options=start,
+            kind=AudioKind.EITHER,
+            on_finished=log.close,
+            enrichment=self._enrichment,
+        )
+        if spare is not None:
+            self._places.give_up(spare)
+        engine.add(runner)
+
+        def leave() -> None:
+            runner.close()
+            self._places.remove(name)
+
+        stream = ClientStream(
+            runner,
+            log,
+            pcm,
+            start,
+            choose=lambda options: partial(runner.change, session_settings(settings, model, options)),
+            on_report=log.append,
+            on_keep=lambda: self._places.keep(name),
+            on_leave=leave,
+            tenant=tenant,
+        )
+        self._places.add(name, stream)
+        return stream
+
+    async def resume(self, session: str, *, after: int = 0, tenant: str = "") -> ClientStream:
+        """Return the stream of that session, whose client is connected again.
+
+        Raises UnknownSessionError if there is none, or it was opened with the token of another name.
+        """
+        stream = self._places.come_back(session, tenant)
+        if stream is None:
+            raise UnknownSessionError(
+                f"the session is not known: a stream is kept for {self._settings.server.resume_s:g} s after its"
+                " connection broke (server.resume_s), less where others need its place; start another"
+            )
+        return stream
+
+    def abandon_unreachable(self, tenants: Collection[str]) -> None:
+        self._places.abandon_unreachable(tenants)

@@ -1,0 +1,151 @@
+"""Post-processing of a session: terms of the glossary, labels of speakers, later corrections and translations.
+
+Everything here is off unless the settings ask for it, and no caption waits for it.
+"""
+
+import logging
+import math
+import weakref
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.ring import Overrun
+from streamer.correct.corrector import Corrector
+from streamer.correct.pipeline import Corrections
+from streamer.correct.spelling import Glossary, Spelling
+from streamer.correct.terms import usual_words
+from streamer.engine.engine import Engine
+from streamer.engine.eventlog import EventLog
+from streamer.engine.runner import SessionRunner
+from streamer.engine.settings import SessionSettings
+from streamer.events import Event
+from streamer.health import Health
+from streamer.sessions.second_pass import SecondPass, has_second_pass
+from streamer.sessions.speakers import SpeakersOfSession, SpeakersOfSessions, known_voices, label_word, load_vectors
+from streamer.sessions.translation import PATIENCE_S, TranslatedSession, Translations
+from streamer.settings.table import Settings
+from streamer.whisper.device.windows import EncodedWindow
+from streamer.whisper.model import WhisperModel
+
+logger = logging.getLogger(__name__)
+
+
+class Enrichment:
+    """What the settings ask for, ready for any number of sessions."""
+
+    def __init__(self, settings: Settings, model: WhisperModel, engine: Engine[EncodedWindow]) -> None:
+        """Read and load what is asked for. Raises StreamerError if that fails."""
+        # What does not work for now: `enrichment` in /healthz.
+        self.health = Health()
+        correctors = _correctors(settings, model)
+        self.second_pass: SecondPass | None = None
+        if has_second_pass(settings, model):
+            self.second_pass = SecondPass(settings, model, engine.wait_idle, self.health)
+        self.speakers: SpeakersOfSessions | None = None
+        if settings.speakers.enabled:
+            self.speakers = SpeakersOfSessions(load_vectors(), known_voices(settings), self.health)
+        self.corrections: Corrections | None = None
+        if correctors or self.speakers is not None or self.second_pass is not None:
+            self.corrections = Corrections(
+                correctors,
+                deadline_s=settings.correction.deadline_s,
+                health=self.health,
+                read_again=self.second_pass.read if self.second_pass is not None else None,
+            )
+        self.glossary = next((each for each in correctors if isinstance(each, Glossary)), None)
+        # Any client may ask for translations.
+        self.translations = Translations(settings, model, engine.wait_idle, self.health)
+
+    def reread(self) -> Callable[[], None]:
+        """Read again what may have changed, and return what takes it into use. Raises ConfigError."""
+        return self.glossary.reread() if self.glossary is not None else lambda: None
+
+    def open(self, log: EventLog, runner: SessionRunner) -> "EnrichedSession":
+        """Add to the events of a session, from the first on."""
+        return EnrichedSession(self, log, runner)
+
+
+class EnrichedSession:
+    """What is added to one session."""
+
+    def __init__(self, enrichment: Enrichment, log: EventLog, runner: SessionRunner) -> None:
+        # It refers to what is added: a session that is over goes at once.
+        self._runner = weakref.ref(runner)
+        self._ring = runner.ring
+        glossary, corrections = enrichment.glossary, enrichment.corrections
+        self._spelling = Spelling(glossary, runner.settings.language) if glossary is not None else None
+        self._finals = corrections.follow(log, self._read, self._settings) if corrections is not None else None
+        self._speakers: SpeakersOfSession | None = None
+        if enrichment.speakers is not None and self._finals is not None:
+            self._speakers = SpeakersOfSession(
+                enrichment.speakers, log, self._ring, self._read, self._detected, self._finals.relabel
+            )
+            diarization = self._speakers.diarization
+            self._finals.label = lambda word: label_word(word, diarization)
+        self._translated = TranslatedSession(enrichment.translations, log, self._read, self._translation_s)
+
+    def label(self, event: Event) -> Event:
+        """Return an event as it is to be published. Called under the session's lock: it waits for nothing."""
+        for part in (self._spelling, self._speakers):
+            try:
+                event = event if part is None else part.label(event)
+            except Exception:  # no caption is lost for what is added to it
+                logger.exception("nothing was added to a %s event", event.type)
+        return event
+
+    def finish(self, then: Callable[[], object]) -> None:
+        """Everything is final: call `then`, once, when there is nothing left to add."""
+        for part in (self._translated, self._finals, self._speakers):
+            if part is not None:
+                then = partial(part.finish, then)
+        then()
+
+    def _settings(self) -> SessionSettings | None:
+        return runner.settings if (runner := self._runner()) is not None else None
+
+    def _detected(self) -> int:
+        """Return up to which sample speech was detected."""
+        return runner.position if (runner := self._runner()) is not None else 0
+
+    def _translation_s(self) -> float:
+        """Return the seconds that the translation of a final may take; 0 if none is wanted."""
+        runner = self._runner()
+        if runner is None or not runner.settings.translated:
+            return 0.0
+        return math.inf if runner.recorded else PATIENCE_S
+
+    def _read(self, start_s: float, end_s: float) -> Float32Array | None:
+        try:
+            return self._ring.read(round(start_s * SAMPLE_RATE), min(round(end_s * SAMPLE_RATE), self._ring.head))
+        except Overrun:
+            return None
+
+
+def open_glossary(settings: Settings, model: WhisperModel) -> Glossary | None:
+    """Return the glossary that the settings name; None if they name none. Raises ConfigError."""
+    path = settings.correction.glossary
+    return Glossary(Path(path), usual_words(model.tokenizer.encode)) if path else None
+
+
+def _correctors(settings: Settings, model: WhisperModel) -> list[Corrector]:
+    wanted = settings.correction
+    glossary = open_glossary(settings, model)
+    correctors: list[Corrector] = []
+    if wanted.to:
+        from streamer.correct.language_model import LanguageModel
+
+        correctors.append(
+            LanguageModel(
+                wanted.to,
+                model=wanted.to_model,
+                api_key=wanted.api_key,
+                deadline_s=wanted.deadline_s,
+                terms=lambda: glossary.texts if glossary is not None else (),  # those of now: it may be read again
+            )
+        )
+    if glossary is not None:
+        correctors.append(glossary)
+    return correctors

@@ -1,0 +1,249 @@
+"""Whole recordings to text beside the live sessions, one after another, for `server.interfaces.Recordings`.
+
+One thread works through a bounded queue. Before each call of a graph it lets windows of live sessions go first.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from streamer.arrays import Float32Array
+from streamer.audio.constants import SAMPLE_RATE
+from streamer.audio.sources.file import read_audio
+from streamer.correct.spelling import Glossary
+from streamer.errors import AudioFileError, BusyError, StoppingError, StreamerError, TruncatedAudioError
+from streamer.offline import transcribe_segments, with_finals
+from streamer.offline.recording import OnLanguage
+from streamer.protocols.recordings import ModelInfo, RecordedSegment, RecordingOptions
+from streamer.sessions.models import Known, Models
+from streamer.sessions.yielding import WaitIdle, YieldToLive
+from streamer.settings.apply import ResolvedDecoding, decode_options, resolve_decoding
+from streamer.settings.check import check_decode_options
+from streamer.settings.table import DecodingSettings, Settings
+from streamer.whisper.model import WhisperModel
+
+logger = logging.getLogger(__name__)
+
+
+def choose_decoding(decoding: DecodingSettings, options: RecordingOptions, model: WhisperModel) -> DecodingSettings:
+    """Return the settings with what a request says otherwise. Raises ConfigError if the model cannot do that."""
+    said: dict[str, Any] = {
+        "language": options.language,
+        "task": options.task or ("transcribe" if decoding.task == "both" else None),
+        "initial_prompt": options.prompt,
+        "hotwords": options.hotwords,
+        "temperature": options.temperature,
+        "beam_size": options.beam_size,
+    }
+    chosen = dataclasses.replace(decoding, **{name: value for name, value in said.items() if value is not None})
+    # The model sees the end of a prompt that is too long.
+    check_decode_options(dataclasses.replace(decode_options(chosen, model), initial_prompt=""), model)
+    return chosen
+
+
+def recorded_segments(
+    model: WhisperModel,
+    blocks: Iterable[Float32Array],
+    decoding: ResolvedDecoding,
+    glossary: Glossary | None,
+    *,
+    on_progress: Callable[[int], None],
+    on_language: OnLanguage,
+) -> Iterator[RecordedSegment]:
+    """Transcribe a recording, see `transcribe_segments`; spell its terms as a glossary says."""
+    segments = transcribe_segments(model, blocks, decoding, on_progress=on_progress, on_language=on_language)
+    for segment, final in with_finals(segments, decoding.settings, model.tokenizer):
+        yield RecordedSegment(
+            final=glossary.spelled(final, decoding.settings.task) if glossary is not None else final,
+            seek=segment.seek,
+            tokens=segment.tokens,
+            temperature=segment.temperature,
+            compression_ratio=segment.compression_ratio,
+        )
+
+
+class Recordings:
+    """Transcribes recordings in a thread of its own; see `server.interfaces.Recordings`."""
+
+    def __init__(self, settings: Settings, models: Models) -> None:
+        """Transcribe as the settings say; nothing before `serve_with`."""
+        self._settings = settings
+        self._models = models
+        self._glossary: Glossary | None = None
+        # Waits for live sessions; None before there can be any.
+        self._wait_idle: WaitIdle | None = None
+        # The job at work and those that wait, in order. Guarded by the condition, as the flag is.
+        self._jobs: list[Job] = []
+        self._stopping = False
+        self._changed = threading.Condition()
+
+    def serve_with(self, model: WhisperModel, wait_idle: WaitIdle, glossary: Glossary | None = None) -> None:
+        """Transcribe from now on, also with the daemon's own model, and spell terms as a glossary says."""
+        self._glossary = glossary
+        self._models.serve_with(model)
+        self._wait_idle = wait_idle
+        threading.Thread(target=self._run, args=(wait_idle,), name="recordings", daemon=True).start()
+
+    def stop(self) -> None:
+        """End all that waits, and what is at work before its next step, with StoppingError."""
+        with self._changed:
+            self._stopping = True
+            for job in self._jobs:
+                job.put(_stopping())
+            self._changed.notify()
+
+    def models(self) -> Sequence[ModelInfo]:
+        """Return the models that a request may name, the daemon's own first."""
+        return self._models.all()
+
+    def find(self, model: str) -> ModelInfo:
+        """Return a model by a name that a request gives. Raises UnknownModelError."""
+        return self._models.describe(self._models.find(model))
+
+    async def open(self, path: Path, options: RecordingOptions, model: str = "") -> "Job":
+        """Put a file of audio into the queue. Raises BusyError, StoppingError, UnknownModelError."""
+        if self._wait_idle is None:
+            raise BusyError("the model is still being loaded: try again in a moment")
+        job = Job(self, path, options, await asyncio.to_thread(self._models.find, model))
+        most = self._settings.server.max_recordings
+        with self._changed:
+            if self._stopping:
+                raise _stopping()
+            if len(self._jobs) >= most:
+                raise BusyError(f"{most} recordings wait (server.max_recordings): try again later")
+            self._jobs.append(job)
+            self._changed.notify()
+        return job
+
+    def forget(self, job: "Job") -> None:
+        """Give the slot of a job that is closed or over to another."""
+        with self._changed:
+            if job in self._jobs:
+                self._jobs.remove(job)
+
+    def _run(self, wait_idle: WaitIdle) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._jobs or self._stopping)
+                if self._stopping:
+                    return
+                job = self._jobs[0]
+            job.put(self._outcome(job, wait_idle))
+            self.forget(job)
+
+    def _outcome(self, job: "Job", wait_idle: WaitIdle) -> StreamerError | None:
+        """Transcribe a recording; return what it ended with."""
+        try:
+            self._transcribe(job, wait_idle)
+        except _ClosedError:
+            logger.debug("a recording was given up")
+        except AudioFileError as error:
+            return AudioFileError(str(error).replace(str(job.path), "the recording"))
+        except StreamerError as error:
+            return error
+        except Exception:
+            logger.exception("transcribing a recording failed")
+            return StreamerError("the daemon failed: see its log, and report it as a bug")
+        return None
+
+    def _transcribe(self, job: "Job", wait_idle: WaitIdle) -> None:
+        model = self._models.get(job.known)
+        job.work = YieldToLive(wait_idle, lambda: self._check(job))
+        model.call_before(job.work.wait)
+        decoding = choose_decoding(self._settings.decoding, job.options, model)
+        language = model.choose_language(decoding.language, decoding.task)
+        job.language = language if language != "auto" else ""
+        segments = recorded_segments(
+            model,
+            job.audio(),
+            resolve_decoding(decoding, model, self._settings.speech),
+            self._glossary,
+            on_progress=job.note_progress,
+            on_language=job.note_language,
+        )
+        for segment in segments:
+            job.put(segment)
+        logger.debug("a recording of %.1f s with %s took %.1f s", job.duration_s, model.name, job.work_s)
+
+    def _check(self, job: "Job") -> None:
+        """Raise what ends the job."""
+        if job.closed:
+            raise _ClosedError
+        if self._stopping:
+            raise _stopping()
+
+
+class Job:
+    """A recording on its way to text, made and iterated on the server's loop; see `server.interfaces.Transcription`."""
+
+    def __init__(self, recordings: Recordings, path: Path, options: RecordingOptions, known: Known) -> None:
+        self.path = path
+        self.options = options
+        self.known = known
+        self.model = known.shown  # its name
+        self.duration_s = 0.0
+        self.language = ""
+        self.closed = False
+        self._recordings = recordings
+        self._loop = asyncio.get_running_loop()
+        # What comes, and at the end None or an error.
+        self._items: asyncio.Queue[RecordedSegment | StreamerError | None] = asyncio.Queue()
+        # How it lets live sessions go first; None before it is at work.
+        self.work: YieldToLive | None = None
+
+    @property
+    def work_s(self) -> float:
+        """Seconds that computing has taken."""
+        return self.work.work_s if self.work is not None else 0.0
+
+    def audio(self) -> Iterator[Float32Array]:
+        """Yield its audio, 16 kHz mono, shape (n,); of a truncated file, what there is."""
+        assert self.work is not None
+        with contextlib.suppress(TruncatedAudioError):
+            for block in read_audio(self.path):
+                self.work.wait()
+                yield block
+
+    def note_progress(self, position_samples: int) -> None:
+        self.duration_s = position_samples / SAMPLE_RATE
+
+    def note_language(self, language: str, probabilities: object) -> None:
+        self.language = language
+
+    def put(self, item: RecordedSegment | StreamerError | None) -> None:
+        """Hand something over, from any thread; other things than segments are the last."""
+        if not isinstance(item, RecordedSegment) and self.work is not None:
+            self.work.end()
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._items.put_nowait, item)
+
+    async def __aiter__(self) -> AsyncIterator[RecordedSegment]:
+        """Yield segments as they become final."""
+        while (item := await self._items.get()) is not None:
+            if isinstance(item, StreamerError):
+                raise item
+            yield item
+
+    def close(self) -> None:
+        """End it if it is not over."""
+        self.closed = True
+        self._recordings.forget(self)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class _ClosedError(Exception):
+    """The client has left."""
+
+
+def _stopping() -> StoppingError:
+    return StoppingError("the daemon stops: try again in a moment")

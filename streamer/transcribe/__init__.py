@@ -1,6 +1,0 @@
-"""Transcription of whole recordings, 30-second window after window, as openai-whisper does it."""
-
-from streamer.transcribe.recording import transcribe, transcribe_segments, with_finals
-from streamer.transcribe.segments import Segment
-
-__all__ = ["Segment", "transcribe", "transcribe_segments", "with_finals"]

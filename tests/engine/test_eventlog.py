@@ -1,0 +1,319 @@
+import itertools
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from streamer.engine.eventlog import EventLog
+from streamer.events import End, Error, Event, Final, Gap, Partial, Ready, Speech, Token, Word
+
+
+def ready() -> Ready:
+    return Ready(model="m", device={"encoder": "CPU"}, sample_rate=16_000, language="en")
+
+
+def partial(segment: int, text: str = "a") -> Partial:
+    return Partial(segment=segment, start=0.0, end=1.0, text=text, stable=0, words=())
+
+
+def final(segment: int, end: float = 1.0) -> Final:
+    return Final(
+        segment=segment, start=0.0, end=end, text="a", words=(), language="en", no_speech_prob=0.0, avg_logprob=0.0
+    )
+
+
+def brief(events: Iterable[Event]) -> list[tuple[str, int]]:
+    return [(event.type, event.seq) for event in events]
+
+
+def ignore(event: Event) -> None:
+    pass
+
+
+def test_events_are_numbered_from_1_and_carry_the_session() -> None:
+    log = EventLog("s", 10)
+    assert log.last_seq == 0
+    assert log.append(ready()).seq == 1
+    event = log.append(partial(1))
+    assert (event.seq, event.session, log.last_seq) == (2, "s", 2)
+
+
+def test_listeners_get_every_event_in_order_until_they_cancel() -> None:
+    log = EventLog("s", 10)
+    first: list[Event] = []
+    second: list[Event] = []
+    subscription = log.subscribe(first.append)
+    log.append(ready())
+    log.subscribe(second.append)
+    log.append(partial(1))
+    subscription.cancel()
+    subscription.cancel()
+    log.append(final(1))
+    assert brief(tuple(first)) == [("ready", 1), ("partial", 2)]
+    assert brief(tuple(second)) == [("partial", 2), ("final", 3)]
+
+
+def test_a_newcomer_learns_where_things_stand() -> None:
+    log = EventLog("s", 10)
+    for event in (ready(), Speech(state="start", time=0.1), partial(1), final(1)):
+        log.append(event)
+    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("speech", 2)]
+    log.append(partial(2, "x"))
+    log.append(partial(2, "x y"))
+    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("speech", 2), ("partial", 6)]
+    log.append(Speech(state="end", time=3.0))
+    log.append(final(2))
+    assert brief(log.subscribe(ignore).backlog) == [("ready", 1)]
+
+
+def test_a_replay_holds_what_still_matters() -> None:
+    log = EventLog("s", 10)
+    for event in (
+        ready(),
+        Speech(state="start", time=0.1),
+        partial(1),
+        partial(1),
+        final(1),
+        Gap(start=1, end=2, reason="overrun"),
+        partial(2),
+        Error(code="x", message="y", fatal=False),
+        partial(2),
+        Speech(state="end", time=4.0),
+    ):
+        log.append(event)
+    expected = [("speech", 2), ("final", 5), ("gap", 6), ("error", 8), ("partial", 9), ("speech", 10)]
+    assert brief(log.subscribe(ignore, after=0).backlog) == [("ready", 1), *expected]
+    assert brief(log.subscribe(ignore, after=1, session="s").backlog) == expected
+    assert brief(log.subscribe(ignore, after=5).backlog) == expected[2:]
+    assert brief(log.subscribe(ignore, after=9).backlog) == expected[5:]
+    assert brief(log.subscribe(ignore, after=10).backlog) == []
+
+
+@pytest.mark.parametrize(("after", "session"), [(99, None), (1, "of another run"), (99, "of another run")])
+def test_numbers_of_another_run_bring_everything_from_the_start(after: int, session: str | None) -> None:
+    log = EventLog("s", 10)
+    log.append(ready())
+    log.append(final(1))
+    assert brief(log.subscribe(ignore, after=after, session=session).backlog) == [("ready", 1), ("final", 2)]
+
+
+def test_a_replay_that_reaches_too_far_back_says_so_first() -> None:
+    log = EventLog("s", 3)
+    log.append(ready())
+    for n in range(1, 7):
+        log.append(final(n, end=float(n)))  # numbers 2 to 7; 5 to 7 are kept
+    backlog = log.subscribe(ignore, after=2).backlog
+    assert brief(backlog) == [("error", 4), ("final", 5), ("final", 6), ("final", 7)]
+    lost = next(iter(backlog))
+    assert isinstance(lost, Error)
+    assert (lost.code, lost.fatal, lost.session) == ("history_lost", False, "s")
+    assert "3.000 s" in lost.message
+    assert brief(log.subscribe(ignore, after=0).backlog)[:2] == [("ready", 1), ("error", 4)]
+    assert brief(log.subscribe(ignore, after=4).backlog) == [("final", 5), ("final", 6), ("final", 7)]
+
+
+def test_memory_is_bounded_however_much_is_said() -> None:
+    log = EventLog("s", 5)
+    log.append(ready())
+    for n in range(500):
+        log.append(partial(n))
+        log.append(final(n))
+    assert len(log.subscribe(ignore, after=0).backlog) == 1 + 1 + 5
+    for _ in range(500):
+        log.append(partial(501))
+    assert len(log.subscribe(ignore, after=0).backlog) == 1 + 1 + 5 + 1
+
+
+def test_end_comes_once_and_nothing_after_it() -> None:
+    log = EventLog("s", 10)
+    seen: list[Event] = []
+    log.subscribe(seen.append)
+    log.append(ready())
+    assert not log.closed
+    log.close()
+    log.close()
+    assert log.closed
+    assert log.append(final(1)).seq == 0
+    assert log.append(End()).seq == 0
+    assert brief(tuple(seen)) == [("ready", 1), ("end", 2)]
+    assert log.last_seq == 2
+
+
+def test_a_newcomer_after_the_end_is_told_of_it_and_of_its_cause() -> None:
+    log = EventLog("s", 10)
+    for event in (ready(), Error(code="a", message="b", fatal=False), Error(code="c", message="d", fatal=True)):
+        log.append(event)
+    log.close()
+    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("error", 3), ("end", 4)]
+    assert brief(log.subscribe(ignore, after=4).backlog) == [("end", 4)]
+
+
+def said(segment: int, n_words: int, tokens: tuple[Token, ...] = ()) -> Final:
+    """A final with words that begin where none other does."""
+    begins = [round(7 * segment + 0.3 * i, 3) for i in range(n_words)]
+    words = tuple(
+        Word(word=f" wörd{begin}", start=begin, end=begin + 0.25, probability=0.9137, stable=True, tokens=tokens)
+        for begin in begins
+    )
+    text = "".join(word.word for word in words)
+    return Final(
+        segment=segment,
+        start=begins[0],
+        end=begins[-1] + 1,
+        text=text,
+        words=words,
+        language="en",
+        no_speech_prob=0.0123,
+        avg_logprob=-0.3,
+        speaker="1",
+        task="translate",
+    )
+
+
+def test_a_replay_is_what_was_published_to_the_last_token() -> None:
+    log = EventLog("s", 10)
+    told: list[Event] = []
+    log.subscribe(told.append)
+    for event in (
+        ready(),
+        Speech(state="start", time=0.032),
+        said(1, 3, (Token(id=7, text="w\ufffd", probability=0.5),)),
+        Gap(start=1.0, end=2.5, reason="overload"),
+        Error(code="a", message="b", fatal=False),
+        partial(2),
+    ):
+        log.append(event)
+    log.close()
+    backlog = log.subscribe(ignore, after=0).backlog
+    assert list(backlog) == told
+
+
+def test_an_hour_of_finals_that_are_kept_takes_less_than_a_megabyte() -> None:
+    log = EventLog("s", 10_000)
+    tracemalloc.start()
+    try:
+        for segment in range(600):
+            log.append(said(segment, 15))
+        assert tracemalloc.get_traced_memory()[0] < 2**20
+    finally:
+        tracemalloc.stop()
+    assert len(log.subscribe(ignore, after=0).backlog) == 600
+
+
+class Disk:
+    """Stores finals, each when the test says so."""
+
+    def __init__(self) -> None:
+        self.storing: list[Callable[[], None]] = []
+
+    def keep(self, event: Event, publish: Callable[[], None]) -> bool:
+        if isinstance(event, Final):
+            self.storing.append(publish)
+        return isinstance(event, Final)
+
+
+def test_what_is_kept_is_published_when_it_is_stored_and_the_rest_in_its_order() -> None:
+    disk = Disk()
+    log = EventLog("s", 10, disk.keep)
+    seen: list[Event] = []
+    over: list[int] = []
+    log.subscribe(seen.append)
+    log.append(ready())
+    assert brief(seen) == [("ready", 1)]  # nothing before it is being stored
+    assert log.append(final(1)).seq == 2
+    log.append(partial(2))
+    log.append(final(2))
+    log.close()
+    log.close()
+    log.call_behind(lambda: over.append(len(seen)))
+    assert log.append(final(3)).seq == 0
+    assert brief(seen) == [("ready", 1)]
+    assert brief(log.subscribe(ignore, after=0).backlog) == [("ready", 1)]
+    first, second = disk.storing
+    second()
+    assert (len(seen), over, log.closed) == (1, [], False)
+    first()
+    first()
+    assert brief(seen) == [("ready", 1), ("final", 2), ("partial", 3), ("final", 4), ("end", 5)]
+    assert (over, log.closed) == ([5], True)
+    log.call_behind(lambda: over.append(0))
+    assert over == [5, 0]
+
+
+def test_a_broken_listener_harms_nobody_else(caplog: pytest.LogCaptureFixture) -> None:
+    log = EventLog("s", 10)
+    seen: list[Event] = []
+
+    def broken(event: Event) -> None:
+        raise OSError("out of order")
+
+    log.subscribe(broken)
+    log.subscribe(seen.append)
+    log.append(ready())
+    log.append(final(1))
+    assert len(seen) == 2
+    assert [record.levelname for record in caplog.records] == ["ERROR"]
+
+
+def test_a_listener_may_cancel_itself_or_another() -> None:
+    log = EventLog("s", 10)
+    seen: list[Event] = []
+
+    def leave(event: Event) -> None:
+        one.cancel()
+        other.cancel()
+
+    one = log.subscribe(leave)
+    other = log.subscribe(seen.append)
+    log.append(ready())
+    log.append(final(1))
+    assert seen == []
+
+
+def test_subscribing_while_others_publish_loses_and_doubles_nothing() -> None:
+    log = EventLog("s", 100_000)
+    log.append(ready())
+    stop = threading.Event()
+
+    def publish(segments: "itertools.count[int]") -> None:
+        while not stop.is_set() and log.last_seq < 2_000:
+            log.append(final(next(segments)))
+
+    threads = [threading.Thread(target=publish, args=(itertools.count(),)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    followed: list[list[int]] = []
+    for _ in range(50):
+        live: list[Event] = []
+        subscription = log.subscribe(live.append, after=0)
+        followed.append([event.seq for event in subscription.backlog])
+        subscription.cancel()
+        followed[-1] += [event.seq for event in live]
+    stop.set()
+    for thread in threads:
+        thread.join()
+    for seqs in followed:
+        assert seqs == list(range(1, len(seqs) + 1))
+
+
+def test_what_is_cleared_is_not_shown_to_a_newcomer() -> None:
+    log = EventLog("s", 10)
+    for event in (ready(), partial(1), Gap(start=0.0, end=1.0, reason="paused")):
+        log.append(event)
+    assert brief(log.subscribe(ignore).backlog) == [("ready", 1), ("partial", 2)]
+    log.append(Gap(start=1.0, end=2.0, reason="cleared"))
+    assert brief(log.subscribe(ignore).backlog) == [("ready", 1)]
+    assert brief(log.subscribe(ignore, after=1).backlog) == [("gap", 3), ("gap", 4)]
+
+
+def test_events_that_have_their_numbers_are_taken_once_and_in_order() -> None:
+    log = EventLog("s1", 100, after=4)
+    heard: list[Event] = []
+    log.subscribe(heard.append)
+    for seq in (5, 5, 4, 9, 7):
+        log.put(Speech(seq=seq, session="s1", state="start", time=1.0))
+    assert [event.seq for event in heard] == [5, 9]
+    assert log.append(End()).seq == 10
+    log.put(Speech(seq=11, session="s1", state="start", time=1.0))
+    assert [event.seq for event in heard] == [5, 9, 10]

@@ -1,0 +1,243 @@
+"""Speech that Whisper skipped: which passages are transcribed again, and what is put in their place."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from streamer.audio.constants import HOP_LENGTH, N_SAMPLES_PER_TOKEN, SAMPLE_RATE
+from streamer.offline import recording as recording_module
+from streamer.offline import transcribe_segments
+from streamer.offline.segments import Segment
+from streamer.offline.skips import Passage, is_trusted, repeats, skipped
+from streamer.offline.speech import Speech, SpeechFinder
+from streamer.settings.apply import resolve_decoding
+from streamer.settings.table import DecodingSettings
+from streamer.whisper.decode import fallback
+from streamer.whisper.decode.window import DecodedWindow, WindowOptions
+from streamer.whisper.model import WhisperModel
+
+END_OF_TEXT = 100
+TEXT = (1,) * 20
+
+
+def segment(start: int, end: int, tokens: Sequence[int] = TEXT, **known: Any) -> Segment:  # noqa: ANN401 - as it is
+    """Return a segment from one frame to another, between its timestamps."""
+    times = (END_OF_TEXT + 1, END_OF_TEXT + 2)
+    return Segment(
+        start_samples=start * HOP_LENGTH, end_samples=end * HOP_LENGTH, tokens=(times[0], *tokens, times[1]), **known
+    )
+
+
+def speech(*spans: tuple[int, int], n_frames: int = 3000) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    frames = np.zeros(n_frames, dtype=np.bool_)
+    for begin, end in spans:
+        frames[begin:end] = True
+    return frames
+
+
+@pytest.mark.parametrize(
+    ("segments", "spoken", "passages"),
+    [
+        # Between two segments; with a fifth of a second before and after.
+        ([(0, 500), (1500, 2000)], [(0, 450), (600, 1400), (1550, 2000)], [(580, 1420)]),
+        # Padding takes nothing from a segment.
+        ([(0, 500), (1500, 2000)], [(0, 2000)], [(500, 1500)]),
+        # Before the first, after the last, and all of a window.
+        ([(900, 1200)], [(100, 800), (900, 1200)], [(80, 820)]),
+        ([(0, 500)], [(0, 500), (2800, 3000)], [(2780, 3000)]),
+        ([], [(300, 1000)], [(280, 1020)]),
+        # Pauses are part of a passage, and do not count as speech.
+        ([(0, 100), (900, 1000)], [(0, 100), (200, 260), (500, 560)], [(180, 580)]),
+        ([(0, 100), (900, 1000)], [(0, 100), (200, 240), (500, 540)], []),
+        # Less than a second, and silence.
+        ([(0, 500), (599, 1000)], [(0, 1000)], []),
+        ([(0, 500), (1500, 2000)], [(0, 500), (1500, 2000)], []),
+        # Segments that overlap, or reach past the frames.
+        ([(0, 800), (500, 700), (700, 9000)], [(0, 3000)], []),
+    ],
+)
+def test_speech_that_no_segment_covers_is_skipped(
+    segments: list[tuple[int, int]], spoken: list[tuple[int, int]], passages: list[tuple[int, int]]
+) -> None:
+    # In the middle of a recording; tokens enough for any length.
+    found = [segment(7000 + start, 7000 + end, (1,) * 50) for start, end in segments]
+    assert skipped(found, speech(*spoken), 7000, END_OF_TEXT) == [
+        Passage(7000 + begin, 7000 + end) for begin, end in passages
+    ]
+
+
+def test_a_segment_with_hardly_a_word_is_transcribed_again() -> None:
+    # 12 s of speech: ten tokens are too few, twelve are not; timestamps do not count.
+    for n_tokens, is_sparse in ((10, True), (12, False)):
+        said = segment(500, 1700, (1,) * n_tokens)
+        passages = [Passage(500, 1700, (said,))] if is_sparse else []
+        assert skipped([segment(0, 500), said, segment(1700, 2000)], speech((0, 2000)), 0, END_OF_TEXT) == passages
+    # Over silence a word is not too little, nor in a second of speech.
+    assert skipped([segment(0, 3000, (1,))], speech((0, 90)), 0, END_OF_TEXT) == []
+    assert skipped([segment(0, 3000, ())], speech((0, 110)), 0, END_OF_TEXT) != []
+
+
+def test_speech_beside_a_sparse_segment_is_of_the_same_passage() -> None:
+    sparse = segment(1000, 2000, (1,))
+    passages = skipped([segment(0, 500), sparse, segment(2500, 3000)], speech((0, 3000)), 0, END_OF_TEXT)
+    assert passages == [Passage(500, 2500, (sparse,))]
+
+
+@pytest.mark.parametrize(
+    ("known", "trusted"),
+    [
+        ({"avg_logprob": -0.5, "compression_ratio": 1.5, "no_speech_prob": 0.1}, True),
+        ({"avg_logprob": -1.1, "compression_ratio": 1.5, "no_speech_prob": 0.1}, False),
+        ({"avg_logprob": -0.5, "compression_ratio": 2.5, "no_speech_prob": 0.1}, False),
+        # Elsewhere a likely text counts whatever this says; here nothing may be invented.
+        ({"avg_logprob": -0.5, "compression_ratio": 1.5, "no_speech_prob": 0.7}, False),
+    ],
+)
+def test_a_text_is_trusted_that_passes_all_thresholds(known: dict[str, Any], trusted: bool) -> None:
+    off = DecodingSettings(logprob_threshold=None, compression_ratio_threshold=None, no_speech_threshold=None)
+    assert is_trusted(segment(0, 1, TEXT, **known), DecodingSettings()) == trusted
+    assert is_trusted(segment(0, 1, TEXT, **known), off)
+
+
+class Script:
+    """Texts with times in seconds, one for each window that is decoded, in place of the model's."""
+
+    def __init__(self, model: WhisperModel, *windows: Sequence[tuple[float, str, float]], **known: Any) -> None:  # noqa: ANN401 - as it is
+        self._model = model
+        self._windows = list(windows)
+        self._known = {"no_speech_prob": 0.0, "avg_logprob": -0.2, **known}
+        self.asked: list[WindowOptions] = []
+
+    def decode(self, _1: object, _2: object, _3: object, options: WindowOptions, *_: object) -> DecodedWindow:
+        tokenizer = self._model.tokenizer
+        begin = tokenizer.special.timestamp_begin
+        tokens: list[int] = []
+        for start_s, text, end_s in self._windows[len(self.asked)]:
+            first, last = (begin + round(time * SAMPLE_RATE / N_SAMPLES_PER_TOKEN) for time in (start_s, end_s))
+            tokens += [first, *tokenizer.encode(text), last]
+        self.asked.append(options)
+        # Later windows have the statistics that were asked for: those of what was skipped.
+        known = self._known if len(self.asked) > 1 else {"no_speech_prob": 0.0, "avg_logprob": -0.2}
+        return DecodedWindow(
+            tokens=tokens,
+            log_probs=[-0.2] * len(tokens),
+            attention=np.empty((0, 0, 0)),
+            n_start=0,
+            temperature=options.temperature,
+            **known,
+        )
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    model: WhisperModel,
+    script: Script,
+    duration_s: float,
+    **options: Any,  # noqa: ANN401 - any option
+) -> list[tuple[float, float, str, str]]:
+    """Transcribe a recording that the detector takes for speech from beginning to end."""
+    n_samples = round(duration_s * SAMPLE_RATE)
+    n_frames = n_samples // HOP_LENGTH
+    monkeypatch.setattr(fallback, "decode_window", script.decode)
+    monkeypatch.setattr(SpeechFinder, "finish", lambda *_: Speech([[(0, n_frames)]], [1.0] * (n_samples // 512), 0.5))
+    decoding = resolve_decoding(DecodingSettings(language="en", **options), model, words=False)
+    segments = transcribe_segments(model, np.zeros(n_samples, dtype=np.float32), decoding)
+    return [(s.start_samples / SAMPLE_RATE, s.end_samples / SAMPLE_RATE, s.text.strip(), s.task) for s in segments]
+
+
+FIRST = (0.0, " and so it began on that day", 4.0)
+LAST = (9.0, " and so it went on for years", 14.0)
+SKIPPED = (0.0, " with what nobody wrote down before", 5.0)
+
+
+def test_a_sentence_that_whisper_skipped_is_put_in_its_place(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    script = Script(model, [FIRST, LAST], [SKIPPED])
+    with caplog.at_level(logging.INFO):
+        found = run(monkeypatch, model, script, 14, initial_prompt="Minutes.")
+    assert [(start, end, text) for start, end, text, _ in found] == [
+        (0.0, 4.0, "and so it began on that day"),
+        (4.0, 9.0, "with what nobody wrote down before"),
+        (9.0, 14.0, "and so it went on for years"),
+    ]
+    assert "skipped passages transcribed again: 1" in caplog.text
+    # Alone: with what the user prompts, and without the text around it.
+    assert model.tokenizer.decode(list(script.asked[1].prompt)).strip() == "Minutes."
+
+
+@pytest.mark.parametrize("options", [{"allow_skips": True}, {"vad_filter": False}])
+def test_a_skip_may_be_allowed(model: WhisperModel, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]) -> None:
+    assert len(run(monkeypatch, model, Script(model, [FIRST, LAST]), 14, **options)) == 2
+
+
+@pytest.mark.parametrize("known", [{"avg_logprob": -1.5}, {"no_speech_prob": 0.7}])
+def test_nothing_is_put_in_that_fails_a_threshold(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, known: dict[str, float]
+) -> None:
+    script = Script(model, [FIRST, LAST], [SKIPPED], **known)
+    with caplog.at_level(logging.INFO):
+        found = run(monkeypatch, model, script, 14, temperature_increment_on_fallback=None)
+    assert [text for _, _, text, _ in found] == ["and so it began on that day", "and so it went on for years"]
+    assert len(script.asked) == 2
+    assert "skipped" not in caplog.text
+
+
+def test_a_sparse_segment_is_replaced_by_what_says_more(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    sparse = (4.0, " you", 14.0)
+    more = (0.0, " with what nobody wrote down before", 10.0)
+    found = run(monkeypatch, model, Script(model, [FIRST, sparse], [more]), 14)
+    assert [text for _, _, text, _ in found] == ["and so it began on that day", "with what nobody wrote down before"]
+    found = run(monkeypatch, model, Script(model, [FIRST, sparse], [(0.0, " you", 10.0)]), 14)
+    assert [text for _, _, text, _ in found] == ["and so it began on that day", "you"]
+
+
+def test_what_a_window_skips_at_its_end_is_transcribed_alone(
+    model: WhisperModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spoken = " and so it began on that day and went on for years until the mill and the river were sold to the baker"
+    more, last = " while nobody looked out of the window", " until the house was sold to a baker from town"
+    script = Script(model, [(0.0, spoken, 20.0)], [(0.0, more, 10.0)], [(0.0, last, 10.0)])
+    found = run(monkeypatch, model, script, 40)
+    assert [(start, end) for start, end, _, _ in found] == [(0.0, 20.0), (20.0, 30.0), (30.0, 40.0)]
+
+
+def test_a_long_passage_is_transcribed_in_pieces(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    # In 20 s Whisper skips again; nothing but the quietest place is known, the first that a piece may end at.
+    pieces = [(0.0, " while nobody looked", 4.0), (0.0, " out of the window", 4.0), (0.0, " until the baker came", 8.0)]
+    script = Script(model, [FIRST, (24.0, LAST[1], 29.0)], *([piece] for piece in pieces))
+    found = run(monkeypatch, model, script, 29)
+    assert [text for _, _, text, _ in found] == [text.strip() for _, text, _ in (FIRST, *pieces, LAST)]
+    assert [start for start, *_ in found] == pytest.approx([0.0, 4.0, 9.08, 14.16, 24.0], abs=0.3)
+
+
+def test_both_tasks_get_what_was_skipped(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = Script(model, [FIRST, LAST], [FIRST, LAST], [SKIPPED], [SKIPPED])
+    found = run(monkeypatch, model, script, 14, task="both")
+    assert [start for start, *_, task in found if task == "transcribe"] == [0.0, 4.0, 9.0]
+    assert [start for start, *_, task in found if task == "translate"] == [0.0, 4.0, 9.0]
+    assert [options.task for options in script.asked] == ["transcribe", "translate"] * 2
+
+
+def test_batches_fill_in_what_was_skipped(model: WhisperModel, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recording_module, "decode_batch", lambda *_: None)
+    script = Script(model, [FIRST, LAST], [SKIPPED], [FIRST], [(0.0, SKIPPED[1], 10.0)])
+    assert [start for start, *_ in run(monkeypatch, model, script, 14, batch_size=2)] == [0.0, 4.0, 9.0]
+    # A text that leaves off early: the rest of its window.
+    assert [start for start, *_ in run(monkeypatch, model, script, 14, batch_size=2)] == [0.0, 4.0]
+
+
+@pytest.mark.parametrize(
+    ("text", "others", "expected"),
+    [
+        (" The Commission regards such stops.", " Yes. The commission regards such tops as presenting", True),
+        (" But nobody was there.", " The Commission regards such stops.", False),
+        (" But nobody was there.", "", False),
+        ("", " The Commission regards such stops.", False),
+    ],
+)
+def test_a_text_that_the_window_has_already_is_a_repetition(text: str, others: str, expected: bool) -> None:
+    assert repeats(text, others) == expected

@@ -1,0 +1,272 @@
+"""Small servers on loopback that speak as Zoom, YouTube, receivers of webhooks and OBS do, and can be restarted.
+
+And what the tests of outputs share.
+"""
+
+import base64
+import contextlib
+import hashlib
+import json
+import logging
+import socket
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import msgspec
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import Server, ServerConnection, serve
+
+from streamer.events import Final, Word
+from streamer.outputs.base import Sink
+from streamer.outputs.outputs import Output
+
+# Bound of a wait for something that does happen; never reached unless the test fails.
+LONG_S = 90.0
+
+
+def final(number: int, text: str = "") -> Final:
+    """Return a final of one second's speech."""
+    return Final(
+        seq=number,
+        session="s",
+        segment=number,
+        start=float(number),
+        end=number + 1.0,
+        text=text or f"Words {number}.",
+        words=(),
+        language="en",
+        no_speech_prob=0.0,
+        avg_logprob=0.0,
+    )
+
+
+def spoken(number: int, *words: str) -> Final:
+    """Return a final in which a word is said each half second, from second 10 on."""
+    timed = tuple(
+        Word(word=f" {word}", start=10 + i / 2, end=10.5 + i / 2, probability=1.0, stable=True)
+        for i, word in enumerate(words)
+    )
+    return msgspec.structs.replace(final(number, " ".join(words)), start=10.0, words=timed)
+
+
+@contextlib.contextmanager
+def sending(sink: Sink) -> Iterator[Output]:
+    """Put a sink behind a queue, which sends all at the end."""
+    output = Output("there", sink, first_delay_s=0.01)
+    yield output
+    output.close(time.monotonic() + LONG_S)
+    assert output.n_dropped == 0
+
+
+def wait_failing(output: Output) -> None:
+    """Wait until an attempt has failed."""
+    deadline_s = time.monotonic() + LONG_S
+    while output.n_failures == 0:
+        assert time.monotonic() < deadline_s
+        time.sleep(0.001)
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+@dataclass
+class Request:
+    """What a client sent."""
+
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
+    body: bytes
+
+
+# Status and body of an answer; CUT cuts the connection instead.
+Answer = tuple[int, bytes]
+CUT: Answer = (0, b"")
+
+
+@dataclass
+class WebStandIn:
+    """An HTTP server that answers as `answer` says, at one port through restarts."""
+
+    answer: Callable[[Request], Answer]
+    requests: list[Request] = field(default_factory=list)
+    port: int = 0
+    _server: ThreadingHTTPServer | None = None
+    _connections: list[socket.socket] = field(default_factory=list)
+
+    def __enter__(self) -> "WebStandIn":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        stand_in = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def setup(self) -> None:
+                super().setup()
+                stand_in._connections.append(self.connection)
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+            def do_POST(self) -> None:
+                path, _, query = self.path.partition("?")
+                body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                request = Request(path, dict(urllib.parse.parse_qsl(query)), headers, body)
+                stand_in.requests.append(request)
+                answer = stand_in.answer(request)
+                if answer is CUT:
+                    self.close_connection = True
+                    return
+                self.send_response(answer[0])
+                self.send_header("Content-Length", str(len(answer[1])))
+                self.end_headers()
+                self.wfile.write(answer[1])
+
+            do_GET = do_POST  # noqa: N815
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", self.port), Handler)
+        self.port = self._server.server_address[1]
+        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+
+    def stop(self) -> None:
+        """Be gone, with all connections."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+        for connection in self._connections:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        self._connections.clear()
+
+
+class CaptionService:
+    """Zoom and YouTube: numbered posts, of which one with a number that was there is taken for a retry."""
+
+    def __init__(self) -> None:
+        self.last: int | None = None
+        self.taken: list[Request] = []
+
+        # What is answered instead, one after another, and whether the post is taken nevertheless.
+        self.faults: list[tuple[Answer | None, bool]] = []
+
+        # What its clock shows; None: no time is answered.
+        self.clock: datetime | None = None
+        self.changed = threading.Condition()
+
+    def __call__(self, request: Request) -> Answer:
+        if request.path.endswith("/seq"):
+            return 200, str(self.last or 0).encode()
+        fault, is_taken = self.faults.pop(0) if self.faults else (None, True)
+        if is_taken and (number := int(request.query["seq"])) != self.last:
+            with self.changed:
+                self.last = number
+                self.taken.append(request)
+                self.changed.notify_all()
+        if fault is not None:
+            return fault
+        if self.clock is None:
+            return 200, b""
+        return 200, self.clock.astimezone(UTC).replace(tzinfo=None).isoformat(timespec="milliseconds").encode()
+
+    def wait_for(self, n: int) -> None:
+        """Wait until so many posts were taken."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.taken) >= n, LONG_S), self.taken
+
+
+class ObsStandIn:
+    """OBS Studio's obs-websocket 5, as much of it as captions need."""
+
+    def __init__(self, password: str = "", sources: tuple[str, ...] = ()) -> None:
+        self.password = password
+        self.sources = sources
+        self.streaming = True
+        self.rubbish = False
+        self.captions: list[str] = []
+        self.texts: list[str] = []
+        self.n_identified = 0
+        self.port = 0
+        self.changed = threading.Condition()
+        self._server: Server | None = None
+
+    def __enter__(self) -> "ObsStandIn":
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        self._server = serve(self._serve, "127.0.0.1", self.port, close_timeout=1)
+        self.port = self._server.socket.getsockname()[1]
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def stop(self) -> None:
+        if self._server is not None:
+            self._server.shutdown()
+            self._server = None
+
+    def wait_for(self, n: int) -> None:
+        """Wait until so many captions came."""
+        with self.changed:
+            assert self.changed.wait_for(lambda: len(self.captions) >= n, LONG_S), self.captions
+
+    def _serve(self, connection: ServerConnection) -> None:
+        with contextlib.suppress(ConnectionClosed):
+            self._talk(connection)
+
+    def _talk(self, connection: ServerConnection) -> None:
+        hello: dict[str, Any] = {"obsWebSocketVersion": "5.5.2", "rpcVersion": 1}
+        if self.password:
+            hello["authentication"] = {"challenge": "Y2hhbGxlbmdl", "salt": "c2FsdA=="}
+        connection.send("<html>" if self.rubbish else json.dumps({"op": 0, "d": hello}))
+        identify = json.loads(connection.recv())
+        assert identify["op"] == 1
+        assert identify["d"]["rpcVersion"] == 1
+        if self.password and identify["d"].get("authentication") != self._expected():
+            connection.close(4009, "Authentication failed.")
+            return
+        self.n_identified += 1
+        connection.send(json.dumps({"op": 2, "d": {"negotiatedRpcVersion": 1}}))
+        while True:
+            message = json.loads(connection.recv())
+            assert message["op"] == 6
+            request = message["d"]
+            status = self._carry_out(request["requestType"], request["requestData"])
+            connection.send(json.dumps({"op": 5, "d": {"eventType": "CustomEvent", "eventIntent": 1}}))
+            answer = {key: request[key] for key in ("requestType", "requestId")} | {"requestStatus": status}
+            connection.send(json.dumps({"op": 7, "d": answer}))
+            with self.changed:
+                self.changed.notify_all()
+
+    def _carry_out(self, name: str, data: dict[str, Any]) -> dict[str, Any]:
+        match name:
+            case "SendStreamCaption" if not self.streaming:
+                return {"result": False, "code": 501}
+            case "SendStreamCaption":
+                self.captions.append(data["captionText"].encode("utf-8")[:128].decode("utf-8", "ignore"))
+            case "SetInputSettings" if data["inputName"] not in self.sources:
+                return {"result": False, "code": 600, "comment": "No source was found."}
+            case "SetInputSettings":
+                self.texts.append(data["inputSettings"]["text"])
+        return {"result": True, "code": 100}
+
+    def _expected(self) -> str:
+        secret = base64.b64encode(hashlib.sha256(f"{self.password}c2FsdA==".encode()).digest()).decode()
+        return base64.b64encode(hashlib.sha256(f"{secret}Y2hhbGxlbmdl".encode()).digest()).decode()

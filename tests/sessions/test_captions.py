@@ -1,0 +1,127 @@
+"""Captions in the terminal: a sink that is slow, and one that fails."""
+
+import logging
+import threading
+
+import pytest
+
+from streamer.engine.eventlog import EventLog, Listener, Subscription
+from streamer.events import Event, Final, Partial
+from streamer.sessions.captions import drawn_captions
+
+# Bound of a wait for something that does happen; never reached unless the test fails.
+LONG_S = 90.0
+
+
+def partial(segment: int) -> Partial:
+    return Partial(segment=segment, start=0.0, end=1.0, text="a", stable=0, words=())
+
+
+def final(segment: int) -> Final:
+    return Final(
+        segment=segment, start=0.0, end=1.0, text="a", words=(), language="en", no_speech_prob=0.0, avg_logprob=0.0
+    )
+
+
+class Log(EventLog):
+    """A log that knows when its listener has left."""
+
+    def __init__(self) -> None:
+        super().__init__("s", 100)
+        self.left = threading.Event()
+
+    def subscribe(self, listener: Listener, *, after: int | None = None, session: str | None = None) -> Subscription:
+        subscription = super().subscribe(listener, after=after, session=session)
+
+        def cancel() -> None:
+            subscription.cancel()
+            self.left.set()
+
+        return Subscription(subscription.backlog, cancel)
+
+
+class Terminal:
+    """A sink that takes an event when it is told to, or fails."""
+
+    def __init__(self, *, error: Exception | None = None) -> None:
+        self.drawn: list[int] = []
+        self.closed = threading.Event()
+
+        # Released for each event that may be drawn.
+        self.may_draw = threading.Semaphore(0)
+
+        # Set once there was an event to draw.
+        self.entered = threading.Event()
+        self._error = error
+
+    def handle(self, event: Event) -> None:
+        self.entered.set()
+        assert self.may_draw.acquire(timeout=LONG_S)
+        if self._error is not None:
+            raise self._error
+        self.drawn.append(event.seq)
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time end the drawing before all is drawn."""
+    monkeypatch.setattr("streamer.sessions.captions.CLOSE_TIMEOUT_S", LONG_S)
+
+
+def test_all_that_was_published_is_drawn_before_the_end() -> None:
+    log, terminal = Log(), Terminal()
+    terminal.may_draw.release(3)
+    with drawn_captions(log, terminal, limit=10):
+        for segment in (1, 2, 3):
+            log.append(final(segment))
+    assert terminal.drawn == [1, 2, 3]
+    assert terminal.closed.is_set()
+    assert log.left.is_set()
+
+
+def test_a_slow_terminal_is_shown_the_newest_only() -> None:
+    log, terminal = Log(), Terminal()
+    with drawn_captions(log, terminal, limit=2):
+        log.append(partial(1))
+        assert terminal.entered.wait(LONG_S)
+        for _ in range(1000):
+            log.append(partial(1))
+        log.append(final(1))
+        log.append(partial(2))
+        terminal.may_draw.release(3)
+    assert terminal.drawn == [1, 1002, 1003]
+
+
+@pytest.mark.parametrize("error", [BrokenPipeError("gone"), ValueError("closed")])
+def test_a_terminal_that_is_gone_is_followed_by_nothing(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
+    log, terminal = Log(), Terminal(error=error)
+    with caplog.at_level(logging.INFO), drawn_captions(log, terminal, limit=10):
+        log.append(final(1))
+        terminal.may_draw.release()
+        assert log.left.wait(LONG_S)
+        assert terminal.closed.wait(LONG_S)
+        log.append(final(2))
+    assert terminal.drawn == []
+    assert "captions are no longer drawn" in caplog.text
+
+
+def test_a_terminal_that_stood_still_goes_on_with_what_comes(caplog: pytest.LogCaptureFixture) -> None:
+    log, terminal = Log(), Terminal()
+    with drawn_captions(log, terminal, limit=2):
+        log.append(final(1))
+        assert terminal.entered.wait(LONG_S)
+        for segment in range(2, 100):
+            log.append(final(segment))
+        terminal.may_draw.release()
+        # Given up once the terminal took the first; what comes after that is drawn.
+        ticks = threading.Event()
+        for _ in range(3000):
+            if "2 events were not drawn" in caplog.text:
+                break
+            ticks.wait(0.01)
+        last = log.append(final(100)).seq
+        terminal.may_draw.release()
+    assert terminal.drawn == [1, last]

@@ -1,0 +1,98 @@
+"""What is added to a session's events, as the settings ask for it."""
+
+import threading
+from pathlib import Path
+from unittest.mock import MagicMock
+
+import msgspec
+import pytest
+
+from streamer.correct.language_model import LanguageModel
+from streamer.engine.eventlog import EventLog
+from streamer.errors import ConfigError
+from streamer.events import Event, Final, Partial, Revision, Word
+from streamer.sessions.enrich import Enrichment
+from streamer.settings.table import CorrectionSettings, Settings
+
+WAIT_S = 90.0
+
+
+def enrichment_of(glossary: Path) -> Enrichment:
+    model, engine = MagicMock(), MagicMock()
+    model.tokenizer.encode.return_value = [99_999]  # no usual word
+    return Enrichment(Settings(correction=CorrectionSettings(glossary=str(glossary))), model, engine)
+
+
+def words(text: str, n_stable: int) -> tuple[Word, ...]:
+    return tuple(
+        Word(word=f" {word}", start=float(i), end=i + 1.0, probability=0.5, stable=i < n_stable)
+        for i, word in enumerate(text.split())
+    )
+
+
+def test_a_glossary_spells_texts_before_they_are_published_and_revises_finals_where_that_was_too_late(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text("- Port Dravenholt\n- Quorbix\n- {mask: damn}", encoding="utf-8")
+    enrichment = enrichment_of(path)
+    log = EventLog("abc", 100)
+    events: list[Event] = []
+    log.subscribe(events.append)
+    runner = MagicMock()
+    runner.settings.language, runner.settings.translated = "en", False
+    session = enrichment.open(log, runner)
+    text = "damn quarbex at pord"
+    log.append(session.label(Partial(segment=1, start=0.0, end=9.0, text=text, stable=len(text), words=words(text, 4))))
+    text += " draven hold"
+    final = Final(
+        segment=1, start=0.0, end=9.0, text=text, words=words(text, 6), language="en", no_speech_prob=0.0,
+        avg_logprob=0.0,
+    )  # fmt: skip
+    log.append(session.label(final))
+    over = threading.Event()
+    session.finish(over.set)
+    assert over.wait(WAIT_S)
+    told = [(event.type, event.text) for event in events if isinstance(event, Partial | Final | Revision)]
+    assert told == [
+        ("partial", "**** Quorbix at pord"),
+        ("final", "**** Quorbix at pord draven hold"),
+        ("revision", "**** Quorbix at Port Dravenholt"),
+    ]
+    revision = events[-1]
+    assert isinstance(revision, Revision)
+    assert (revision.of, revision.by) == (2, "glossary")
+
+    path.write_text("- Other", encoding="utf-8")
+    enrichment.reread()()
+    new = msgspec.structs.replace(final, segment=2)
+    assert session.label(new) == new
+
+
+def test_a_glossary_with_errors_is_refused_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "terms.yaml").write_text("- {find: a}", encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"terms\.yaml:1"):
+        enrichment_of(tmp_path / "terms.yaml")
+
+
+def test_an_event_to_which_nothing_can_be_added_is_published_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "terms.yaml").write_text("- Quorbix", encoding="utf-8")
+    enrichment = enrichment_of(tmp_path / "terms.yaml")
+    session = enrichment.open(EventLog("abc", 100), MagicMock())
+    assert enrichment.glossary is not None
+    enrichment.glossary._indexes = {}
+    event = Partial(segment=1, start=0.0, end=1.0, text="quarbex", stable=0, words=words("quarbex", 0))
+    assert session.label(event) is event
+
+
+def test_the_endpoint_is_told_the_terms_that_the_glossary_has_by_now(tmp_path: Path) -> None:
+    path = tmp_path / "terms.yaml"
+    path.write_text("- Quorbix", encoding="utf-8")
+    wanted = CorrectionSettings(glossary=str(path), to="http://127.0.0.1:1/v1")
+    enrichment = Enrichment(Settings(correction=wanted), MagicMock(), MagicMock())
+    path.write_text("- Grafana", encoding="utf-8")
+    enrichment.reread()()
+    assert enrichment.corrections is not None
+    (endpoint,) = enrichment.corrections.slow
+    assert isinstance(endpoint, LanguageModel)
+    assert list(endpoint._terms()) == ["Grafana"]
