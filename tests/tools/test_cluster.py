@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from streamer.events import End, Event, Final, Gap, Ready, Speech, Word
+from streamer.events import End, Error, Event, Final, Gap, Ready, Speech, Word
 from tools.benchmarks.processes import free_port
 from tools.cluster.faults import report
 from tools.cluster.judge import Judgement, judge
@@ -78,6 +78,15 @@ def test_what_lies_in_no_final_and_no_gap_is_untold() -> None:
 
 def test_a_stall_is_what_is_silent_beyond_the_usual() -> None:
     assert judge(ended(heard(SAID, silent_s=3.0)), [ended(heard(SAID))], 5.0).stall_s == 3.0
+
+
+def test_waiting_has_the_number_of_the_event_before_it() -> None:
+    one = heard(SAID)
+    time_s, last = one.events[-1]
+    waiting = Error(code="waiting", message="no worker", fatal=False).stamped(last.seq, "s1")
+    interrupted = ended(dataclasses.replace(one, events=[*one.events, (time_s, waiting)]))
+    end = interrupted.events[-1][1].stamped(last.seq + 1, "s1")
+    assert judge(dataclasses.replace(one, events=[*interrupted.events[:-1], (time_s, end)]), [ended(one)], 5.0).well
 
 
 def test_a_client_that_gave_up_is_no_success() -> None:
