@@ -339,7 +339,7 @@ def test_with_a_microphone_it_is_said_once_what_the_embedded_model_is_not(
     pretended_microphone: dict[str, str],
 ) -> None:
     with running("--no-captions", environ=pretended_microphone) as daemon:
-        daemon.wait_said(r"'pretended': back after")
+        daemon.wait_said(r"'pretended': back")
         outcome = daemon.stop()
     assert outcome.exit_code == 0, outcome.stderr
     assert outcome.stderr.count(limits(EMBEDDED_ORIGIN)) == 1

@@ -435,10 +435,13 @@ def test_the_settings_say_whether_anything_is_kept(path: Path) -> None:
 
 
 # Appends finals through an event log, each when the one before was published, and prints the number of each that was.
+# On a slow machine an event would be published before it is stored.
 WRITER = """
 import sys, threading
 from pathlib import Path
+from streamer.server import history as module
 from streamer.server.history import History
+module.PUBLISH_TIMEOUT_S = 60.0
 from streamer.engine.eventlog import EventLog
 from tests.server.support import final, ready
 history = History(Path(sys.argv[1])).start()
