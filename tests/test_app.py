@@ -218,6 +218,11 @@ def test_a_place_that_cannot_be_written_to_is_refused(refused: Refused, tmp_path
     assert "is one file" in refused(2, "transcribe", "-o", tmp_path / "a.txt", sentence, SAMPLE)
 
 
+def test_an_empty_address_of_nats_leaves_files_to_this_machine(run_here: Run, tmp_path: Path) -> None:
+    outcome = run_here("transcribe", "--nats", "", "--stream", tmp_path / "missing.wav")
+    assert "missing.wav does not exist" in outcome.error()
+
+
 def test_a_dash_is_standard_output(
     run_here: Run, tmp_path: Path, sentence: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,8 @@ def transcribe_files(
     lines = subtitle_options(settings)
     paths = find_recordings([str(file) for file in files])
     plan = plan_texts(paths, format, output, folder, task=settings.decoding.task)
-    elsewhere = invocation is not None and "cluster.nats" in invocation.overrides
+    flags = invocation.overrides if invocation is not None else {}
+    elsewhere = bool(flags.get("cluster.nats"))
     if elsewhere:
         from streamer.commands.batch import Batch, check_elsewhere
 
@@ -78,9 +79,9 @@ def transcribe_files(
     if not lengths:
         return exit_code
     check_options(settings, streaming=streaming)
-    if elsewhere and invocation is not None:
+    if elsewhere:
         batch = Batch(settings, plan, lines, lengths, track, console)
-        return max(exit_code, *asyncio.run(batch.run(str(invocation.overrides.get("model.name", "")))))
+        return max(exit_code, *asyncio.run(batch.run(str(flags.get("model.name", "")))))
     settings, model = load_chosen(settings, live=streaming)
     with contextlib.ExitStack() as stack:
         if streaming:
