@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,8 +17,8 @@ from streamer.cluster.jobs import Jobs
 from streamer.cluster.messages import ALIVE_WORKERS, WorkerAlive, decoded
 from streamer.cluster.placement import Workers
 from streamer.commands.files import STANDARD_INPUT, Text
-from streamer.commands.progress import OnProgress, show_files
-from streamer.commands.transcribe import needs_words, print_error, writing
+from streamer.commands.progress import OnProgress, estimated_lengths, show_files
+from streamer.commands.transcribe import is_seen, needs_words, print_error, writing
 from streamer.engine.eventlog import EventLog
 from streamer.errors import (
     ClusterError,
@@ -76,10 +75,8 @@ class Batch:
     def __post_init__(self) -> None:
         self._words = needs_words(self.settings, next(iter(self.plan.values())), self.lines)
         self._workers = Workers()
-        # Of each file how long it is, or is taken to be, and how much of that is done.
-        known = [length for length in self.lengths.values() if length]
-        usual_s = sum(known) / len(known) if known else 1.0
-        self._lengths_s = {path: length or usual_s for path, length in self.lengths.items()}
+        # Of each file its length, and how much of that is done.
+        self._lengths_s = estimated_lengths(self.lengths)
         self._done_s = dict.fromkeys(self.lengths, 0.0)
         self._show: OnProgress = lambda done, total: None
 
@@ -100,9 +97,8 @@ class Batch:
             await jobs.start()
             identity = await self._wait_for_worker(jobs, model)
             name = Path(f"{len(self.lengths)} files") if len(self.lengths) > 1 else next(iter(self.lengths))
-            # Who sees the text of a file come needs no bar.
-            seen = len(self.lengths) == 1 and self.plan[name][0].target is None and sys.stdout.isatty()
-            shown = stack.enter_context(show_files(self.console, {} if seen else {name: sum(self._lengths_s.values())}))
+            whole = {} if is_seen(self.lengths, self.plan) else {name: sum(self._lengths_s.values())}
+            shown = stack.enter_context(show_files(self.console, whole))
             self._show = shown(name)
             room = asyncio.Semaphore(MAX_WAITING)
             in_order = next(iter(self.plan.values()))[0].target is None

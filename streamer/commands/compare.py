@@ -76,8 +76,7 @@ def compare_models(
         else:
             found.append(measure_apart(job))
     comparison = compare([path.name for path in files], texts, found)
-    with contextlib.ExitStack() as stack:
-        stream = stack.enter_context(opened(output))
+    with opened(output) as stream:
         if format == "json":
             stream.write(comparison.to_json())
         else:

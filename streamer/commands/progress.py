@@ -114,9 +114,7 @@ def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iter
     if not console.is_terminal or not lengths_s:
         yield log_begin
         return
-    known = [length for length in lengths_s.values() if length]
-    # A length that is not known counts as an average one.
-    shares = {path: length or (sum(known) / len(known) if known else 1.0) for path, length in lengths_s.items()}
+    shares = estimated_lengths(lengths_s)
     columns = (TextColumn("{task.description}", markup=False), BarColumn(), PercentColumn(), TimeRemainingColumn())
     # Text that comes to the terminal meanwhile stands above the bar.
     with Progress(*columns, console=console, transient=True, redirect_stdout=sys.stdout.isatty()) as bar:
@@ -133,6 +131,13 @@ def show_files(console: Console, lengths_s: Mapping[Path, float | None]) -> Iter
             return on_progress
 
         yield begin
+
+
+def estimated_lengths(lengths_s: Mapping[Path, float | None]) -> dict[Path, float]:
+    """Return the lengths of files in seconds; one that is not known counts as an average one."""
+    known = [length for length in lengths_s.values() if length]
+    average_s = sum(known) / len(known) if known else 1.0
+    return {path: length or average_s for path, length in lengths_s.items()}
 
 
 def format_size(n_bytes: int) -> str:

@@ -93,9 +93,7 @@ def transcribe_files(
             words = needs_words(settings, plan[paths[0]], lines)
             decoding = resolve_decoding(settings.decoding, model, settings.speech, words=words)
             work = _Offline(settings, model, decoding, track)
-        # Who sees the text of a file come needs no bar.
-        is_seen = len(lengths) == 1 and plan[next(iter(lengths))][0].target is None and sys.stdout.isatty()
-        begin = stack.enter_context(show_files(console, {} if is_seen else lengths))
+        begin = stack.enter_context(show_files(console, {} if is_seen(lengths, plan) else lengths))
         exit_codes = [_transcribe_file(work, path, plan[path], lines, begin, console) for path in lengths]
     return max(exit_code, *exit_codes)
 
@@ -104,6 +102,11 @@ def needs_words(settings: Settings, texts: Sequence[Text], lines: SubtitleOption
     """Return whether finals need words: plain text has no times."""
     timed = any(text.format != "text" for text in texts)
     return timed or lines.max_len > 0 or settings.speakers.enabled or bool(settings.correction.glossary)
+
+
+def is_seen(lengths: Mapping[Path, float | None], plan: Mapping[Path, Sequence[Text]]) -> bool:
+    """Return whether a terminal shows the text of the only file as it is written, and so needs no bar."""
+    return len(lengths) == 1 and plan[next(iter(lengths))][0].target is None and sys.stdout.isatty()
 
 
 def check_files(paths: Sequence[Path], track: int, console: Console) -> tuple[dict[Path, float | None], int]:
