@@ -7,6 +7,7 @@ import os
 import random
 import re
 import ssl
+import sys
 import threading
 import urllib.parse
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
@@ -170,11 +171,12 @@ def _in_thread(events: AsyncGenerator[Event, None]) -> Generator[Event, None, No
         while (event := result(read())) is not over:
             yield event
     finally:
-        try:
-            result(close())
-        finally:
-            loop.call_soon_threadsafe(stop.set)
-            thread.join()
+        if not sys.is_finalizing():  # else the thread runs no longer, and would be waited for without end
+            try:
+                result(close())
+            finally:
+                loop.call_soon_threadsafe(stop.set)
+                thread.join()
 
 
 class GoneError(Exception):

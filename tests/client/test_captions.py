@@ -3,6 +3,8 @@
 import asyncio
 import contextlib
 import os
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from ssl import SSLContext
@@ -125,6 +127,21 @@ async def test_events_come_until_end() -> None:
     async with daemon(stay_open) as (address, paths):
         assert await received(address) == (sent, [])
         assert paths == ["/v1/captions"]
+
+
+async def test_a_program_ends_that_has_left_its_events_open() -> None:
+    async def going_on(connection: ServerConnection) -> None:
+        await connection.send(ready().to_json())
+        await connection.wait_closed()
+
+    code = "import sys, streamer; events = iter(streamer.listen(sys.argv[1])); print(next(events).type)"
+    async with daemon(going_on) as (address, _):
+        done = await asyncio.to_thread(
+            lambda: subprocess.run(
+                [sys.executable, "-c", code, address], capture_output=True, encoding="utf-8", timeout=60, check=True
+            )
+        )
+    assert (done.stdout, done.stderr) == ("ready\n", "")
 
 
 async def test_events_of_a_later_daemon_are_left_out() -> None:
