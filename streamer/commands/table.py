@@ -270,7 +270,7 @@ COMMANDS = (
                 metavar="FILE",
                 help="where to write (default: the user's configuration directory)",
             ),
-            _argument("--force", action="store_true", help="replace FILE where it is there"),
+            _argument("--force", action="store_true", help="replace FILE if it exists"),
         ),
         reads_settings=False,
     ),
@@ -336,7 +336,7 @@ COMMANDS = (
                 help="f32, f16, int8 or int8-sym, or one a stage: encoder=f16,cross_kv=f16,decoder=int8"
                 " (default: %(default)s)",
             ),
-            _argument("--force", action="store_true", help="replace DIR where it is there"),
+            _argument("--force", action="store_true", help="replace DIR if it exists"),
             *("model.tokenizer", "model.lora"),
         ),
         example="base.en --weights int8 -o models/base.en-int8",
@@ -354,7 +354,7 @@ COMMANDS = (
         ),
         example="base.en --device NPU",
         more="Checks its files, its compiled graphs and their results on the devices they would run on, and prints what"
-        " was found, what was expected, and a verdict. The exit code is 1 where a check did not pass.",
+        " was found, what was expected, and a verdict. The exit code is 1 if a check did not pass.",
     ),
     Command(
         "history list",
@@ -391,7 +391,7 @@ COMMANDS = (
         (_argument("words", nargs="+", metavar="WORDS", help='words, or "phrases"'), _LIMIT, "server.history"),
         example="budget",
         more="Prints the newest texts that have all WORDS; those within quotation marks follow each other."
-        " The exit code is 1 where there are none.",
+        " The exit code is 1 if none is found.",
     ),
     Command(
         "history delete",
@@ -438,7 +438,7 @@ COMMANDS = (
         _MODEL,
         example="--model base.en",
         more="Checks drivers, libraries, permissions, sound, the model and the port, and says how to repair what is"
-        " wrong. The exit code is 1 where something is.",
+        " wrong. The exit code is 1 if something is.",
         reads_settings=False,
     ),
     Command(
@@ -475,8 +475,8 @@ COMMANDS = (
                 required=True,
                 action="append",
                 metavar="M,M",
-                help="models with commas between them, each with settings of its own where MODEL@SECTION.KEY=VALUE is"
-                " written, such as base.en,base.en@decoding.beam_size=5; in double quotes where a comma is in it",
+                help="models with commas between them, each with settings of its own if MODEL@SECTION.KEY=VALUE is"
+                " written, such as base.en,base.en@decoding.beam_size=5; in double quotes if a comma is in it",
             ),
             _argument(
                 "--reference",
@@ -500,7 +500,7 @@ COMMANDS = (
         decoding="all",
         example="talk.wav --models tiny.en,base.en",
         more="Each transcribes in a process of its own. Shows their errors against a reference, else how far they"
-        " disagree, word by word; their speed, their delays and their memory. The exit code is 1 where one of them"
+        " disagree, word by word; their speed, their delays and their memory. The exit code is 1 if one of them"
         " could not transcribe everything.",
         ends_on_sigterm=True,
     ),
