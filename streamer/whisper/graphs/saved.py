@@ -166,6 +166,7 @@ def save(
     Raises UsageError if the target is taken, StreamerError if it cannot be written, and what the builders raise.
     """
     check_target(target, force=force)
+    target = target.absolute()  # the current directory, too, has a parent in which the model is put together
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.", ignore_cleanup_errors=True) as folder:

@@ -219,6 +219,15 @@ def test_nothing_partial_is_left_when_the_disk_is_full(tmp_path: Path, limit: in
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not rename the current directory")
+def test_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    assert saved.save(Path(), describe(), builders(), COMPANIONS).changed_files() == []
+    assert saved.is_saved(tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
 @pytest.mark.skipif(sys.platform == "win32" or os.getuid() == 0, reason="permissions are POSIX's, and bind no root")
 def test_a_place_that_may_not_be_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
