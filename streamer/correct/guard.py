@@ -1,6 +1,6 @@
 """What a language model may change in a final: spelling, punctuation and case, and nothing else.
 
-Its answer may be a guess, a conversation, or what a speaker told it to say.
+Its answer may be a guess, a conversation, or what a speaker asked it to say.
 """
 
 import difflib

@@ -45,4 +45,4 @@ class SessionSettings:
     # What the session chose of how its windows are decoded; None: what the daemon is set to.
     options: DecodeOptions | None = None
     window_s: float = 28.0  # longest window
-    words: bool = True  # whether partials and finals tell the place of each word
+    words: bool = True  # whether partials and finals have their words

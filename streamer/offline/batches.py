@@ -23,12 +23,12 @@ def decode_batch(model: WhisperModel, mels: Sequence[Float32Array], texts: Seque
 
     Returns None if the model and its device take one window at a time. Raises InferenceError.
     """
-    if not model.runtime.decoder.takes_batches:
-        return None
     return model.run(functools.partial(_decode, mels, texts))
 
 
-def _decode(mels: Sequence[Float32Array], texts: Sequence[TaskText], runtime: Runtime) -> list[Decoded]:
+def _decode(mels: Sequence[Float32Array], texts: Sequence[TaskText], runtime: Runtime) -> list[Decoded] | None:
+    if not runtime.decoder.takes_batches:  # a lost device may bring one that does not
+        return None
     runtime.reserve(len(mels))
     windows = [runtime.encode(mel, row) for row, mel in enumerate(mels)]
     decoded = [text.begin_to_decode(runtime.decoder_of(*windows)) for text in texts]

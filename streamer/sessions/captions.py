@@ -43,7 +43,7 @@ class _Drawing:
         self._outbox = Outbox(limit)
         self._lock = threading.Lock()
         # Draws all that waits: one call behind the present one is enough, and the last closes the sink.
-        self._worker = Worker("captions", limit=2)
+        self._worker = Worker("captions", limit=1)
         # Cancelled if the sink fails.
         self.subscription: Subscription | None = None
 

@@ -94,7 +94,7 @@ class SecondPass:
     def _load(self) -> WhisperModel:
         settings, correction = self._settings, self._settings.correction
         if _is_own(settings):
-            model = self._own.fork(n_beams=self._settings.correction.beam_size)
+            model = self._own.fork(n_beams=correction.beam_size)
             model.call_before(self._yield.wait)
             return model
         devices = DeviceSettings(

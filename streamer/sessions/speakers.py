@@ -126,7 +126,7 @@ class SpeakersOfSession:
             if isinstance(event, Speech):
                 turn = self.diarization.begin if event.state == "start" else self.diarization.end
                 turn(round(event.time * SAMPLE_RATE))
-            self._go_on()  # events come often while somebody speaks
+            self._go_on()  # events come often during speech
         return label_final(event, self.diarization) if isinstance(event, Final) else event
 
     def finish(self, then: Callable[[], object]) -> None:
@@ -143,17 +143,17 @@ class SpeakersOfSession:
         self._speakers.worker.put(self, self._step)
 
     def _step(self) -> None:
-        """Compute a window, if there is one, and publish what that tells."""
+        """Compute a window, if there is one, and publish what follows from it."""
         if self.over:
             return
         try:
-            if self._hear_window():
+            if self._take_window():
                 self._go_on()
         except Exception:
             logger.exception("who speaks in a session cannot be recognized")
             self._end()
 
-    def _hear_window(self) -> bool:
+    def _take_window(self) -> bool:
         """Do a little work; return whether there may be more."""
         late, has_ended = time.monotonic() > self._until_s, self._then is not None
         head = self._ring.head if has_ended else min(self._detected(), self._ring.head)
@@ -172,7 +172,7 @@ class SpeakersOfSession:
         return window is not None
 
     def _end(self) -> None:
-        """Recognize no more; if the session has ended, call what waits for that."""
+        """Stop recognizing; if the session has ended, call what waits for that."""
         self.over = True
         with self._lock:
             then, self._then = self._then, None
@@ -182,8 +182,9 @@ class SpeakersOfSession:
     def _relabel_recent(self) -> None:
         recent = dict(self._recent)
         self._relabel(recent)
+        since_s = max(recent.values(), default=0.0) - RECENT_S
         for number, end_s in recent.items():
-            if end_s < max(recent.values()) - RECENT_S:
+            if end_s < since_s:
                 del self._recent[number]
 
     def _take(self, event: Event) -> None:

@@ -18,7 +18,7 @@ from streamer.engine.engine import Engine
 from streamer.engine.publisher import Output
 from streamer.engine.runner import AudioKind, Input, SessionRunner
 from streamer.engine.settings import SessionSettings
-from streamer.engine.window import Request
+from streamer.engine.window import Request, Window
 from streamer.errors import InferenceError
 from streamer.events import Error, Event, Final, Gap, Speech
 from streamer.whisper.result import Hypothesis
@@ -299,6 +299,25 @@ def test_a_session_that_is_removed_while_it_is_being_served_says_nothing_more(se
     assert other.text == setting.said(1)
     assert len(removed.events) == n_events
     assert not removed.finished.is_set()
+    assert setting.engine.n_sessions == 0
+
+
+def test_a_session_that_is_removed_as_its_turn_begins_has_no_further_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    setting = Setting()  # no thread runs
+    listener = setting.listener()
+    issue = listener.live.issue
+
+    def issue_and_close(now_s: float) -> tuple[Window, Float32Array] | None:
+        issued = issue(now_s)
+        listener.live.close()
+        return issued
+
+    monkeypatch.setattr(listener.live, "issue", issue_and_close)
+    setting.engine.add(listener.live)
+    listener.write(14.0)
+    while setting.engine.n_waiting == 0:
+        setting.engine.listen()
+    assert setting.engine.encode()
     assert setting.engine.n_sessions == 0
 
 

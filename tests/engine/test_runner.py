@@ -18,7 +18,7 @@ from streamer.engine.engine import RETRY_S
 from streamer.engine.host import Host
 from streamer.engine.outage import FIRST_RETRY_S, LONGEST_RETRY_S, MAX_FAILURES
 from streamer.engine.publisher import Output
-from streamer.engine.runner import AudioKind, Input, SessionRunner
+from streamer.engine.runner import RECORDED_PATIENCE_S, AudioKind, Input, SessionRunner
 from streamer.engine.session import STALL_S, Session
 from streamer.engine.settings import SessionSettings
 from streamer.engine.transcript import MAX_STABLE_TOKENS
@@ -151,6 +151,25 @@ class Rig:
 
 def broken(window: Window, request: Request) -> Hypothesis:
     raise InferenceError("the device is gone")
+
+
+# When a window is to be encoded.
+
+
+def test_a_final_is_due_at_once_a_partial_within_the_pace_and_a_recording_when_there_is_time() -> None:
+    rigs = [Rig(words_at(0.5, 1.0, 1.5), kind=kind) for kind in (AudioKind.LIVE, AudioKind.RECORDED)]
+    for rig in rigs:
+        rig.write(2 * SAMPLE_RATE)
+        rig.runner.listen(rig.clock())
+        due_s = rig.clock()
+        rig.clock.advance(0.1)  # a deadline does not move
+        rig.runner.listen(rig.clock())
+        patience_s = RECORDED_PATIENCE_S if rig.runner.recorded else SETTINGS.pace_s
+        assert rig.runner.due.deadline_s == pytest.approx(due_s + patience_s)
+    live = rigs[0].runner
+    live.flush()
+    live.listen(rigs[0].clock())
+    assert live.due.deadline_s == due_s
 
 
 # What does not come.

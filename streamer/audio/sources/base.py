@@ -20,8 +20,8 @@ STOP_TIMEOUT_S = 5.0
 
 STEADY_S = 10.0  # what was back for less than this is still in the same outage: no further error
 
-# A longer jump of a clock is one that was set, or a computer that slept: nobody lost that much speech. With the 30 s
-# that an open segment may still need, so much silence fits into the smallest input.buffer_s.
+# A longer jump of a clock is one that was set, or a computer that slept: no speech of that length was lost. With the
+# 30 s that an open segment may still need, this much silence fits into the smallest input.buffer_s.
 MAX_HOLE_S = 30.0
 
 

@@ -59,15 +59,15 @@ class StdinPcm(ThreadedSource):
 
     def _samples(self) -> Iterator[Float32Array]:
         """Yield the audio, 16 kHz mono, shape (n,). Raises AudioFileError."""
-        data = self._beginning()
-        if not data:
-            raise AudioFileError("standard input is empty: expected audio; check the command before the pipe")
+        first = data = self._beginning()
         wav = AudioReader(None) if data[:4] == b"RIFF" and data[8:] == b"WAVE" else None
         while data:
             yield self._decode(data, wav)
             data = self._read()
         yield self._decode(b"", wav)
         yield self._decoder.finish()
+        if not first or (wav is not None and not wav.read_s):
+            raise AudioFileError("standard input is empty: expected audio; check the command before the pipe")
         if wav is not None and wav.announced_s is not None and wav.announced_s - wav.read_s > TRUNCATED_S:
             raise TruncatedAudioError(self.name, wav.read_s, wav.announced_s)
 

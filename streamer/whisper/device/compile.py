@@ -94,7 +94,7 @@ class Compilation:
         windows_s : lengths of audio, in seconds, that all graphs are made for; those of 30 s are always made
         cache_dir : where compiled graphs are kept; None: nowhere
         model : what the graphs are of, such as a path; compiled graphs of each are kept apart
-        on_progress : is told how many graphs of how many are compiled
+        on_progress : receives how many graphs of how many are compiled
         """
         self.graphs = graphs
         self.compiled: dict[Sizes, ov.CompiledModel] = {}
@@ -161,7 +161,7 @@ class Compilation:
 
     def reject(self, errors: Mapping[str, InferenceError]) -> None:
         """Give up the devices of stages that failed, or half precision on them. Raises the error of a stage's last."""
-        told: dict[str, list[str]] = {}
+        moved: dict[str, list[str]] = {}
         for stage, error in errors.items():
             plan = self.plans[stage]
             self.compiled = {graph: compiled for graph, compiled in self.compiled.items() if graph.stage != stage}
@@ -173,9 +173,9 @@ class Compilation:
             if self._failed[stage] + 1 >= len(plan.candidates):
                 raise error
             self._failed[stage] += 1
-            told.setdefault(f"{device} {plan.candidates[self._failed[stage]]}", []).append(stage)
-        for devices, stages in told.items():
-            # What is wrong with a device is the same for all of its stages: it is told once.
+            moved.setdefault(f"{device} {plan.candidates[self._failed[stage]]}", []).append(stage)
+        for devices, stages in moved.items():
+            # What is wrong with a device is the same for all of its stages: one line for all.
             logger.warning("%s; trying %s for %s", errors[stages[0]], devices.split()[1], ", ".join(stages))
 
     def _models(self, stage: str) -> dict[Sizes, ov.Model]:

@@ -49,6 +49,7 @@ class Decoder:
         self._cross: dict[str, ov.Tensor] = {}
         # Keys and values of the text, by name, each of shape (n_windows, n_head, P, head).
         self._cache: dict[str, ov.Tensor] = {}
+        self._n_slots = 0  # P
         # Which slots each sequence sees, shape (n_windows, n_sequences, P).
         self._visible: BoolArray = np.zeros((0, 1, 0), dtype=np.bool_)
 
@@ -92,11 +93,11 @@ class Decoder:
     def use(self, *windows: EncodedWindow) -> None:
         """Decode these windows from now on, which are in neighbouring rows of the same buffers."""
         self._windows = list(windows)
+        self._see_windows()
         self.begin()
 
     def begin(self) -> None:
         """Forget all text."""
-        self._see_windows()
         self._cache = {}
         self._resize(self._slot_sizes[0])
         self.rewind(0)
@@ -165,8 +166,10 @@ class Decoder:
             for array in (*(tensor.data for tensor in self._cache.values()), self._visible):
                 array[number] = array[len(self._windows)]
             self._windows[number] = last
-        self._visible = self._visible[: len(self._windows)]
+        n_left = len(self._windows)
+        self._visible = self._visible[:n_left]
         if self._windows:
+            self._cache = {name: _first_rows(tensor, n_left) for name, tensor in self._cache.items()}
             self._see_windows()
 
     def pollute_hidden_slots(self) -> None:
@@ -183,10 +186,6 @@ class Decoder:
         """The one-token graph with its tensors, to find out how its mask is meant (see `masks`)."""
         return OpenStep(self._stages[0], self._cache, self._cross)
 
-    @property
-    def _n_slots(self) -> int:
-        return int(self._cache[self._names[0]].shape[2])
-
     def _see_windows(self) -> None:
         """Let the graphs see the keys and values of the present windows."""
         first = self._windows[0]
@@ -197,7 +196,8 @@ class Decoder:
 
     def _resize(self, n_slots: int) -> None:
         """Have a cache of this many slots, which keeps what was in it."""
-        before, self._cache = self._cache, {}
+        before, self._cache, n_before = self._cache, {}, self._n_slots
+        self._n_slots = n_slots
         dims, n_windows = self._dims, len(self._windows)
         shape = ov.Shape([n_windows, dims.n_text_head, n_slots, dims.text_head_size])
         for name in self._names:
@@ -206,7 +206,7 @@ class Decoder:
             # A hidden slot still meets the arithmetic: a NaN in it would spread.
             slots[...] = 0
             if before:
-                slots[:, :, : before[name].shape[2]] = before[name].data[:n_windows]
+                slots[:, :, :n_before] = before[name].data
 
     def _compute(self, tokens: IntArray, positions: IntArray, seen: BoolArray, *, causal: bool) -> Stage:
         """Run the smallest graph that takes these tokens, and return it.
@@ -234,8 +234,7 @@ class Decoder:
             "attention_mask": mask.reshape(n_windows * size, -1),
         }
         tensors = {name: stage.tensor(name, values) for name, values in inputs.items()}
-        cache = {name: _first_rows(tensor, n_windows) for name, tensor in self._cache.items()}
-        stage.infer({**tensors, **cache, **self._cross})
+        stage.infer({**tensors, **self._cache, **self._cross})
         return stage
 
     def _stage_for(self, n_tokens: int) -> Stage:
@@ -292,7 +291,5 @@ class OpenStep:
 
 def _first_rows(tensor: ov.Tensor, n_rows: int) -> ov.Tensor:
     """Return the first rows of a tensor, in the same memory."""
-    n_all, *others = tensor.shape
-    if n_rows == n_all:
-        return tensor
+    _, *others = tensor.shape
     return ov.Tensor(tensor, ov.Coordinate([0, 0, 0, 0]), ov.Coordinate([n_rows, *others]))

@@ -16,7 +16,7 @@ from streamer.whisper.device.masks import OURS, MaskConvention
 from streamer.whisper.device.stage import Stage, to_float32
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.generation import MIN_WINDOW_S
-from streamer.whisper.graphs.ports import STAGES
+from streamer.whisper.graphs.ports import STAGES, key_values
 from streamer.whisper.result import N_BUFFERS
 
 
@@ -57,10 +57,9 @@ class Runtime:
         # Lengths that were encoded before.
         self._known_lengths_s: set[int] = set()
         self._encoder = self._stage("encoder", self.windows_s[-1])
-        self._types = {
-            name: self._stage("cross_kv", self.windows_s[-1]).port(f"present_{name}").element_type
-            for name in WindowBuffers.names(self.dims)
-        }
+        cross_kv = self._stage("cross_kv", self.windows_s[-1])
+        names = key_values(self.dims.n_text_layer, "encoder")
+        self._types = {name: cross_kv.port(f"present_{name}").element_type for name in names}
         self._buffers = WindowBuffers(self.dims, self._types, n_buffers)
         decoders = [stage for stage in self.stages if stage.sizes.stage == "decoder"]
         self.decoder = Decoder(decoders, self.dims, mask)

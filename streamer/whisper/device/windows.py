@@ -9,7 +9,6 @@ import openvino as ov
 from numpy.typing import NDArray
 
 from streamer.whisper.dims import ModelDimensions
-from streamer.whisper.graphs.ports import key_values
 
 # Of tensors in memory, in bytes: a line of a processor's cache.
 ALIGNMENT = 64
@@ -44,11 +43,7 @@ class WindowBuffers:
         self._types = types
         self.n_rows = n_rows
         values = dims.n_text_head * dims.n_audio_ctx * dims.text_head_size
-        self._rows = {name: _zeros(n_rows, math.ceil(values * kind.size)) for name, kind in types.items()}
-
-    @classmethod
-    def names(cls, dims: ModelDimensions) -> list[str]:
-        return key_values(dims.n_text_layer, "encoder")
+        self._rows = {name: _zeros(n_rows, values * kind.size) for name, kind in types.items()}
 
     def tensors(self, row: int, n_rows: int, n_audio_ctx: int) -> dict[str, ov.Tensor]:
         """Return the keys and values of windows in neighbouring rows, of shape (n_rows, n_head, n_audio_ctx, head)."""

@@ -24,6 +24,7 @@ import openvino as ov
 from streamer.errors import ModelError, StreamerError, UsageError
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.files import converted, read_json, readable
+from streamer.whisper.graphs.compress import PRECISIONS
 from streamer.whisper.graphs.ports import STAGES, check_ports, ports
 from streamer.whisper.ir import first_line, read_graph
 
@@ -119,6 +120,12 @@ def load(directory: Path) -> SavedModel:
         )
     model = SavedModel(directory, converted(data, Description, path, _AGAIN))
     ModelDimensions.from_openai(asdict(model.description.dims), path)
+    precisions = model.description.precisions
+    if set(precisions) != set(STAGES) or not set(PRECISIONS) >= set(precisions.values()):
+        raise ModelError(
+            f"{path} has precisions {precisions!r:.60}: expected one of {', '.join(PRECISIONS)} for each of"
+            f" {', '.join(STAGES)}; {_AGAIN}"
+        )
     if changed := [name for name in model.changed_files(weights=False) if name in _GRAPHS]:
         raise ModelError(
             f"{directory / changed[0]} is not the file that {path} lists: it is missing, damaged or of another model;"
@@ -159,6 +166,7 @@ def save(
     Raises UsageError if the target is taken, StreamerError if it cannot be written, and what the builders raise.
     """
     check_target(target, force=force)
+    target = target.absolute()  # the current directory, too, has a parent in which the model is put together
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.", ignore_cleanup_errors=True) as folder:
@@ -194,7 +202,7 @@ def _write_graph(path: Path, model: ov.Model, precision: str) -> None:
     # Two models of the same dimensions have the same description: with this, the `.xml` of each has its own hash.
     model.set_rt_info(uuid4().hex, ["streamer", "id"])
     try:
-        # With 8 and 4 bits too: what is no matrix has been left as it was.
+        # With 8 bits too: what is no matrix has been left as it was.
         ov.save_model(model, path, compress_to_fp16=precision != "f32")
     except RuntimeError as error:  # OpenVINO writes through a C++ stream, which does not say why
         raise OSError(first_line(error)) from None

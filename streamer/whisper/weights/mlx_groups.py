@@ -14,7 +14,7 @@ from streamer.whisper.weights.tensors import FLOATS, Tensor
 _BITS = (2, 3, 4, 5, 6, 8)
 _GROUP_SIZES = (32, 64, 128)
 
-_ROWS = 256  # unpacked at once
+_ROWS = 64  # unpacked at once
 
 
 def grouped(name: str, where: str, packed: Tensor, scales: Tensor, biases: Tensor, shape: tuple[int, int]) -> Tensor:
@@ -54,9 +54,11 @@ def grouped(name: str, where: str, packed: Tensor, scales: Tensor, biases: Tenso
     return Tensor(shape, "F32", load)
 
 
-def _unpack(packed: NDArray[np.uint32], columns: int) -> NDArray[np.uint8]:
+def _unpack(packed: NDArray[np.uint32], columns: int) -> NDArray[np.uint64]:
     """Return the numbers (rows, columns) of rows of packed bits."""
-    bits = np.unpackbits(np.ascontiguousarray(packed).view(np.uint8), axis=1, bitorder="little").reshape(
-        len(packed), columns, -1
-    )
-    return np.packbits(bits, axis=2, bitorder="little")[..., 0]
+    # Eight numbers take as many bytes as one has bits; filled up, these bytes are one number of 64 bits.
+    octets = np.ascontiguousarray(packed).view(np.uint8).reshape(len(packed), columns // 8, -1)
+    bits = octets.shape[2]
+    words = np.pad(octets, ((0, 0), (0, 0), (0, 8 - bits))).view("<u8")
+    numbers = words >> np.arange(0, 8 * bits, bits, dtype=np.uint64) & np.uint64(2**bits - 1)
+    return numbers.reshape(len(packed), columns)

@@ -6,11 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from streamer.whisper.weights.binary import open_file
-from streamer.whisper.weights.tensors import TYPES, Tensor, is_shape
+from streamer.whisper.weights.binary import File, open_file
+from streamer.whisper.weights.tensors import TYPES, Tensor, is_shape, stored
 
 # By the version of an array's description; a third one is for names of fields.
 _READ = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -25,23 +26,30 @@ def read_header(path: Path) -> dict[str, Tensor]:
         names = archive.namelist()
         if len(set(names)) < len(names):
             raise ValueError("a member twice")
-        return {name.removesuffix(".npy"): _find_array(path, archive, name) for name in names}
+        return {name.removesuffix(".npy"): _find_array(file, archive, name) for name in names}
 
 
-def _find_array(path: Path, archive: zipfile.ZipFile, name: str) -> Tensor:
-    with archive.open(name) as member:
+def _find_array(file: File, archive: zipfile.ZipFile, name: str) -> Tensor:
+    info = archive.getinfo(name)
+    with archive.open(info) as member:
+        start = file.tell()  # behind the member's header
         try:
-            shape, _, dtype = _READ[npy.read_magic(member)](member)
+            shape, by_columns, dtype = _READ[npy.read_magic(member)](member)
         except Exception:  # noqa: BLE001 - NumPy evaluates the text, as a literal: errors of many kinds
             raise ValueError(f"{name!r:.60} is not a plain array") from None
-        n_bytes = archive.getinfo(name).file_size - member.tell()
-    if not is_shape(shape) or (not dtype.hasobject and dtype.itemsize * math.prod(shape) != n_bytes):
+        begin = member.tell()
+    if not is_shape(shape) or (not dtype.hasobject and dtype.itemsize * math.prod(shape) != info.file_size - begin):
         raise ValueError(f"a wrong number of bytes for {name!r:.60}")
-    found = _NAMES.get(dtype.str, dtype.str)
-    return Tensor(tuple(shape), found, partial(_load, path, name, found))
+    shape, found = tuple(shape), _NAMES.get(dtype.str, dtype.str)
+    if info.compress_type != zipfile.ZIP_STORED or found not in TYPES:
+        return Tensor(shape, found, partial(_unpack, file.path, name, found))
+    # Not through the archive, whose table of all arrays would be read once more for each.
+    if by_columns:
+        return stored(file.path, found, shape[::-1], start + begin).view(shape, np.transpose)
+    return stored(file.path, found, shape, start + begin)
 
 
-def _load(path: Path, name: str, dtype: str) -> NDArray[Any]:
+def _unpack(path: Path, name: str, dtype: str) -> NDArray[Any]:
     with open_file(path, "numpy.savez") as file, zipfile.ZipFile(file) as archive:
         if name not in archive.namelist():
             raise ValueError(f"no {name!r:.60} in the archive")

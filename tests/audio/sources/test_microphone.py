@@ -434,6 +434,14 @@ def test_a_stereo_microphone_at_another_rate(portaudio: FakePortAudio) -> None:
     np.testing.assert_allclose(recorder.audio[1_000:20_000], 0.5, atol=1e-3)
 
 
+def test_a_name_that_no_device_has_is_refused_with_the_names_that_there_are(portaudio: FakePortAudio) -> None:
+    portaudio.add("built-in")
+    portaudio.add("headset")
+    Microphone("Head").check()
+    with pytest.raises(AudioDeviceError, match=r"named 'no such thing': .* out of 0 'built-in', 1 'headset'"):
+        Microphone("no such thing").check()
+
+
 def test_the_device_is_found_again_by_its_name(portaudio: FakePortAudio) -> None:
     portaudio.add("built-in")
     portaudio.add("headset")

@@ -128,6 +128,7 @@ def test_a_wav_without_audio_that_can_be_read_is_refused(tmp_path: Path) -> None
         (b"RIFF" + bytes(4) + b"WAVE", "ends within its header"),
         (b"RIFF" + bytes(4) + b"WAVE" + b"junk\xff\xff\xff\xff" + bytes(100), "ends within its header"),
         (b"RIFF" + bytes(4) + b"WAVE" + bytes(100_000), "cannot be decoded"),
+        (wav(tmp_path, "PCM_16")[:40] + bytes(4), "is empty"),
         (b"", "is empty"),
     ):
         recorder = hear(io.BytesIO(data))

@@ -14,7 +14,7 @@ from streamer.whisper.device.stage import Stage, as_type
 from streamer.whisper.device.windows import EncodedWindow, WindowBuffers
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.graphs.build import ModelGraphs, build_decoder, fix_sizes
-from streamer.whisper.graphs.ports import STAGES, ports
+from streamer.whisper.graphs.ports import STAGES, key_values, ports
 from streamer.whisper.weights import huggingface
 from streamer.whisper.weights.checkpoint import Checkpoint
 from tests.whisper.support import NANO
@@ -120,7 +120,7 @@ def decoder_of(whole: ov.Model, dims: ModelDimensions, keep: Callable[[ov.Model]
     if keep is not None:
         keep(model)
     compiled = ov.Core().compile_model(model, "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
-    types = {name: compiled.input(f"past_{name}").element_type for name in WindowBuffers.names(dims)}
+    types = {name: compiled.input(f"past_{name}").element_type for name in key_values(dims.n_text_layer, "encoder")}
     assert keep is None or set(types.values()) == {ov.Type.bf16}
     window = EncodedWindow(WindowBuffers(dims, types, 1), 0, dims.n_audio_ctx)
     random = np.random.default_rng(0)

@@ -219,6 +219,15 @@ def test_nothing_partial_is_left_when_the_disk_is_full(tmp_path: Path, limit: in
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows does not rename the current directory")
+def test_the_current_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    assert saved.save(Path(), describe(), builders(), COMPANIONS).changed_files() == []
+    assert saved.is_saved(tmp_path / "new")
+    assert [path.name for path in tmp_path.iterdir()] == ["new"]
+
+
 @pytest.mark.skipif(sys.platform == "win32" or os.getuid() == 0, reason="permissions are POSIX's, and bind no root")
 def test_a_place_that_may_not_be_written_to(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
@@ -317,6 +326,9 @@ def test_heads_are_looked_for(model: Path) -> None:
         ({"dims": {}}, ["has dims {}"]),
         ({"dims": {**asdict(DIMS), "n_mels": 2**60}}, ["has n_mels 1152921504606846976"]),
         ({"name": 7}, ["has name 7: expected "]),
+        ({"precisions": {}}, ["has precisions {}: expected one of f32, f16, int8, int8-sym"]),
+        ({"precisions": {"encoder": "f16", "decoder": "f16"}}, ["has precisions"]),
+        ({"precisions": dict.fromkeys(ALL, "int4")}, ["has precisions", "or convert the model again"]),
         ({"precisions": {stage: ["f16"] for stage in ALL}}, ["has precisions"]),
         ({"alignment_heads": 3}, ["has alignment_heads 3"]),
         ({"alignment_heads": [[0]]}, ["has alignment_heads [[0]]: expected "]),
