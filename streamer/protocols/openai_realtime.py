@@ -72,7 +72,6 @@ class _Item:
 class Realtime(adapter.Adapter):
     """One client's connection (see `adapter.Adapter`)."""
 
-    # Only messages and events move it on.
     def __init__(self, *, beta: bool = False) -> None:
         """Begin with the defaults; `beta` says whether the client speaks the older shapes."""
         self._beta = beta

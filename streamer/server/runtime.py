@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Coroutine, Sequence
 from typing import Protocol
 
@@ -78,9 +79,9 @@ class _Runtime:
         self._context = context
         self._tenant = tenant
         self._tasks: set[asyncio.Task[None]] = set()
-        # What is to be done in the session, in order. What is to be said is sent by its callers, one after another.
-        self._todo: asyncio.Queue[Action] = asyncio.Queue()
-        self._sending = asyncio.Lock()
+        # What is to be done in the session, in order. One task at a time does it, and one sends.
+        self._todo: deque[Action] = deque()
+        self._working, self._sending = asyncio.Lock(), asyncio.Lock()
         # How the connection is to be closed, once that is known, and instead of normally when the daemon stops.
         self._closing: asyncio.Future[Close] = asyncio.get_running_loop().create_future()
         self._stopped: Close | None = None
@@ -104,7 +105,6 @@ class _Runtime:
             actions = self._adapter.begin()
             if any(isinstance(action, Say) for action in actions):  # the client need not speak first
                 self._limit = "idle_s"
-            self._start(self._work())
             self._start(self._take(actions))
             self._start(self._read())
             self._start(self._stop())
@@ -161,8 +161,8 @@ class _Runtime:
                 actions = self._adapter.receive(message)
             except StreamerError as error:
                 actions = self._refusal(error)
-            await self._take(actions)
-            await self._todo.join()
+            await self._send(self._queue(actions))
+            await self._work()
             await asyncio.sleep(0)  # a flood of messages must not keep the others waiting
 
     def _expect_message(self) -> None:
@@ -192,10 +192,18 @@ class _Runtime:
     # What the adapter wants.
 
     async def _take(self, actions: Sequence[Action]) -> None:
-        """Queue what is to be done in the session, and send what is to be said."""
-        said = []
-        for action in actions:
-            said.append(action) if isinstance(action, Say | Hangup) else self._todo.put_nowait(action)
+        """Send what is to be said. What is to be done in the session is done meanwhile."""
+        said = self._queue(actions)
+        if self._todo and not self._working.locked():
+            self._start(self._work())
+        await self._send(said)
+
+    def _queue(self, actions: Sequence[Action]) -> Sequence[Say | Hangup]:
+        """Queue what is to be done in the session; return what is to be said."""
+        self._todo += [action for action in actions if not isinstance(action, Say | Hangup)]
+        return [action for action in actions if isinstance(action, Say | Hangup)]
+
+    async def _send(self, said: Sequence[Say | Hangup]) -> None:
         if not said:
             return
         async with self._sending:  # in the order in which it was asked for
@@ -207,18 +215,19 @@ class _Runtime:
                 await self._line.send_text(action.text)
 
     async def _work(self) -> None:
-        while True:
-            action, stream = await self._todo.get(), self._stream
-            if isinstance(action, Open | Resume | Follow):
-                await self._begin(action)
-            elif stream is not None and self._stopped is None:
-                try:
-                    await self._perform(stream, action)
-                except GoneError:
-                    raise
-                except Exception as error:  # noqa: BLE001 - reported to the client and the log
-                    self._fail(stream, error)
-            self._todo.task_done()
+        """Do what is queued; return when all of it is done."""
+        async with self._working:
+            while self._todo:
+                action, stream = self._todo.popleft(), self._stream
+                if isinstance(action, Open | Resume | Follow):
+                    await self._begin(action)
+                elif stream is not None and self._stopped is None:
+                    try:
+                        await self._perform(stream, action)
+                    except GoneError:
+                        raise
+                    except Exception as error:  # noqa: BLE001 - reported to the client and the log
+                        self._fail(stream, error)
 
     async def _begin(self, action: Open | Resume | Follow) -> None:
         streams, tenant = self._context.services.streams, self._tenant

@@ -65,7 +65,7 @@ class Tls:
             logger.info("in this network: %s", ", ".join(urls))
         while True:
             await asyncio.sleep(POLL_S)
-            await asyncio.to_thread(self.refresh)
+            self.refresh()  # not in a thread: a handshake meanwhile may end the program in OpenSSL
 
     def refresh(self) -> None:
         """Load the files if they have changed, and not again since the last time."""

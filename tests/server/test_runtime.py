@@ -207,6 +207,39 @@ async def test_a_client_is_held_back_while_there_is_no_room() -> None:
             assert await within(client.recv()) == "polly"
 
 
+async def test_what_events_bring_about_waits_for_room_and_other_events_do_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Flushing(Parrot):
+        def on_event(self, event: Event) -> Sequence[Action]:
+            return [Do("flush"), *super().on_event(event)] if isinstance(event, Final) else super().on_event(event)
+
+    writing = asyncio.Event()
+
+    def prepare(stream: RecordingStream) -> None:
+        async def write(data: bytes) -> None:
+            writing.set()
+            await RecordingStream.write(stream, data)
+
+        stream.room.clear()
+        stream.write = write  # type: ignore[method-assign]
+
+    monkeypatch.setitem(SOCKETS, PATH, Socket(lambda query, headers: Flushing()))
+    async with serving() as running:
+        running.streams.prepare = prepare
+        async with running.socket(PATH) as client:
+            assert await within(client.recv()) == "hello"
+            for message in ("open", b"\1\2", "polly"):
+                await client.send(message)
+            stream = await running.streams.first()
+            await within(writing.wait())
+            for text in ("One.", "Two."):
+                stream.log.append(final(1, text))
+                assert await within(client.recv()) == text
+            assert stream.commands == []
+            stream.room.set()
+            assert await within(client.recv()) == "polly"
+            assert stream.commands == [("flush", 2), ("flush", 2)]
+
+
 async def test_who_does_not_read_is_not_listened_to_and_closed_when_too_far_behind() -> None:
     async with serving(queue_events=8) as running, running.socket(PATH, max_queue=1) as client:
         await client.send("open")

@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -182,6 +183,19 @@ async def test_files_are_reloaded_once_both_have_been_replaced(
             found.refresh()
         assert await shown(port) == fingerprint_of(new_certificate)
         assert "cannot be read" in caplog.records[-1].message
+
+
+async def test_files_are_reloaded_where_handshakes_are_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To change a context in another thread meanwhile breaks OpenSSL's memory."""
+    monkeypatch.setattr(tls, "POLL_S", 0.0)
+    found = Tls(*pair(tmp_path))
+    threads: list[int] = []
+    monkeypatch.setattr(found, "refresh", lambda: threads.append(threading.get_ident()))
+    watching = asyncio.create_task(found.watch("127.0.0.1", 1))
+    while not threads:
+        await asyncio.sleep(0)
+    watching.cancel()
+    assert set(threads) == {threading.get_ident()}
 
 
 def test_what_cannot_be_loaded_is_refused_in_one_line(tmp_path: Path) -> None:
