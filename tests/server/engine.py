@@ -14,7 +14,7 @@ from streamer.audio.pcm import PcmDecoder
 from streamer.audio.ring import RingBuffer
 from streamer.engine.eventlog import EventLog
 from streamer.protocols.native import StreamStart
-from streamer.sessions.streams import ClientStream
+from streamer.sessions.streams import ClientStream, StreamOwner
 from tests.server.support import final, opened_log
 
 SAMPLES_A_FINAL = 500
@@ -113,13 +113,10 @@ def open_stream(runner: FakeRunner, options: StreamStart = StreamStart()) -> Cli
     """Return a stream in front of a runner, which is not started yet; it is kept for ever."""
 
     pcm = PcmDecoder(options.format, options.sample_rate, options.channels)
-    return ClientStream(
-        runner,
-        runner.log,
-        pcm,
-        options,
+    owner = StreamOwner(
         choose=lambda options: partial(runner.change, options),
-        on_report=runner.log.append,
-        on_keep=lambda: None,
-        on_leave=lambda: None,
+        report=runner.log.append,
+        keep=lambda: None,
+        leave=lambda: None,
     )
+    return ClientStream(runner, runner.log, pcm, options, owner)

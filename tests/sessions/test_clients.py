@@ -249,7 +249,7 @@ async def test_options_are_checked_first_and_change_behind_the_audio() -> None:
     def refuse(options: object) -> Any:  # noqa: ANN401 - never returns
         raise ConfigError("the model does not know the language")
 
-    stream._choose = refuse
+    stream._owner = dataclasses.replace(stream._owner, choose=refuse)
     with pytest.raises(ConfigError):
         await stream.change(StreamStart(language="xx"))
     assert stream.options == StreamStart(pace_s=2.0)
@@ -268,7 +268,7 @@ async def test_a_session_that_ends_by_itself_lets_go_of_the_client(monkeypatch: 
 
 def be_silent(stream: ClientStream, seconds: float) -> None:
     """Let it be that long ago that the client has sent something."""
-    stream._heard_from_s -= seconds
+    stream._received_s -= seconds
 
 
 async def test_who_sends_nothing_is_told_so_and_ended(machine: Machine) -> None:
