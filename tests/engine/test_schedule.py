@@ -1,9 +1,9 @@
 """Which window is due, and when."""
 
-from streamer.audio.constants import HOP_LENGTH, N_SAMPLES, SAMPLE_RATE
+from streamer.audio.constants import N_SAMPLES, SAMPLE_RATE
 from streamer.engine.schedule import HESITATION_SAMPLES, PAUSE_SAMPLES, WindowSchedule
 from streamer.engine.window import MAX_SILENCE_SAMPLES, Window
-from tests.engine.test_session import SETTINGS, settings_of
+from tests.engine.test_session import SETTINGS
 
 PACE = round(SETTINGS.pace_s * SAMPLE_RATE)
 
@@ -29,15 +29,6 @@ def window_of(schedule: WindowSchedule) -> Window:
     window = schedule.next_window(0, 0.0)
     assert window is not None
     return window
-
-
-def test_a_window_begins_on_the_grid_and_ends_where_speech_has_got_to() -> None:
-    schedule = schedule_of((1.0003, None))
-    window = window_of(schedule)
-    assert window.start % HOP_LENGTH == 0
-    assert 0 <= round(1.0003 * SAMPLE_RATE) - window.start < HOP_LENGTH
-    assert (window.end, window.last, window.pause) == (schedule.received, False, False)
-    assert not schedule.due()
 
 
 def test_the_next_is_due_after_the_pace_or_what_the_last_cost_and_at_once_in_a_pause() -> None:
@@ -87,67 +78,12 @@ def test_the_more_a_pass_costs_the_more_is_heard_before_the_next() -> None:
         assert schedule.due()
 
 
-def test_a_window_is_too_long_when_the_next_would_be() -> None:
-    schedule = WindowSchedule(settings_of(window_s=10.0))
-    assert not schedule.too_long(10 * SAMPLE_RATE - PACE)
-    assert schedule.too_long(10 * SAMPLE_RATE - PACE + 1)
-    schedule.cost = 2 * SAMPLE_RATE
-    assert schedule.too_long(8 * SAMPLE_RATE + 1)
-    schedule.move_on(SAMPLE_RATE)
-    assert not schedule.too_long(8 * SAMPLE_RATE + 1)
-    assert not schedule.is_full(N_SAMPLES - SAMPLE_RATE)
-    assert schedule.is_full(N_SAMPLES)
-
-
-def test_windows_never_go_back() -> None:
-    schedule = schedule_of((1.0, None))
-    schedule.move_on(2 * SAMPLE_RATE)
-    schedule.move_on(0)
-    assert window_of(schedule).start == 2 * SAMPLE_RATE
-
-
-def test_the_pace_can_change() -> None:
-    schedule = schedule_of((1.0, None))
-    begin = window_of(schedule).end
-    schedule.settings = settings_of(pace_s=2.0)
-    schedule.advance(begin + PACE, begin + PACE)
-    assert not schedule.due()
-    schedule.settings = SETTINGS
-    assert schedule.due()
-
-
 def test_a_full_window_is_asked_for_once() -> None:
     schedule = schedule_of((0.0, None))
     schedule.advance(2 * N_SAMPLES, 2 * N_SAMPLES)
     assert window_of(schedule).end == N_SAMPLES
     schedule.advance(3 * N_SAMPLES, 3 * N_SAMPLES)
     assert not schedule.due()
-
-
-def test_the_last_window_is_asked_for_once_and_again_where_it_has_to_be() -> None:
-    schedule = schedule_of((1.0, 2.0))
-    window = window_of(schedule)
-    assert window.last
-    assert not schedule.due()
-    utterance = schedule.current
-    assert utterance is not None
-    assert utterance.complete_at(window.end)
-    utterance.repeat()
-    assert window_of(schedule) == window
-
-
-def test_a_window_that_comes_late_finds_nothing() -> None:
-    schedule = schedule_of((1.0, None))
-    older = window_of(schedule)
-    schedule.advance(older.end + PACE, older.end + PACE)
-    newer = window_of(schedule)
-    utterance = schedule.find(newer)
-    assert utterance is not None
-    utterance.decoded_end = newer.end
-    assert schedule.find(older) is None
-    assert schedule.find(newer) is None
-    schedule.remove_first()
-    assert schedule.find(newer) is None
 
 
 def test_utterances_that_wait_share_a_window_unless_too_much_lies_between_or_was_lost() -> None:
@@ -161,13 +97,3 @@ def test_utterances_that_wait_share_a_window_unless_too_much_lies_between_or_was
     assert newest is not None
     newest.after_gap = True
     assert window_of(schedule).end < near_s * SAMPLE_RATE
-
-
-def test_what_goes_on_behind_speech_that_was_given_up_is_due_at_once() -> None:
-    schedule = schedule_of((1.0, None))
-    position = schedule.received - HOP_LENGTH
-    schedule.resume_at(position)
-    schedule.move_on(position)
-    assert schedule.waiting_from == position
-    assert window_of(schedule).start == position
-    assert not schedule.due()
