@@ -106,7 +106,8 @@ class SessionRunner:
         """
         self.logger = logging.LoggerAdapter(logger, {"session": output.name})
         self.input = input
-        self._host = Host()
+        # The engine that serves the session, and whether it does.
+        self._host, self._serving = Host(), False
 
         # Audio and commands.
         self.ring = RingBuffer(input.capacity_samples, start=0 if state is None else state.needed_from)
@@ -139,21 +140,21 @@ class SessionRunner:
         self._host = host
         self._activity = Activity(host.clock())
         self._arrivals.note(self.ring.head, host.clock(), again=True)
-        self.ring.on_write = self._note_arrival
+        self._serving = True
 
     # Audio and commands.
 
     def write(self, samples: Float32Array) -> None:
         """Take audio, 16 kHz mono float32, shape (n,). Only one thread at a time may write."""
         self._host.stats.audio_s["own" if self.input.reserved else "client"] += len(samples) / SAMPLE_RATE
-        self.ring.write(samples)
+        self._write(samples)
 
     def write_gap(self, n_samples: int, reason: GapReason) -> None:
         """Note that `n_samples` of audio are lost here. Only the thread that writes may call it."""
         for first in range(0, n_samples, SILENCE_SAMPLES):
             n_silent = min(SILENCE_SAMPLES, n_samples - first)
             self._command("", partial(self._session.miss, self.ring.head + n_silent, reason))
-            self.ring.write(np.zeros(n_silent, dtype=np.float32))
+            self._write(np.zeros(n_silent, dtype=np.float32))
 
     def end(self, number: int | None = None) -> None:
         """The audio is complete: `on_finished` follows when everything is final. Harmless the second time."""
@@ -369,8 +370,11 @@ class SessionRunner:
 
     # The clock.
 
-    def _note_arrival(self) -> None:
-        """Note that audio has come, in the thread that wrote it."""
+    def _write(self, samples: Float32Array) -> None:
+        """Add audio to the buffer, and note when it came."""
+        self.ring.write(samples)
+        if not self._serving:
+            return
         head, held_back = self.ring.head, self.ring.free < HELD_BACK_SAMPLES
         self._arrivals.note(head, self._host.clock(), held_back=held_back, again=head <= self.input.live_from)
         if head - self.position >= CHUNK_SAMPLES:
@@ -483,8 +487,7 @@ class SessionRunner:
         self._leave()
 
     def _leave(self) -> None:
-        self.over = True
-        self.ring.on_write = None
+        self.over, self._serving = True, False
         self._inbox.clear()
         self.due.deadline_s = math.inf
         self.ring.wake()

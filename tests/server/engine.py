@@ -26,7 +26,6 @@ class FakeRunner:
     def __init__(self, capacity_samples: int = 100_000, *, seed: int = 0) -> None:
         self.ring = RingBuffer(capacity_samples)
         self._news = threading.Event()
-        self.ring.on_write = self._news.set
         self.log: EventLog = opened_log("fake")
         # Commands, each with how many samples had been written before.
         self.commands: list[tuple[str, int]] = []
@@ -49,6 +48,7 @@ class FakeRunner:
     def write(self, samples: NDArray[np.float32]) -> None:
         assert len(samples) <= self.ring.free, "audio was written that there is no room for"
         self.ring.write(samples)
+        self._news.set()
         self.first_write.set()
 
     def end(self) -> None:
