@@ -42,8 +42,8 @@ from streamer.server.metrics import register_engine, register_history, register_
 from streamer.sessions.captions import drawn_captions
 from streamer.sessions.clients import ClientStreams
 from streamer.sessions.decoder import make_engine
-from streamer.sessions.enrich import Enrichment
 from streamer.sessions.models import Models, unless_stopped
+from streamer.sessions.postprocessing import PostProcessing
 from streamer.sessions.recordings import Recordings
 from streamer.sessions.sessions import open_session, tell_error, write_all
 from streamer.sessions.streams import SESSION_NAME_BYTES
@@ -126,7 +126,7 @@ class _Daemon:
         # Set when the source is told to stop: it must not wait for room in the buffer any more.
         self._source_stopped = threading.Event()
         self._model: WhisperModel | None = None
-        self._enrichment: Enrichment | None = None
+        self._enrichment: PostProcessing | None = None
         # Set from a signal, or when the input has ended and that is the end.
         self._stop = asyncio.Event()
         # What the input ended with.
@@ -198,7 +198,7 @@ class _Daemon:
         engine = self._engine = make_engine(model, settings.decoding, max_pace_s=settings.stream.max_pace_s)
         register_engine(registry, engine)
         engine.start()
-        self._enrichment = Enrichment(settings, model, engine)
+        self._enrichment = PostProcessing(settings, model, engine)
         self._streams.serve_with(engine, model, self._enrichment)
         self._recordings.serve_with(model, engine.wait_idle, self._enrichment.glossary)
         await server.serve_model(model.name, model.tokenizer.known_languages)
