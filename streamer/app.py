@@ -374,7 +374,7 @@ class _Daemon:
         """Draw the input's captions in the terminal meanwhile, where there are any to draw."""
         if self._log is None or not self._captions:
             return contextlib.nullcontext()
-        return drawn_captions(self._log, TerminalSink(Console()), limit=self._settings.server.queue_events)
+        return drawn_captions(self._log, TerminalSink(Console()))
 
 
 def _load_beside(settings: Settings, name: str) -> WhisperModel:
