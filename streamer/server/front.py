@@ -20,8 +20,7 @@ from streamer.server.interfaces import Context, Services
 from streamer.server.limits import Limits
 from streamer.server.metrics import ServerMetrics
 from streamer.server.routes import SOCKETS, make_app
-from streamer.server.sockets import BACKLOG, listen, url
-from streamer.server.unix import UnixSocket
+from streamer.server.sockets import BACKLOG, UnixSocket, listen, url
 from streamer.server.ws import Close
 from streamer.server.wyoming import WyomingServer
 from streamer.settings.table import ServerSettings

@@ -1,4 +1,4 @@
-"""The history: a SQLite file of what is final. One daemon writes it, in a thread; any program may read it meanwhile.
+"""The history: a SQLite file of final text. A thread of one daemon writes it; other programs may read it meanwhile.
 
 Positions are seconds of a session's audio, wall-clock times are seconds since 1970, UTC.
 """
@@ -42,7 +42,7 @@ MAX_PENDING = 2000  # events that wait in memory until they are written
 PAGE_EVENTS = 200  # read at a time: half a megabyte
 PRUNE_EVENTS = 100  # deleted at a time while the file is too large
 
-# Not kept: outdated by what follows, or about one moment. Everything else is kept, later types of events included.
+# Events that are not kept: the following events replace them, or they describe one moment.
 _PASSING = (types.Resumed, types.Speech, types.Flushed, types.Partial, types.Error)
 
 # A row is an event: the first of a session is its `ready`, the last its `end`; an `error`, code `history_lost`, stands
@@ -93,7 +93,7 @@ FROM events WHERE session = :session AND seq > :after AND type <> 'end' ORDER BY
 """
 _SPEAKERS = "SELECT event FROM events INDEXED BY kinds WHERE type = 'speakers' AND session = ? ORDER BY id"
 
-# The name of a client's stream is a secret while the stream is open: with it, the stream can be taken over.
+# The name of a client's stream is a secret while the stream is open: a client that knows it can take the stream over.
 _SESSIONS = "SELECT * FROM sessions WHERE (NOT :public OR own OR ended IS NOT NULL) AND "
 _HITS = """
 SELECT events.id AS number, session, seq, start_s, events.end_s, at, snippet(texts, 0, :begin, :end, '…', 24) AS snippet
@@ -101,13 +101,13 @@ FROM texts JOIN events ON events.id = texts.rowid JOIN sessions ON sessions.id =
 WHERE texts MATCH :expression AND texts.rowid < :before AND (NOT :public OR events.own OR ended IS NOT NULL)
 ORDER BY texts.rowid DESC LIMIT :limit
 """
-# What `_prune` deletes: sessions that were over by then; of others, events up to the last that came by then.
-_DELETE_OVER = "DELETE FROM events WHERE session IN (SELECT session FROM events WHERE type = 'end' AND at <= ?)"
-_PARTLY_OLD = """
-SELECT own, source, session, max(seq) AS seq, at FROM events INDEXED BY ages
+# The last event of each session up to a wall-clock time.
+_UP_TO = """
+SELECT own, source, session, max(seq) AS seq, type, at FROM events INDEXED BY ages
 WHERE at <= ? AND type NOT IN ('ready', 'error') GROUP BY session
 """
-_DELETE_UP_TO = "DELETE FROM events WHERE session = ? AND seq <= ? AND type <> 'ready'"
+_DELETE = "DELETE FROM events WHERE session = ?"
+_DELETE_UP_TO = _DELETE + " AND seq <= ? AND type <> 'ready'"
 _OLDEST = "SELECT at FROM events WHERE type NOT IN ('ready', 'error') ORDER BY at LIMIT 1 OFFSET ?"
 _LOST = "earlier events are no longer in the history: raise server.history_days or server.history_mb to keep more"
 
@@ -170,14 +170,16 @@ class History:
     def __init__(self, path: Path) -> None:
         """Name a file; nothing is opened yet."""
         self.path = path
-        # Attempts to write that failed; events that are not in the file and never will be, and those logged so far.
-        self.n_failures = self.n_lost = self._n_reported = 0
+        # Attempts to write that failed; events that are lost, since too many waited.
+        self.n_failures = self.n_lost = 0
         # Guards the fields below, and notifies of changes.
         self._changed = threading.Condition()
         # Events that are not in the file yet, oldest first.
         self._pending: deque[_Entry] = deque()
         # Whether events are published before they are written: the last attempt failed, or this one takes too long.
         self._late = False
+        # Whether events have been lost since the last successful attempt.
+        self._losing = False
         # Whether no events are accepted: before `start`, and after `close`.
         self._closed = True
         self._thread: threading.Thread | None = None
@@ -226,11 +228,11 @@ class History:
                 if self._closed:
                     return False
                 if len(self._pending) >= MAX_PENDING and not isinstance(event, Ready | End):
+                    if not self._losing:
+                        text = "%d texts wait until the history %s can be written: more are lost"
+                        logger.warning(text, MAX_PENDING, self.path)
+                    self._losing = True
                     self.n_lost += 1
-                    if self.n_lost == self._n_reported + 1:
-                        logger.warning(
-                            "%d texts wait until the history %s can be written: more are lost", MAX_PENDING, self.path
-                        )
                     return False
                 self._pending.append(_Entry(event, own, source, time.time(), publish))
                 self._changed.notify()
@@ -299,26 +301,20 @@ class History:
     def _note_failure(self, error: Exception, *, failing: bool, closed: bool) -> None:
         self.n_failures += 1
         if not failing:
-            logger.warning(
-                "the history %s cannot be written (%s): captions go on; %d texts can wait in memory until it can",
-                self.path,
-                one_line(error),
-                MAX_PENDING,
-            )
+            text = "the history %s cannot be written (%s): captions go on; %d texts can wait in memory until it can"
+            logger.warning(text, self.path, one_line(error), MAX_PENDING)
         self._publish_early()
         if closed:
             self.n_lost += len(self._pending)
-            n_missing = self.n_lost - self._n_reported
-            logger.warning("the history %s could not be written: %d texts are missing", self.path, n_missing)
+            logger.warning("the history %s could not be written: %d texts are missing", self.path, self.n_lost)
 
     def _note_success(self, n_written: int, *, failing: bool) -> None:
         with self._changed:
-            self._late = False
             for _ in range(n_written):
                 self._pending.popleft()
-            n_missing, self._n_reported = self.n_lost - self._n_reported, self.n_lost
-        if failing or n_missing:
-            missing = f"; {n_missing} texts were too many to wait, and are missing" if n_missing else ""
+            losing, self._losing, self._late = self._losing, False, False
+        if failing or losing:
+            missing = f"; {self.n_lost} texts were too many to wait, and are missing" if losing else ""
             logger.warning("the history %s is written again%s", self.path, missing)
 
     def check(self) -> None:
@@ -435,7 +431,7 @@ class History:
 
     def delete(self, session: KeptSession) -> int:
         """Delete a session and all traces of its text; return how many finals it had."""
-        return self._delete(lambda file: file.execute("DELETE FROM events WHERE session = ?", (session.id,)))
+        return self._delete(lambda file: file.execute(_DELETE, (session.id,)))
 
     def delete_before(self, at: float) -> int:
         """Delete what came before a wall-clock time, and all traces of its text; return how many finals."""
@@ -584,9 +580,12 @@ def _prune(connection: sqlite3.Connection, before: float, max_bytes: float = mat
         if too_large := connection.execute(size).fetchone()[0] > max_bytes:
             row = connection.execute(_OLDEST, (PRUNE_EVENTS - 1,)).fetchone()
             until = max(before, row["at"] if row else math.inf)
+        n_deleted = 0
         with connection:
-            n_deleted = connection.execute(_DELETE_OVER, (until,)).rowcount
-            for row in connection.execute(_PARTLY_OLD, (until,)).fetchall():
+            for row in connection.execute(_UP_TO, (until,)).fetchall():
+                if row["type"] == "end":
+                    n_deleted += connection.execute(_DELETE, (row["session"],)).rowcount
+                    continue
                 n_deleted += connection.execute(_DELETE_UP_TO, (row["session"], row["seq"])).rowcount
                 lost = Error(code="history_lost", message=_LOST, fatal=False).stamped(row["seq"], row["session"])
                 connection.execute(_INSERT, (row["own"], row["source"], row["at"], lost.to_json()))
