@@ -1,4 +1,4 @@
-"""Limits how fast tokens are guessed. The time comes as an argument."""
+"""Limits how fast tokens can be guessed."""
 
 import logging
 import math
@@ -10,21 +10,20 @@ logger = logging.getLogger(__name__)
 
 MAX_WRONG = 20  # wrong tokens a minute from one address: more than a person mistypes or a page with an old one sends
 WINDOW_S = 60.0
-MAX_ADDRESSES = 10_000  # counted apart, some 1 MB; further ones are counted together
+MAX_ADDRESSES = 10_000  # counted separately, about 1 MB; further ones are counted together
 
 
 class Guesses:
-    """Wrong tokens of the present minute, by what `network_of` makes of their addresses."""
+    """Counts wrong tokens of the current minute by network, see `network_of`."""
 
     def __init__(self) -> None:
         self._wrong: Counter[str] = Counter()
         self._since = -math.inf
-        # Whether the log has that some are slowed.
-        self._warned = False
+        self._warned = False  # that some are slowed
 
     def count_wrong(self, address: str, now: float) -> float:
-        """Count a wrong token; return 0 within the limit, beyond it the seconds until the next minute begins."""
-        if not 0 <= now - self._since < WINDOW_S:  # a clock that is set back begins one, too
+        """Count a wrong token at `now`, in seconds; return 0 within the limit, else the seconds to the next minute."""
+        if not 0 <= now - self._since < WINDOW_S:  # also if the clock was set back
             self._wrong.clear()
             self._since, self._warned = now, False
             logger.warning("a wrong token from %s", printable(address)[:60])

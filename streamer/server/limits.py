@@ -1,4 +1,4 @@
-"""How many connections there may be: in all, and from one address. Pure counting, no I/O."""
+"""Limits of the number of connections: in total, and from one address."""
 
 from collections import Counter
 
@@ -12,12 +12,12 @@ class Limits:
     def __init__(self, max_connections: int, max_per_address: int) -> None:
         self.max_connections = max_connections
         self.max_per_address = max_per_address
-        # Open connections by what `network_of` makes of their addresses; none is 0.
+        # Open connections by network, see `network_of`; no count is 0.
         self._open: Counter[str] = Counter()
         self.n_open = 0
 
     def enter(self, address: str) -> Refusal | None:
-        """Count a connection from `address` (empty: only in all); return why not where there is no room."""
+        """Count a connection from `address` (empty: only in total); return a refusal if there are too many."""
         if self.n_open >= self.max_connections:
             text = f"all {self.max_connections} connections are taken (server.max_connections): try again later"
             return Refusal(503, text, "connections")
@@ -27,13 +27,13 @@ class Limits:
         return full
 
     def leave(self, address: str) -> None:
-        """Count a connection that was entered no more."""
+        """Stop counting a connection."""
         self.n_open -= 1
         if address:
             self.leave_address(address)
 
     def enter_address(self, address: str) -> Refusal | None:
-        """Count a connection for an address alone, as of a proxy's client; return why not where there is no room."""
+        """Count a connection for an address only, as of a proxy's client; return a refusal if it has too many."""
         network = network_of(address)
         if self._open[network] >= self.max_per_address:
             most = self.max_per_address
