@@ -1,4 +1,4 @@
-"""Letting programs on the same network find a port, by multicast DNS (RFC 6762, RFC 6763)."""
+"""Announces a port in the local network by multicast DNS (RFC 6762, RFC 6763)."""
 
 import asyncio
 import logging
@@ -11,8 +11,8 @@ logger = logging.getLogger(__name__)
 
 
 async def announce(kind: str, host: str, port: int) -> None:
-    """Say until it is cancelled that a service, such as `_wyoming._tcp.local.`, is at a port of an address."""
-    # Late: it is needed where the port is open to a network, and takes 10 MB.
+    """Announce a service, such as `_wyoming._tcp.local.`, at a port of an address until cancelled."""
+    # Late: it takes 10 MB, and is needed only if the port is open to a network.
     from zeroconf import Error
     from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
 
@@ -31,7 +31,7 @@ async def announce(kind: str, host: str, port: int) -> None:
 
 
 def reachable(host: str) -> list[str]:
-    """Return the addresses at which other machines reach what listens on `host`."""
+    """Return the addresses at which other machines reach a server that listens on `host`."""
     if not is_wildcard(host):
         return [host]
     version = 6 if ":" in host else 4
