@@ -9,14 +9,14 @@ import base64
 import binascii
 import ipaddress
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from streamer.errors import ConfigError
 from streamer.outside import is_loopback, parse_address, printable
-from streamer.server.guesses import Guesses
+from streamer.server.limits import Guesses, Refusal
 from streamer.server.tokens import ANYBODY, Scope, Token, Tokens
 from streamer.settings.table import ServerSettings
 
@@ -43,17 +43,6 @@ UNIX = "unix"
 # Delay of the answer to a wrong token after too many from its address. So a connection tries one a second, and an
 # address has at most `server.max_connections_per_address` connections.
 GUESS_DELAY_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """Why a request is refused."""
-
-    status: int
-    message: str
-    reason: str  # a label of the metrics
-    headers: Mapping[str, str] = field(default_factory=dict)  # of the response
-    delay_s: float = 0.0  # of the response
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from streamer.server import tokens
-from streamer.server.access import Refusal, client_address, shown_token
+from streamer.server.access import client_address, shown_token
 from streamer.server.interfaces import Context
+from streamer.server.limits import Refusal
 from streamer.server.responses import respond_error
 
 MAX_HEAD_BYTES = 16 * 1024  # of a request's target and headers

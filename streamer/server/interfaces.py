@@ -117,10 +117,6 @@ class Transcription(Protocol):
     def language(self) -> str:
         """Language code; empty before the first segment, and without speech."""
 
-    @property
-    def work_s(self) -> float:
-        """Seconds of computation, without waiting."""
-
     def __aiter__(self) -> AsyncIterator[RecordedSegment]:
         """Yield segments as they become final; once.
 

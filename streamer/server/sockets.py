@@ -101,6 +101,14 @@ def own_addresses() -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
     return sorted(usable, key=lambda address: (address.version, int(address)))
 
 
+def reachable(host: str) -> list[str]:
+    """Return the addresses at which other machines reach a server that listens on `host`."""
+    if not is_wildcard(host):
+        return [host.strip("[]")]
+    version = 6 if ":" in host else 4
+    return [str(address) for address in own_addresses() if address.version == version and not address.is_loopback]
+
+
 class UnixSocket:
     """A Unix socket that listens at a path, and its file, which only its user may connect to.
 

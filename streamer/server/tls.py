@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from streamer.errors import ConfigError
 from streamer.outside import is_loopback, one_line
 from streamer.server.access import is_wildcard
-from streamer.server.sockets import own_addresses, url
+from streamer.server.sockets import own_addresses, reachable, url
 from streamer.server.watched import Stamp, read_file, stamp
 from streamer.settings.table import ServerSettings
 
@@ -130,11 +130,10 @@ def fingerprint_of(path: Path) -> str:
 
 
 def network_urls(host: str, port: int) -> list[str]:
-    """Return the addresses of the page that other machines can open, IPv4 first."""
-    if not is_wildcard(host):
-        return [] if is_loopback(host) else [url("https", host.strip("[]"), port)]
-    wanted = [address for address in own_addresses() if ":" in host or address.version == 4]
-    return [url("https", str(address), port) for address in wanted if not address.is_loopback]
+    """Return the addresses of the page that other machines can open."""
+    if is_loopback(host):
+        return []
+    return [url("https", address, port) for address in reachable(host)]
 
 
 def renew_self_signed(path: Path, extra: Iterable[str] = ()) -> bool:

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from streamer.errors import ConfigError, PortInUseError
 from streamer.outside import is_loopback
 from streamer.protocols.wyoming import Wyoming, describe, error_line
-from streamer.server.announce import announce
 from streamer.server.interfaces import Context
 from streamer.server.runtime import serve
-from streamer.server.sockets import listen
+from streamer.server.sockets import listen, reachable
 from streamer.server.ws import Close, GoneError
 
 logger = logging.getLogger(__name__)
@@ -141,3 +140,23 @@ class _Connection:
                 self._writer.write_eof()
                 while await self._reader.read(READ_BYTES):
                     pass
+
+
+async def announce(kind: str, host: str, port: int) -> None:
+    """Announce a service, such as `_wyoming._tcp.local.`, by mDNS (RFC 6762, RFC 6763) until cancelled."""
+    # Late: it takes 10 MB, and is needed only if the port is open to a network.
+    from zeroconf import Error
+    from zeroconf.asyncio import AsyncServiceInfo, AsyncZeroconf
+
+    name = f"streamer-{socket.gethostname().partition('.')[0][:40]}"
+    try:
+        addresses = reachable(host)
+        found = AsyncServiceInfo(kind, f"{name}.{kind}", port=port, parsed_addresses=addresses, server=f"{name}.local.")
+        zeroconf = AsyncZeroconf(interfaces=addresses)
+        try:
+            await zeroconf.async_register_service(found, allow_name_change=True)
+            await asyncio.Event().wait()
+        finally:
+            await zeroconf.async_close()
+    except (OSError, RuntimeError, Error) as error:  # no network, for one
+        logger.warning("port %d is not announced by mDNS (%s): give clients its address by hand", port, error)

@@ -269,6 +269,6 @@ def test_the_addresses_for_a_phone(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     monkeypatch.setattr(psutil, "net_if_addrs", lambda: {"eth0": entries})
     assert network_urls("0.0.0.0", 1) == ["https://192.0.2.5:1/"]
-    assert network_urls("::", 1) == ["https://192.0.2.5:1/", "https://[2001:db8::5]:1/"]
+    assert network_urls("::", 1) == ["https://[2001:db8::5]:1/"]
     assert network_urls("captions.example", 1) == ["https://captions.example:1/"]
     assert network_urls("127.0.0.1", 1) == []

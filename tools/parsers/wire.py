@@ -18,7 +18,7 @@ from streamer.outputs.sse import ServerSentEvents
 from streamer.outside import is_loopback, one_line
 from streamer.protocols.native import parse_message
 from streamer.server.access import Access, Proxies, client_address, shown_token
-from streamer.server.guesses import Guesses
+from streamer.server.limits import Guesses
 from streamer.server.tokens import TokenFile, Tokens, parse_scopes
 from streamer.settings.table import ChatSettings
 from tools.parsers.table import Parser, makes_parsers, text, written
