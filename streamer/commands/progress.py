@@ -138,8 +138,3 @@ def estimated_lengths(lengths_s: Mapping[Path, float | None]) -> dict[Path, floa
     known = [length for length in lengths_s.values() if length]
     average_s = sum(known) / len(known) if known else 1.0
     return {path: length or average_s for path, length in lengths_s.items()}
-
-
-def format_size(n_bytes: int) -> str:
-    """Return a number of bytes as people write it, such as 290 MB."""
-    return f"{n_bytes / 1e9:.1f} GB" if n_bytes >= 1e9 else f"{n_bytes / 1e6:.0f} MB"
