@@ -127,8 +127,9 @@ def test_gaps_and_errors_are_short_lines_and_the_rest_is_silent() -> None:
         final(""),
         final(" \n"),
         End(),
+        screen=Screen(width=80),
     ).lines()
-    assert lines == ["[1.0 s to 2.5 s not heard: over run]", "dev 2Jice: it went away"]
+    assert lines == ["[1.0 s to 2.5 s not transcribed: over run]", "dev 2Jice: it went away"]
 
 
 def test_text_cannot_steer_the_terminal_or_be_taken_for_markup() -> None:

@@ -14,7 +14,6 @@ from streamer.correct.language_model import proposed
 from streamer.errors import ConfigError, PeerError, ProtocolError, UsageError
 from streamer.events import Error, Final, Gap, Partial, Ready, Resumed, Token, Word, from_json
 from streamer.outputs.chatbot import Conversation
-from streamer.outputs.sse import ServerSentEvents
 from streamer.outside import is_loopback, one_line
 from streamer.protocols.native import parse_message
 from streamer.server.access import Access, Proxies, client_address, shown_token
@@ -81,7 +80,6 @@ def make_parsers(folder: Path) -> list[Parser]:
         ),
         Parser("scopes", (b"read,stream", b"control"), lambda data: parse_scopes(text(data)), (ConfigError,)),
         Parser("loopback", ADDRESSES, lambda data: is_loopback(text(data)), ()),
-        Parser("server-sent events", REPLIES, _feed, (PeerError,)),
         Parser(
             "a chatbot's reply", REPLIES, lambda data: asyncio.run(_reply(data, "text/event-stream", 200)), (PeerError,)
         ),
@@ -175,15 +173,6 @@ def _check_shown(data: bytes) -> None:
     tokens = Tokens("t" * 16, None)
     if shown is not None:
         assert tokens.find(shown, 0.0) is None or shown == "t" * 16
-
-
-def _feed(data: bytes) -> None:
-    events = ServerSentEvents()
-    for first in range(0, len(data), 7):
-        events.feed(data[first : first + 7])
-        if first > 7000:
-            break
-    events.finish()
 
 
 EDITS = (
