@@ -233,7 +233,7 @@ async def test_a_malformed_event_is_one_line(message: str | bytes) -> None:
         await connection.wait_closed()
 
     async with daemon(handler) as (address, _):
-        with pytest.raises(PeerError, match="sent what is no event") as caught:
+        with pytest.raises(PeerError, match="sent an invalid event") as caught:
             await received(address)
     assert "\n" not in str(caught.value)
     assert len(str(caught.value)) < 600
