@@ -222,6 +222,16 @@ class Running:
             await client.send(json.dumps({"type": "resume", "session": session, **seq}))
             yield client
 
+    @contextlib.asynccontextmanager
+    async def streaming(self) -> AsyncIterator[tuple[ClientConnection, RecordingStream]]:
+        """Connect a stream that has sent 640 bytes and received `ready`."""
+        async with self.socket("/v1/stream") as client:
+            await client.send(bytes(640))
+            assert (await next_event(client)).type == "ready"
+            stream = await self.streams.first()
+            await within(stream.written.wait())
+            yield client, stream
+
     async def value(self, name: str, labels: Mapping[str, str], expected: float) -> None:
         """Wait until a metric has a value."""
         async with asyncio.timeout(WAIT_S):
@@ -273,6 +283,12 @@ async def closing(client: ClientConnection) -> tuple[int, str]:
             await within(client.recv())
         except ConnectionClosed:
             return client.close_code or 0, client.close_reason or ""
+
+
+async def vanish(client: ClientConnection, stream: RecordingStream) -> None:
+    """Break a stream's connection; return when the stream is kept."""
+    client.transport.abort()
+    await within(stream.kept.wait())
 
 
 def deaf_socket(port: int, path: str) -> socket.socket:

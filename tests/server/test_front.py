@@ -318,19 +318,6 @@ async def test_stopping_sends_what_is_queued_and_closes_with_1001() -> None:
         await within(stopping)
 
 
-async def test_stopping_finishes_a_clients_stream_first() -> None:
-    async with serving() as running, running.socket("/v1/stream") as client:
-        await client.send(bytes(640))
-        stream = await running.streams.first()
-        await within(stream.written.wait())
-        stopping = asyncio.create_task(running.server.stop())
-        events = await events_until(client, "end")
-        assert [event.type for event in events] == ["ready", "error", "final", "end"]
-        await within(client.wait_closed())
-        assert client.close_code == 1001
-        await within(stopping)
-
-
 async def test_stopping_does_not_wait_for_those_who_do_nothing() -> None:
     async with serving() as running:
         idle = socket.create_connection(("127.0.0.1", running.port))

@@ -9,8 +9,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -90,6 +90,19 @@ def change(history: History, statement: str) -> None:
     """Change the file as another program would."""
     with closing(sqlite3.connect(history.path)) as connection, connection:
         connection.execute(statement)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a history's file as another program would, for a block."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
 def age(history: History, where: str) -> None:
@@ -174,18 +187,15 @@ def test_a_file_that_is_locked_stops_no_captions_and_loses_nothing(
     monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.05)
     with closing(History(path).start()) as history:
         log, published = followed_log(history)
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
+        with locked(path):
             for i in range(20):
                 log.append(final(i, f"text {i}"))
             wait_until(lambda: len(published) == 20)
             wait_until(lambda: history.n_failures > 2)
-            other.execute("ROLLBACK")
         wait_until(lambda: len(texts(history)) == 20)
         log.append(final(21, "again"))
         wait_until(lambda: texts(history)[-2:] == ["text 19", "again"])
-    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
-    assert [line.split(" (")[0] for line in lines] == [
+    assert [line.split(" (")[0] for line in warnings(caplog)] == [
         f"the history {path} cannot be written",
         f"the history {path} is written again",
     ]
@@ -196,22 +206,21 @@ async def test_a_file_that_is_locked_holds_up_neither_the_loop_nor_what_is_publi
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 10 * WAIT_S)  # for which an attempt to write stands still
-    with closing(History(path).start()) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
+    with closing(History(path).start()) as history:
         log, published = followed_log(history)
-        other.execute("BEGIN EXCLUSIVE")
-        for i in range(20):
-            log.append(partial(i, "text"))
-            log.append(final(i, f"text {i}"))
-            await asyncio.sleep(0)
-        async with asyncio.timeout(WAIT_S):
-            while len(published) < 40:
-                await asyncio.sleep(0.01)
-        assert published == sorted(published, key=lambda event: event.seq)
-        assert texts(history) == []
-        other.execute("ROLLBACK")
+        with locked(path):
+            for i in range(20):
+                log.append(partial(i, "text"))
+                log.append(final(i, f"text {i}"))
+                await asyncio.sleep(0)
+            async with asyncio.timeout(WAIT_S):
+                while len(published) < 40:
+                    await asyncio.sleep(0.01)
+            assert published == sorted(published, key=lambda event: event.seq)
+            assert texts(history) == []
         await asyncio.to_thread(wait_until, lambda: len(texts(history)) == 20)
         assert history.n_lost == 0
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warnings(caplog) == []
 
 
 def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
@@ -219,36 +228,24 @@ def test_what_is_too_much_to_wait_for_a_locked_file_is_reported_and_counted(
 ) -> None:
     monkeypatch.setattr(module, "MAX_PENDING", 5)
     registry = CollectorRegistry()
-    with closing(History(path).start()) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
+    with closing(History(path).start()) as history:
         register_history(registry, history)
         log, published = followed_log(history)
-        other.execute("BEGIN EXCLUSIVE")
-        for i in range(20):
-            log.append(final(i, f"text {i}"))
-        assert "5 texts wait until the history" in caplog.text
-        wait_until(lambda: len(published) == 20)
-        other.execute("ROLLBACK")
+        with locked(path):
+            for i in range(20):
+                log.append(final(i, f"text {i}"))
+            assert "5 texts wait until the history" in caplog.text
+            wait_until(lambda: len(published) == 20)
+            second = opened_log(history, "s2")  # a session that begins meanwhile is kept
+            second.append(final(1, "lost"))
+            log.close()
         wait_until(lambda: texts(history) == [f"text {i}" for i in range(5)])
-        assert history.n_lost == 15
-        assert registry.get_sample_value("streamer_history_lost_total") == 15
-        wait_until(lambda: "15 texts were too many to wait, and are missing" in caplog.text)
-
-
-def test_a_session_that_begins_while_too_much_waits_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_PENDING", 5)
-    with closing(History(path).start()) as history, closing(sqlite3.connect(path, isolation_level=None)) as other:
-        first, _ = followed_log(history)
-        other.execute("BEGIN EXCLUSIVE")
-        for i in range(10):
-            first.append(final(i, f"text {i}"))
-        second = opened_log(history, "s2")
-        second.append(final(1, "lost"))
-        first.close()
-        other.execute("ROLLBACK")
-        wait_until(lambda: history.session("s2") is not None)
+        assert history.n_lost == 16
+        assert registry.get_sample_value("streamer_history_lost_total") == 16
+        wait_until(lambda: "16 texts were too many to wait, and are missing" in caplog.text)
         second.append(final(2, "kept"))
-        wait_until(lambda: texts(history, "s2") == ["kept"])
-        assert kept(history, "s1").ended is not None
+        wait_until(lambda: history.session("s2") is not None and texts(history, "s2") == ["kept"])
+        assert kept(history).ended is not None
 
 
 def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
@@ -257,8 +254,7 @@ def test_what_cannot_be_written_before_the_end_is_reported_and_counted(
     monkeypatch.setattr(module, "LOCK_TIMEOUT_S", 0.05)
     with closing(History(path).start()) as history:
         log, _ = followed_log(history)
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
+        with locked(path):
             for i in range(3):
                 log.append(final(i, f"text {i}"))
             history.close()
@@ -276,7 +272,7 @@ def test_a_file_that_is_damaged_while_it_is_written_is_one_line_and_captions_go_
             log.append(final(i, f"text {i}"))
         wait_until(lambda: len(published) == 20)
         wait_until(lambda: history.n_failures > 2)
-        (line,) = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        (line,) = warnings(caplog)
         assert line.startswith(f"the history {path} cannot be written (no such table: events): captions go on")
 
 
@@ -285,11 +281,9 @@ def test_what_still_waits_is_written_at_the_end(path: Path, monkeypatch: pytest.
     with closing(History(path).start()) as history:
         monkeypatch.setattr(module, "RETRY_S", 100.0)
         log, _ = followed_log(history)
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN EXCLUSIVE")
+        with locked(path):
             log.append(final(1, "late"))
             wait_until(lambda: history.n_failures > 0)
-            other.execute("ROLLBACK")
     assert texts(history) == ["late"]
     history.close()
     assert not history.keeper(source="mic")(final(2, "too late"), lambda: None)
@@ -618,7 +612,7 @@ def test_what_comes_while_much_is_deleted_is_kept_without_a_warning(
         history.delete(session)
         wait_until(lambda: len(texts(history, "s2")) == 20)
     assert history.n_failures == 0
-    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+    assert warnings(caplog) == []
 
 
 def test_what_is_too_old_goes_by_itself(path: Path) -> None:
