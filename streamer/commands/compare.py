@@ -207,7 +207,7 @@ def _jobs(
 
 
 def _pull(name: str) -> str:
-    """See that a model is here; return why it cannot be fetched, or nothing. Raises ModelError: there is none."""
+    """Fetch a model unless it is here; return why that fails, or an empty text. Raises ModelError for unknown names."""
     try:
         with show_progress(name) as shown:
             find_or_pull(name, shown.fetched)

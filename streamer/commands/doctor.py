@@ -76,7 +76,7 @@ def _check_port(settings: Settings) -> dict[str, Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class Check:
+class Probe:
     """Findings by their names, and what to do if there is no answer."""
 
     run: Callable[[Settings], dict[str, Finding]]
@@ -87,15 +87,15 @@ _SOUND_SERVER = "see that the sound server runs, and update the drivers of sound
 
 # In the order of the table.
 CHECKS = {
-    "OpenVINO": Check(
+    "OpenVINO": Probe(
         _check_devices,
         "pip install --upgrade --force-reinstall openvino; if it crashes or hangs, update the drivers of NPU and GPU",
     ),
-    "Files": Check(_check_files, "see whether a disk or server that it needs is away, such as a network drive"),
-    "Speed": Check(_check_speed, "see OpenVINO above"),
-    "PortAudio": Check(_check_microphone, _SOUND_SERVER),
-    "System sound": Check(_check_system_sound, _SOUND_SERVER),
-    "Port": Check(_check_port, "see whether the network and its name servers answer"),
+    "Files": Probe(_check_files, "see whether a disk or server that it needs is away, such as a network drive"),
+    "Speed": Probe(_check_speed, "see OpenVINO above"),
+    "PortAudio": Probe(_check_microphone, _SOUND_SERVER),
+    "System sound": Probe(_check_system_sound, _SOUND_SERVER),
+    "Port": Probe(_check_port, "see whether the network and its name servers answer"),
 }
 
 
