@@ -396,7 +396,7 @@ async def test_listen_ends_with_one_line_at_what_is_no_event() -> None:
     async with daemon('{"type":"final","text":7}') as (address, _):
         done = await outcome("listen", address)
     assert done.exit_code == 1
-    assert "sent what is no event" in only_error(done)
+    assert "sent an invalid event" in only_error(done)
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no signals to send")

@@ -22,7 +22,7 @@ from streamer.commands.apart import apart
 from streamer.commands.invocation import Invocation
 from streamer.commands.terminal import make_table
 from streamer.errors import ConfigError
-from streamer.findings import Finding, Verdict, ok, problem
+from streamer.findings import Finding, Severity, ok, problem
 from streamer.settings.load import config_path, default_token_path
 from streamer.settings.table import AUTO, Settings
 
@@ -119,16 +119,16 @@ def diagnose(invocation: Invocation, console: Console) -> int:
 
 def show(findings: Mapping[str, Finding], console: Console) -> int:
     """Print findings by their names. Returns 1 if there are problems, else 0."""
-    styles = {Verdict.OK: "green", Verdict.WARNING: "yellow", Verdict.PROBLEM: "bold red"}
+    styles = {Severity.OK: "green", Severity.WARNING: "yellow", Severity.PROBLEM: "bold red"}
     table = make_table("Checks", "Check", "Verdict", "Found, and what to do")
     for name, finding in findings.items():
         text = Text(finding.found)
         if finding.remedy:
             text.append("\n").append("to do: ", "bold").append(finding.remedy)
-        table.add_row(name, Text(finding.verdict, styles[finding.verdict]), text)
+        table.add_row(name, Text(finding.severity, styles[finding.severity]), text)
     console.print(table, markup=False, width=min(console.width, TABLE_WIDTH))
-    verdicts = [finding.verdict for finding in findings.values()]
-    n_problems, n_warnings = verdicts.count(Verdict.PROBLEM), verdicts.count(Verdict.WARNING)
+    severities = [finding.severity for finding in findings.values()]
+    n_problems, n_warnings = severities.count(Severity.PROBLEM), severities.count(Severity.WARNING)
     console.print(f"{_counted(n_problems, 'problem')}, {_counted(n_warnings, 'warning')}", highlight=False)
     return 1 if n_problems else 0
 

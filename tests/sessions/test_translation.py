@@ -24,6 +24,7 @@ from streamer.sessions.sessions import session_settings
 from streamer.sessions.translation import LATE, LOOP, TranslatedSession, Translations
 from streamer.settings.table import DecodingSettings, Settings
 from streamer.whisper.model import WhisperModel
+from tests import builders
 from tests.daemon import SAMPLE, WAIT_S, pause_after, recording, running, transcribe
 from tests.fakes import Clock
 from tests.promises import check_promises
@@ -32,9 +33,7 @@ SECOND = np.zeros(SAMPLE_RATE, dtype=np.float32)
 
 
 def final(text: str, start: float, end: float, language: str = "de") -> Final:
-    return Final(
-        segment=1, start=start, end=end, text=text, words=(), language=language, no_speech_prob=0.0, avg_logprob=-0.1
-    )
+    return builders.final(text, start=start, end=end, words=(), language=language)
 
 
 def silence(time_s: float) -> Speech:

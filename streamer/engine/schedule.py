@@ -1,7 +1,7 @@
-"""Which window of speech is to be decoded next, and when. Sans-I/O, positions in absolute samples.
+"""Decides which window of speech is decoded next, and when. Sans-I/O, positions in absolute samples.
 
-Only the oldest utterance is transcribed; later ones wait, or share its window. A window also reaches back over earlier
-silences, as far as there are stable words to begin it with.
+Only the oldest utterance is transcribed; later ones wait, or share its window. `Transcript` sets where the window
+begins: it also contains earlier speech, as far as there are stable words to begin it with.
 """
 
 from dataclasses import replace
@@ -16,7 +16,7 @@ from streamer.engine.window import MAX_SILENCE_SAMPLES, Utterance, Window
 # Silence this long is a pause: the words before it are complete. (Stops, such as the t in "at ten", are shorter.)
 PAUSE_SAMPLES = SAMPLE_RATE // 4
 
-HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long, wait whether it becomes a pause
+HESITATION_SAMPLES = SAMPLE_RATE // 10  # after silence this long, wait and see whether it becomes a pause
 
 # New audio from one pass to the next is at least this multiple of what a pass costs, up to EASY_SAMPLES: words appear
 # sooner if passes are cheap, without keeping the machine busy.
@@ -26,11 +26,11 @@ EASY_SAMPLES = SAMPLE_RATE
 JOIN_OPEN_SAMPLES = 8 * SAMPLE_RATE  # if a pass costs this much, waiting speech shares a window with ongoing speech
 
 
-class PassesState(msgspec.Struct, frozen=True, array_like=True):
-    """The utterances that are not final, to continue with elsewhere; windows on their way are issued again there."""
+class ScheduleState(msgspec.Struct, frozen=True, array_like=True):
+    """The utterances that are not final, for another session; it issues windows that are not decoded yet again."""
 
     utterances: tuple[Utterance, ...] = ()
-    heard: int = 0
+    received: int = 0
     last_speech: int = 0
     cost: int = 0
     window_start: int = 0
@@ -38,33 +38,33 @@ class PassesState(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def at(cls, position: int) -> Self:
         """Return the state at a position where nothing was said."""
-        return cls(heard=position, last_speech=position, window_start=position // HOP_LENGTH * HOP_LENGTH)
+        return cls(received=position, last_speech=position, window_start=position // HOP_LENGTH * HOP_LENGTH)
 
 
-SILENT = PassesState()
+SILENT = ScheduleState()
 
 
-class Passes:
+class WindowSchedule:
     """The utterances that are not final yet, and their windows."""
 
-    def __init__(self, settings: SessionSettings, state: PassesState = SILENT) -> None:
+    def __init__(self, settings: SessionSettings, state: ScheduleState = SILENT) -> None:
         self.settings = settings
         # Oldest first.
         self._utterances = [replace(utterance) for utterance in state.utterances]
         # End of the audio that was received, and of the newest speech in it.
-        self.heard, self.last_speech = state.heard, state.last_speech
+        self.received, self.last_speech = state.received, state.last_speech
         # Start of the next window, rounded down to a mel frame.
         self.window_start = state.window_start
         # What the last pass cost, in samples of real time.
         self.cost = state.cost
 
     @property
-    def state(self) -> PassesState:
+    def state(self) -> ScheduleState:
         utterances = tuple(
             replace(utterance, issued_end=min(utterance.issued_end, utterance.decoded_end) if utterance.open else 0)
             for utterance in self._utterances
         )
-        return PassesState(utterances, self.heard, self.last_speech, self.cost, self.window_start)
+        return ScheduleState(utterances, self.received, self.last_speech, self.cost, self.window_start)
 
     @property
     def current(self) -> Utterance | None:
@@ -77,13 +77,13 @@ class Passes:
 
     @property
     def waiting_from(self) -> int | None:
-        """Position of the oldest speech without text; None if there is none."""
+        """Position of the oldest speech without text; None if all speech has text."""
         utterance = self.current
         return None if utterance is None else max(utterance.decoded_end, utterance.start)
 
-    def advance(self, heard: int, last_speech: int) -> None:
-        """Audio was received up to a position, with speech up to another."""
-        self.heard, self.last_speech = heard, last_speech
+    def advance(self, received: int, last_speech: int) -> None:
+        """Note that audio was received up to a position, with speech up to another."""
+        self.received, self.last_speech = received, last_speech
 
     def begin(self, position: int, *, after_gap: bool) -> Utterance:
         utterance = Utterance(position, after_gap)
@@ -145,10 +145,6 @@ class Passes:
         """Let the next window begin at a position, unless it begins later already."""
         self.window_start = max(self.window_start, position // HOP_LENGTH * HOP_LENGTH)
 
-    def reach_back(self, position: int) -> None:
-        """Let the next window begin at an earlier position."""
-        self.window_start = position // HOP_LENGTH * HOP_LENGTH
-
     def due(self) -> bool:
         """Return whether `next_window` would return one."""
         utterance = self.current
@@ -161,20 +157,20 @@ class Passes:
             return end > utterance.issued_end
         if utterance.overdue and not utterance.issued_end:
             return True
-        silence = self.heard - self.last_speech
+        silence = self.received - self.last_speech
         if silence >= PAUSE_SAMPLES:
             return utterance.issued_end < self.last_speech + PAUSE_SAMPLES
         if silence > HESITATION_SAMPLES:
-            return False  # speech goes on in a moment, or it is a pause
+            return False  # either speech continues in a moment, or this becomes a pause
         return end - max(utterance.issued_end, utterance.start) >= self._interval
 
     @property
     def until_due(self) -> int | None:
         """Samples of audio that have to come before a window can be due; None without speech."""
-        utterance, silence = self.current, self.heard - self.last_speech
+        utterance, silence = self.current, self.received - self.last_speech
         if utterance is None or not utterance.open or silence >= PAUSE_SAMPLES:
             return None
-        rest = self._interval - (self.heard - max(utterance.issued_end, utterance.start))
+        rest = self._interval - (self.received - max(utterance.issued_end, utterance.start))
         return max(0, min(rest, PAUSE_SAMPLES - silence))
 
     def next_window(self, first_word: int, now_s: float) -> Window | None:
@@ -201,14 +197,14 @@ class Passes:
         return max(pace, self.cost, min(EASY_SAMPLES, round(EASE * self.cost)))
 
     def _window_end(self, utterance: Utterance) -> int:
-        return min(self.heard if utterance.open else utterance.end, self.window_start + N_SAMPLES)
+        return min(self.received if utterance.open else utterance.end, self.window_start + N_SAMPLES)
 
     def _join_waiting(self) -> None:
         """Let one window contain all speech that waits and fits, and ongoing speech if passes are costly."""
         first = self._utterances[0]
         while len(self._utterances) > 1 and not first.open:
             following = self._utterances[1]
-            end = self.heard if following.open else following.end
+            end = self.received if following.open else following.end
             if following.after_gap or (following.open and self.cost < JOIN_OPEN_SAMPLES):
                 break
             if end > self.window_start + N_SAMPLES or following.start - first.end > MAX_SILENCE_SAMPLES:
