@@ -74,7 +74,7 @@ class RingBuffer:
         self.head = end
 
     def read(self, start: int, end: int) -> Float32Array:
-        """Return a copy of samples, shape (end - start,). Raises Overrun where some are overwritten, even meanwhile."""
+        """Return a copy of samples, shape (end - start,). Raises Overrun if some are overwritten, even meanwhile."""
         assert 0 <= start <= end <= self.head, f"samples {start} to {end} asked for, {self.head} written"
         if start < self.oldest:
             raise Overrun(self.oldest)

@@ -234,6 +234,15 @@ def test_a_machine_that_slept_for_hours_goes_on_where_it_was() -> None:
     assert rig.gaps == []
 
 
+def test_audio_that_is_sent_again_after_a_move_is_no_recording() -> None:
+    rig = Rig(words_at(0.5), kind=AudioKind.EITHER)
+    rig.runner.input = dataclasses.replace(rig.runner.input, live_from=20 * SAMPLE_RATE)
+    rig.write(20 * SAMPLE_RATE)
+    assert not rig.runner.recorded
+    rig.write(20 * SAMPLE_RATE)
+    assert rig.runner.recorded
+
+
 def test_adjoining_pieces_of_a_hole_are_one_gap_behind_the_final_of_what_was_said() -> None:
     rig = Rig(words_at(0.5, 1.0, 5.0, 5.5))
     rig.speak_until(1.6)

@@ -6,7 +6,7 @@ import threading
 import pytest
 
 from streamer.engine.eventlog import EventLog
-from streamer.events import Event
+from streamer.events import End, Event
 from streamer.sessions.captions import drawn_captions
 from tests.builders import final, partial
 
@@ -20,6 +20,7 @@ class Terminal:
     def __init__(self, *, error: Exception | None = None) -> None:
         self.drawn: list[int] = []
         self.closed = threading.Event()
+        self.ended = threading.Event()
 
         # Released for each event that may be drawn.
         self.may_draw = threading.Semaphore(0)
@@ -34,6 +35,8 @@ class Terminal:
         if self._error is not None:
             raise self._error
         self.drawn.append(event.seq)
+        if isinstance(event, End):
+            self.ended.set()
 
     def close(self) -> None:
         self.closed.set()
@@ -89,5 +92,6 @@ def test_a_terminal_that_stood_still_misses_no_final() -> None:
             log.append(partial("a", segment=segment))
             log.append(final(segment=segment))
         log.close()
-        terminal.may_draw.release(100)
+        terminal.may_draw.release(101)
+        assert terminal.ended.wait(LONG_S)
     assert terminal.drawn == [1, *range(3, 199, 2), 198]

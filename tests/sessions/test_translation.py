@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from streamer.app import FLUSH_TIMEOUT_S
 from streamer.arrays import Float32Array
 from streamer.audio.constants import SAMPLE_RATE
 from streamer.engine.eventlog import EventLog
@@ -20,6 +19,7 @@ from streamer.events import End, Event, Final, Gap, Speech, Translation
 from streamer.health import Health
 from streamer.protocols.native import SessionOptions
 from streamer.sessions import translation, yielding
+from streamer.sessions.own_input import FLUSH_TIMEOUT_S
 from streamer.sessions.sessions import session_settings
 from streamer.sessions.translation import LATE, LOOP, TranslatedSession, Translations
 from streamer.settings.table import DecodingSettings, Settings
