@@ -217,7 +217,7 @@ class SessionRunner:
 
     @property
     def failing(self) -> str:
-        """The message of the current failure; empty if there is none."""
+        """The message of the current failure; empty if nothing fails."""
         return self._outage.reason
 
     @property
