@@ -78,9 +78,16 @@ def test_files_may_connect_only_where_they_are_named_and_a_token_is_asked_for() 
     assert access.check_peer("null", None) is not None  # no name of a host
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1:8765", "localhost", "localhost:9000", "LocalHost:1", "[::1]:8765"])
-def test_on_loopback_our_own_names_pass(host: str) -> None:
+@pytest.mark.parametrize(
+    "host",
+    [
+        *("127.0.0.1:8765", "localhost", "localhost:9000", "LocalHost:1", "[::1]:8765"),
+        *("captions.example.org", "Captions.Example.org:443", "captions.example.org:8765"),  # of an origin
+    ],
+)
+def test_on_loopback_our_own_names_and_those_of_origins_pass(host: str) -> None:
     assert LOCAL.check_peer(host, None) is None
+    assert LOCAL.check_peer(host, "https://captions.example.org") is None
 
 
 @pytest.mark.parametrize(
@@ -90,12 +97,6 @@ def test_on_loopback_other_names_do_not(host: str | None) -> None:
     refusal = LOCAL.check_peer(host, None)
     assert refusal is not None
     assert (refusal.status, refusal.reason) == (403, "host")
-
-
-@pytest.mark.parametrize("host", ["captions.example.org", "Captions.Example.org:443", "captions.example.org:8765"])
-def test_the_host_of_a_configured_origin_passes(host: str) -> None:
-    assert LOCAL.check_peer(host, None) is None
-    assert LOCAL.check_peer(host, "https://captions.example.org") is None
 
 
 def test_beyond_loopback_any_name_may_be_ours() -> None:
