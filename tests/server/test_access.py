@@ -11,7 +11,7 @@ from streamer.server.access import (
     shown_token,
 )
 from streamer.server.limits import Refusal
-from streamer.server.tokens import ANYBODY, Token, Tokens
+from streamer.server.tokens import ANYBODY, AccessToken, Tokens
 
 SECRET = "open sesame, 16 or more"
 NOW = 1_800_000_000.0
@@ -154,7 +154,7 @@ def test_where_no_token_is_asked_for_any_is_taken() -> None:
 def test_the_token_opens_and_nothing_else_does() -> None:
     access = guarded()
     caller = access.check_token(SECRET, "control", "192.0.2.1", NOW)
-    assert isinstance(caller, Token)
+    assert isinstance(caller, AccessToken)
     assert caller.name == "default"
     for shown in ("", "x", SECRET[:-1], SECRET + "x", SECRET.upper(), "x" * 100_000, "\udcff", "ö" * 20):
         refusal = checked(access, shown)
