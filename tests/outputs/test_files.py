@@ -73,7 +73,7 @@ def test_the_files_options_are_those_of_the_settings(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="there is no SIGKILL")
 @pytest.mark.parametrize("ending", [".srt", ".jsonl"])
-def test_who_reads_while_it_is_written_and_after_a_kill_sees_it_whole(tmp_path: Path, ending: str) -> None:
+def test_readers_see_a_complete_file_at_any_time_and_after_a_kill(tmp_path: Path, ending: str) -> None:
     path = tmp_path / f"captions{ending}"
     with subprocess.Popen([sys.executable, "-c", ENDLESS, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout
