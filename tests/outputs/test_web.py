@@ -109,7 +109,7 @@ def test_signatures_are_those_of_standard_webhooks() -> None:
         Webhook("http://127.0.0.1:1/", "whsec_?")
 
 
-def test_who_is_slow_or_asks_elsewhere_holds_nobody_up(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_slow_or_redirecting_receiver_delays_no_event(caplog: pytest.LogCaptureFixture) -> None:
     release = threading.Event()
     answers: list[Answer] = [(301, b""), (200, b"x" * 200_000), (200, b"")]
 
