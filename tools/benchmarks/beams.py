@@ -9,7 +9,7 @@ from streamer.audio.constants import N_SAMPLES
 from streamer.audio.mel import log_mel
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import load_model
+from streamer.whisper.model import LoadOptions, load_model
 from tools.benchmarks.corpus import Recording
 
 
@@ -20,7 +20,7 @@ def measure_beams(
 
     Of each window the fastest round counts: whatever else the machine does only adds.
     """
-    model = load_model("nano.en", DeviceSettings("CPU"), n_beams=n_beams)
+    model = load_model("nano.en", LoadOptions(DeviceSettings("CPU"), n_beams=n_beams))
     decoder = model.runtime.decoder
     totals = {1: 0.0, n_beams: 0.0}
     for recording in recordings:

@@ -19,7 +19,7 @@ from streamer.audio.constants import SAMPLE_RATE
 from streamer.audio.mel import log_mel
 from streamer.whisper.device.compile import Compilation
 from streamer.whisper.device.devices import DeviceSettings, available_devices, plan_stages
-from streamer.whisper.model import load_model
+from streamer.whisper.model import LoadOptions, load_model
 from streamer.whisper.source import read_model
 
 PAGE_BYTES = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
@@ -88,7 +88,9 @@ def _graphs(step: Step, readings: dict[str, Memory]) -> dict[str, object]:
 
 def _model(step: Step, readings: dict[str, Memory]) -> dict[str, object]:
     devices = DeviceSettings("CPU")
-    model = load_model(step.model, devices, cache_dir=step.cache_dir, n_beams=None, windows_s=step.windows_s)
+    model = load_model(
+        step.model, LoadOptions(devices, cache_dir=step.cache_dir, n_beams=None, windows_s=step.windows_s)
+    )
     readings["loaded"] = _settled()
     runtime = model.runtime
     for window_s in runtime.windows_s:

@@ -18,7 +18,7 @@ from streamer.correct.terms import TermIndex, rewritten, usual_words
 from streamer.events import Word
 from streamer.library import transcribe
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from tools.benchmarks.corpus import HALVES, TEXT, Recording
 from tools.benchmarks.synthetic.speech import Voice
 from tools.benchmarks.synthetic.voices import open_voice
@@ -90,7 +90,7 @@ class Count:
 
 def measure_names(recordings: Sequence[Recording], console: Console) -> dict[str, dict[str, float]]:
     """Hear names and ordinary speech with nano.en, without and with a glossary of all names; print what it changed."""
-    model = load_model("nano.en", DeviceSettings("CPU"))
+    model = load_model("nano.en", LoadOptions(DeviceSettings("CPU")))
     terms = [Term(name, (name,)) for half in HALVES for name in NAMES[half]]
     index = TermIndex(terms, usual_words(model.tokenizer.encode))
     counts: dict[str, Count] = defaultdict(Count)

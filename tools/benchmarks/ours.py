@@ -10,14 +10,14 @@ import time
 from streamer.audio.mel import log_mel
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import load_model
+from streamer.whisper.model import LoadOptions, load_model
 from tools.benchmarks.windows import Samples, Task, Transcribe, Window, serve
 
 
 def load(task: Task) -> tuple[str, Transcribe]:
     """Load a directory that `streamer models convert --weights int8` wrote."""
     properties = (f"INFERENCE_NUM_THREADS={task.n_threads}", *task.options)
-    model = load_model(task.model, DeviceSettings("CPU", properties=properties))
+    model = load_model(task.model, LoadOptions(DeviceSettings("CPU", properties=properties)))
     tokenizer = model.tokenizer
     generation = dataclasses.replace(
         model.generation, suppress_tokens=(*model.generation.suppress_tokens, tokenizer.special.end_of_text)

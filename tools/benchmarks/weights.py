@@ -24,7 +24,7 @@ from streamer.commands.files import find_recordings, plan_texts, read_spoken
 from streamer.errors import UsageError
 from streamer.whisper.decode.window import WindowOptions, decode_window
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel, load_model
+from streamer.whisper.model import LoadOptions, WhisperModel, load_model
 from tools.benchmarks.processes import Meter, Server, our_python
 from tools.benchmarks.systems import without_settings
 from tools.benchmarks.text import Errors, Normaliser, errors
@@ -96,11 +96,11 @@ def measure_weights(
     audio_s = sum(map(len, samples.values())) / SAMPLE_RATE
     rows: list[Row] = []
     for name in models:
-        first = load_model(name, DeviceSettings(device), weights=precisions[0])
+        first = load_model(name, LoadOptions(DeviceSettings(device), weights=precisions[0]))
         windows = {path: windows_of(first, recording, language) for path, recording in samples.items()}
         of_model = []
         for precision in precisions:
-            model = load_model(name, DeviceSettings(device), weights=precision)
+            model = load_model(name, LoadOptions(DeviceSettings(device), weights=precision))
             alone = Errors()
             for path, parts in windows.items():
                 text = " ".join(model.tokenizer.decode(greedy(model, part.mel, language)) for part in parts)

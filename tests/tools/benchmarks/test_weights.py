@@ -8,9 +8,7 @@ import pytest
 import soundfile
 
 from streamer.audio.constants import SAMPLE_RATE
-from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import load_model
-from tests.whisper.support import NANO, SAMPLE, read
+from tests.whisper.support import NANO, SAMPLE, load_on_cpu, read
 from tools import benchmark
 from tools.benchmarks.text import Errors
 from tools.benchmarks.weights import Difference, Row, Run, as_markdown, difference, windows_of, words
@@ -53,7 +51,7 @@ def test_each_precision_is_a_row_of_words_logits_and_costs(
 
 
 def test_logits_are_compared_on_the_first_models_text() -> None:
-    first, int8 = (load_model(str(NANO), DeviceSettings("CPU"), weights=w) for w in ("f32", "int8"))
+    first, int8 = (load_on_cpu(NANO, weights=w) for w in ("f32", "int8"))
     windows = windows_of(first, read(SAMPLE)[: 31 * SAMPLE_RATE], "en")
     assert [len(window.tokens) > 40 for window in windows] == [True, False]
     assert 0 < difference(first, int8, windows, "en").mean < 1
