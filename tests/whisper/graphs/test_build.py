@@ -199,23 +199,3 @@ def test_a_graph_keeps_the_weights_that_it_looks_at(checkpoint: Checkpoint) -> N
     del fixed, rubbish
     gc.collect()
     assert not any(ref() is not None for ref in alive)
-
-
-def test_weights_of_any_layout_are_taken(checkpoint: Checkpoint) -> None:
-    """Read-only, not aligned, not contiguous: what a reader of a file may give."""
-    inputs = some_inputs(1, 2)
-    expected = run(fix(graphs.build_decoder(DIMS, checkpoint.tensors, HEADS), 1), inputs)["logits"]
-
-    def frozen(array: FloatArray) -> FloatArray:
-        return np.frombuffer(array.tobytes(), np.float32).reshape(array.shape)
-
-    def unaligned(array: FloatArray) -> FloatArray:
-        return np.frombuffer(b"\0" + array.tobytes(), np.float32, array.size, offset=1).reshape(array.shape)
-
-    def reversed_(array: FloatArray) -> FloatArray:
-        return np.asfortranarray(array)
-
-    for change in (frozen, unaligned, reversed_):
-        tensors = {name: change(array) for name, array in checkpoint.tensors.items()}
-        found = run(fix(graphs.build_decoder(DIMS, tensors, HEADS), 1), inputs)["logits"]
-        np.testing.assert_array_equal(found, expected)

@@ -10,7 +10,6 @@ import pytest
 from streamer.arrays import FloatArray
 from streamer.errors import ConfigError
 from streamer.whisper.device.devices import the_core
-from streamer.whisper.graphs import compress as module
 from streamer.whisper.graphs.compress import PRECISIONS, constant, parse_precisions
 
 
@@ -87,15 +86,6 @@ def test_extreme_weights_stay_finite_and_zeros_stay_zeros(precision: str, number
     assert np.isfinite(found).all()
     assert np.abs(found[0]).max() == 0
     assert np.abs(np.delete(found[1], 3)).max() == 0
-
-
-def test_a_matrix_is_worked_on_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
-    weights = np.random.default_rng(0).standard_normal((7, 192), np.float32)
-    for precision in PRECISIONS:
-        whole = value(constant(weights.copy(), precision))
-        with monkeypatch.context() as patch:
-            patch.setattr(module, "_PIECE", 2 * 192)
-            np.testing.assert_array_equal(value(constant(weights.copy(), precision)), whole)
 
 
 @pytest.mark.parametrize("precision", ["int8", "int8-sym"])

@@ -158,12 +158,6 @@ def test_a_file_that_is_not_there(tmp_path: Path, name: str) -> None:
     refuse(tmp_path / name, " cannot be read" if os.name == "posix" and len(name) == 5000 else " is missing: ")
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes in the file system")
-def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe")
-    refuse(tmp_path / "pipe", "pipe is no file")
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_of_a_gigabyte_is_not_read(copy: Path, name: str) -> None:
     with (copy / name).open("ab") as file:
@@ -194,12 +188,6 @@ def test_a_file_of_a_gigabyte_is_not_read(copy: Path, name: str) -> None:
 def test_json_that_is_no_tokenizer(copy: Path, name: str, text: str, part: str) -> None:
     (copy / name).write_text(text, encoding="utf-8")
     refuse(copy / name, name, part)
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_not_text(copy: Path, name: str) -> None:
-    (copy / name).write_bytes(b"\x80\xff" * 50)
-    refuse(copy / name, f"{name} is no text", "can't decode byte")
 
 
 def edited(change: Callable[[dict[str, Any]], object]) -> str:
