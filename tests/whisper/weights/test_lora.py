@@ -18,6 +18,7 @@ from safetensors.numpy import save_file
 
 from streamer.commands.convert import convert_model
 from streamer.errors import ModelError
+from streamer.settings.table import ModelSettings, Settings
 from streamer.whisper.dims import ModelDimensions
 from streamer.whisper.source import load_checkpoint, read_model
 from streamer.whisper.weights import huggingface, lora
@@ -266,7 +267,9 @@ class TestModels:
         console = Console(file=io.StringIO())
         for name, used in (("without", ""), ("with", str(adapter)), ("again", str(adapter))):
             target = tmp_path / name
-            convert_model(str(NANO), target, weights="f16", lora=used, console=console)
+            convert_model(
+                str(NANO), target, weights="f16", settings=Settings(model=ModelSettings(lora=used)), console=console
+            )
             written.append((tmp_path / name / "encoder.bin").read_bytes())
         assert written[0] != written[1] == written[2]
 
