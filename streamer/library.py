@@ -22,7 +22,7 @@ from streamer.settings.check import check_options, check_options_of_model
 from streamer.settings.table import AUTO, SETTINGS, DecodingSettings, ModelSettings, Settings
 from streamer.settings.values import checked
 from streamer.whisper.device.devices import DeviceSettings
-from streamer.whisper.model import WhisperModel
+from streamer.whisper.model import LoadOptions, WhisperModel
 from streamer.whisper.model import load_model as load_whisper
 
 logger = logging.getLogger(__name__)
@@ -71,9 +71,8 @@ def load_model(
             print(transcribe(path, model).text)
     """
     name = choose_model(Settings(model=ModelSettings(name=name, cache_dir=cache_dir)), live=False).model.name
-    return load_whisper(
-        name, DeviceSettings(device=device), lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False
-    )
+    devices = DeviceSettings(device=device)
+    return load_whisper(name, LoadOptions(devices, lora=lora, cache_dir=cache_dir, n_beams=beam_size, live=False))
 
 
 def transcribe(
