@@ -431,9 +431,9 @@ class ClusterStreams:
             elif now_s - self._connected_since_s > LOST_S:
                 self._note_workers(now_s)
             for remote in tuple(self._remotes.values()):
-                remote.watch(now_s) if whole else remote.excuse(now_s)
+                remote.watch(now_s, whole=whole)
                 if not stalled:
-                    remote.tell_wait(now_s)
+                    remote.warn_of_wait(now_s)
             before_s = now_s
             await asyncio.sleep(LOOK_S)
 

@@ -38,7 +38,7 @@ from streamer.cluster.messages import (
     WorkerAlive,
     decoded,
 )
-from streamer.cluster.owned import Owned, Position, Workplace, newest
+from streamer.cluster.owned import Owned, Position, State, Workplace, newest
 from streamer.cluster.placement import Workers, wants_to_give
 from streamer.cluster.stopping import stopped_by_signals
 from streamer.cluster.work import JobCounts, serve_jobs
@@ -161,7 +161,7 @@ class Worker:
         finally:
             recordings.cancel()  # another worker begins them anew
         self.draining, until_s = True, loop.time() + DRAIN_S
-        while (self._owned or self._n_opening) and loop.time() < until_s:
+        while (self._owned or self._answers) and loop.time() < until_s:
             await self._beat()
             self._gone.clear()
             with contextlib.suppress(TimeoutError):
@@ -263,7 +263,7 @@ class Worker:
             behind = behind._replace(epoch=max(epoch, behind.epoch))
             seq = max(checkpoint.seq, request.seen)
             checkpoint = msgspec.structs.replace(checkpoint, seq=seq, command=checkpoint.state.mark)
-            owned = Owned(place, request, checkpoint, behind=behind, on_over=self._forget)
+            owned = Owned(place, request, checkpoint, behind=behind)
             try:
                 await owned.start()
             except BaseException:
@@ -272,6 +272,7 @@ class Worker:
         finally:
             self._n_opening -= 1
         self._owned[request.session] = owned
+        owned.task.add_done_callback(lambda task: self._forget(owned))
         self.counters["taken_over"] += behind.epoch > 0
         how = "goes on with" if behind.epoch else "takes"
         logger.info("%s the session, for gateway %s", how, request.gateway, extra={"session": request.session})
@@ -303,15 +304,16 @@ class Worker:
     def _forget(self, owned: Owned) -> None:
         if self._owned.get(owned.session) is owned:
             del self._owned[owned.session]
-            why = "another machine owns it" if owned.fenced else "it has ended" if owned.ended else "it was given away"
+            fenced = owned.state is State.FENCED
+            why = "another machine owns it" if fenced else "it has ended" if owned.ended else "it was given away"
             logger.info("no longer has the session: %s", why, extra={"session": owned.session})
-        self.counters["fenced"] += owned.fenced
+        self.counters["fenced"] += owned.state is State.FENCED
         self._gone.set()
 
     def _has_room(self) -> bool:
         """Whether there is room for one more, beside those whose audio is still to come again."""
         load = self._place.engine.load
-        n_coming = self._n_opening + sum(not owned.at_work for owned in self._owned.values())
+        n_coming = self._n_opening + sum(owned.state is State.RESTORING for owned in self._owned.values())
         if len(self._owned) + self._n_opening >= self._place.settings.server.max_streams or self._failing():
             return False
         share = MAX_LOAD / load.capacity if load.capacity else 0.0
