@@ -87,7 +87,7 @@ async def run_gateway(settings: Settings) -> int:
             register_process(registry)
             streams = ClusterStreams(settings, bus, log, name)
             streams.on_stall = register_cluster(registry, streams)
-            jobs = Jobs(bus, settings.cluster, streams.workers)
+            jobs = Jobs(bus, streams.workers)
             recordings = ClusterRecordings(jobs)
             server = Server(
                 settings.server,
@@ -152,11 +152,9 @@ class ClusterStreams:
         # Other gateways, and when they were heard.
         self._gateways: dict[str, tuple[GatewayAlive, float]] = {}
         self._counters: Counter[str] = Counter()
-        # Since when workers have been heard without a break; None while none is: we may be cut off ourselves.
-        self._whole_since_s: float | None = None
-        # Since when NATS has been there without a break; None while it is not. What was heard last of the workers that
-        # the log says are there.
-        self._connected_since_s: float | None = None
+        # When this gateway was cut off last, as far as is known: it or NATS was away; or no worker was there, either.
+        self._cut_off_s = self._alone_s = time.monotonic()
+        # What was known last of the workers that the log says are there.
         self._noted: dict[str, WorkerAlive] = {}
         # One client at a time that comes back to a session.
         self._coming: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -184,13 +182,12 @@ class ClusterStreams:
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
         """Open a session at a worker.
 
-        Raises BusyError where there is no worker, none has room, or the caller's token has its share; what a worker
+        Raises BusyError where there is no worker, or none has room; what a worker
         says of options that its model cannot follow; ConfigError where it asks for a history.
         """
         if start.keep:
             raise ConfigError("keep is true, but a gateway keeps no history: leave keep out")
         await self._settle()
-        self._check_share(tenant)
         spare = self._places.spare(n_opening=len(self._remotes) - len(self._places.streams))
         pcm = PcmDecoder(start.format, start.sample_rate, start.channels)
         name = secrets.token_urlsafe(SESSION_NAME_BYTES)
@@ -263,18 +260,6 @@ class ClusterStreams:
         await remote.take_up(since_s, RESUME_S)
         if remote.closed:
             raise BusyError("another client has come back to the session: try again in a moment")
-
-    def _check_share(self, tenant: str) -> None:
-        """Raise BusyError where a token has all the streams that it may have, in the whole cluster."""
-        most = self._settings.cluster.max_streams_per_token
-        if not most or not tenant:
-            return
-        n_open = sum(other.sessions.get(tenant, 0) for other in self.gateways())
-        if n_open >= most:
-            raise BusyError(
-                f"token {tenant} has {n_open} streams open in all, and may have {most}"
-                " (cluster.max_streams_per_token): end one first"
-            )
 
     def _add(self, feed: EventLog, checkpoint: Checkpoint, *, epoch: int = 0) -> Remote:
         name = feed.session
@@ -383,7 +368,7 @@ class ClusterStreams:
         return GatewayAlive(
             gateway=self._gateway,
             version=VERSION,
-            sessions=dict(Counter(remote.checkpoint.tenant for remote in self._remotes.values())),
+            sessions=len(self._remotes),
             draining=self.draining,
             counters={name: float(count) for name, count in self._counters.items()},
         )
@@ -419,17 +404,13 @@ class ClusterStreams:
         while True:
             now_s = self._cluster.now_s()
             stalled = now_s - before_s > BEAT_S + LOOK_S  # this process was stopped: what was said waits to be read
-            if stalled or not (self._bus.connected and self._workers.heard_any(now_s)):
-                self._whole_since_s = None
-            elif self._whole_since_s is None:
-                self._whole_since_s = now_s
-            whole = self._whole_since_s is not None and now_s - self._whole_since_s > LOST_S
             if stalled or not self._bus.connected:
-                self._connected_since_s = None
-            elif self._connected_since_s is None:
-                self._connected_since_s = now_s
-            elif now_s - self._connected_since_s > LOST_S:
+                self._cut_off_s = now_s
+            if not self._workers.heard_any(now_s):
+                self._alone_s = now_s
+            if now_s - self._cut_off_s > LOST_S:
                 self._note_workers(now_s)
+            whole = now_s - max(self._cut_off_s, self._alone_s) > LOST_S
             for remote in tuple(self._remotes.values()):
                 remote.watch(now_s, whole=whole)
                 if not stalled:
@@ -453,7 +434,7 @@ class ClusterStreams:
 
     def _come_back(self) -> None:
         """NATS is back: what was sent last may not have come, and what was told may not have been heard."""
-        self._whole_since_s = self._connected_since_s = None
+        self._cut_off_s = self._cluster.now_s()
         for remote in self._remotes.values():
             remote.resend()
 

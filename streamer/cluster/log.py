@@ -94,21 +94,22 @@ class SessionLog:
         found = await self._get(session)
         return _stored(found) if found else None
 
-    async def read(self, session: str, *, after: int = 0, seq: int = 0) -> list[Stored]:
-        """Return a session's records with sequences above `after`, oldest first; those behind one that this version
-        cannot read. Raises ClusterError if NATS does not answer.
+    async def read(self, session: str, *, seq: int = 0) -> list[Stored]:
+        """Return a session's records, oldest first, or those behind one that this version cannot read.
 
         seq : number of the newest event that is known: records without one behind it are left out
+
+        Raises ClusterError if NATS does not answer.
 
         It reads backwards: a client that comes back to a long session lacks little of it.
         """
         records: list[Stored] = []
         try:
             stored = await self.last(session)
-            while stored is not None and stored.sequence > after and (stored.record.checkpoint.seq > seq or not seq):
+            while stored is not None and (stored.record.checkpoint.seq > seq or not seq):
                 records.append(stored)
                 previous = stored.record.previous
-                found = await self._get(session, previous) if previous > after else None
+                found = await self._get(session, previous) if previous else None
                 stored = _stored(found) if found is not None else None
         except UnreadableRecordError as error:
             logger.warning("a record of a session is left out: %s", one_line(error))

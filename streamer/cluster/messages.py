@@ -78,8 +78,8 @@ class GatewayAlive(Message, frozen=True, kw_only=True):
     gateway: str
     version: int
 
-    # Open sessions, by the name of the token that they were opened with; empty: without one.
-    sessions: dict[str, int] = {}
+    # Open sessions.
+    sessions: int = 0
     draining: bool = False
     counters: dict[str, float] = {}
 

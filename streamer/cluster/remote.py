@@ -194,7 +194,6 @@ class Remote:
         """
         self._cluster = cluster
         self.feed = feed
-        self.session = feed.session
         self.logger = logging.LoggerAdapter(logger, {"session": feed.session})
         self.state = State.OPENING
         # The newest that is known.
@@ -221,6 +220,10 @@ class Remote:
         # Set when there may be something to do, and something to send.
         self._changed, self._wake = asyncio.Event(), asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
+
+    @property
+    def session(self) -> str:
+        return self.feed.session
 
     @property
     def closed(self) -> bool:
