@@ -38,7 +38,7 @@ OLDEST_SERVER = (2, 12)
 
 CONNECT_TIMEOUT_S = 1.0
 PING_INTERVAL_S = 1.0  # a dead line is noticed after three of these
-RECONNECT_WAIT_S = (0.1, 1.0)  # between two tries at a server: the first, and the longest
+RECONNECT_WAIT_S = (0.2, 0.8)  # between two tries at a server: many machines lose one at once
 API_TIMEOUT_S = 2.0  # for one answer of JetStream
 PATIENCE_S = 15.0  # for JetStream, which has no leader for 4 to 7 s when one is lost
 CLOSE_S = 0.5
@@ -110,7 +110,7 @@ class Bus:
                 connect_timeout=CONNECT_TIMEOUT_S,  # type: ignore[arg-type]
                 ping_interval=PING_INTERVAL_S,  # type: ignore[arg-type]
                 max_outstanding_pings=2,
-                reconnect_time_wait=RECONNECT_WAIT_S[0],  # type: ignore[arg-type]
+                reconnect_time_wait=random.uniform(*RECONNECT_WAIT_S),  # type: ignore[arg-type]  # noqa: S311
                 max_reconnect_attempts=1,
                 flush_timeout=CONNECT_TIMEOUT_S,
                 pending_size=BUFFER_BYTES,
@@ -257,7 +257,6 @@ class Bus:
             logger.warning("the connection to NATS is lost: trying until it is back")
 
     async def _reconnected(self) -> None:
-        self._client.options["reconnect_time_wait"] = RECONNECT_WAIT_S[0]
         lost_s = time.monotonic() - (self._lost_at or time.monotonic())
         url = self._client.connected_url
         logger.warning("connected to NATS again, to %s, after %.1f s", url.netloc if url else "?", lost_s)
@@ -305,9 +304,6 @@ class _Client(Client):
             return
         self.reason = text or type(error).__name__
         logger.debug("NATS: %s", self.reason)
-        if not self.is_connected:  # many machines lose a server at once, and shall not come back at once
-            wait_s = self.options["reconnect_time_wait"] * random.uniform(1.3, 2.0)  # noqa: S311
-            self.options["reconnect_time_wait"] = min(RECONNECT_WAIT_S[1], wait_s)
 
     async def _connect_to_server(self, s: Srv) -> None:
         self.abort()

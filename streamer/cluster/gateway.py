@@ -31,7 +31,6 @@ from streamer.cluster.messages import (
     Checkpoint,
     GatewayAlive,
     Leave,
-    ToGateway,
     Told,
     WorkerAlive,
     decoded,
@@ -62,7 +61,7 @@ SETTLE_S = 1.0  # that a gateway which has just begun waits for workers' signs o
 # Partials are numbered and not stored: a client may have seen so many behind what is. Who says more is mistaken.
 MAX_UNSTORED = 10_000
 
-# Sessions that were given up, of which a worker may not know yet.
+# Sessions whose clients have left, and which a worker may still have.
 MAX_LEFT = 10_000
 
 
@@ -146,9 +145,8 @@ class ClusterStreams:
         self._places = Places(settings.server)
         # Sessions that are open or being opened, by name.
         self._remotes: dict[str, Remote] = {}
-        # Sessions that nobody wants any more, the newest last, and from when on.
+        # Sessions whose clients have left, the newest last, and from when on a worker that reports one is to end it.
         self._left: OrderedDict[str, float] = OrderedDict()
-        self._leaving: set[asyncio.Task[None]] = set()
         # Other gateways, and when they were heard.
         self._gateways: dict[str, tuple[GatewayAlive, float]] = {}
         self._counters: Counter[str] = Counter()
@@ -177,7 +175,7 @@ class ClusterStreams:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for remote in tuple(self._remotes.values()):
-            remote.close(leave=False)
+            remote.close()
 
     async def open(self, start: StreamStart, *, tenant: str = "") -> ClientStream:
         """Open a session at a worker.
@@ -272,7 +270,7 @@ class ClusterStreams:
         name = remote.session
 
         def leave() -> None:
-            remote.close(leave=True)
+            remote.close()
             self._forget(name, remote)
 
         stream = ClientStream(
@@ -296,7 +294,7 @@ class ClusterStreams:
         try:
             await opening
         except BaseException:
-            remote.close(leave=not keep_s)
+            remote.close()
             self._forget(remote.session, remote, keep_s)
             raise
 
@@ -317,26 +315,11 @@ class ClusterStreams:
     # What is heard.
 
     async def _hear(self, data: bytes, _reply: Reply) -> None:
-        message: ToGateway = decoded(data, ToGateway)  # type: ignore[arg-type]
-        remote = self._remotes.get(message.session)
-        if remote is None:
-            left_s = self._left.get(message.session, math.inf)
-            if left_s <= self._cluster.now_s() and isinstance(message, Told):
-                leaving = asyncio.create_task(self._leave(message))
-                self._leaving.add(leaving)
-                leaving.add_done_callback(self._leaving.discard)
-        elif isinstance(message, Told):
-            remote.told(message)
-        elif message.epoch == remote.epoch:
-            remote.move(message.why)
-
-    async def _leave(self, told: Told) -> None:
-        """Tell whoever has it that nobody wants a session any more: it was being opened as its client left."""
-        with contextlib.suppress(ClusterError):
-            last = await self._log.last(told.session)
-            if last is not None and last.record.epoch == told.epoch:
-                leave = Leave(session=told.session, epoch=told.epoch)
-                await self._bus.publish(f"{WORKERS}.{last.record.worker}", leave)
+        told = decoded(data, Told)
+        if (remote := self._remotes.get(told.session)) is not None:
+            remote.told(told)
+        elif self._left.get(told.session, math.inf) <= self._cluster.now_s():
+            await self._bus.publish(f"{WORKERS}.{told.worker}", Leave(session=told.session, epoch=told.epoch))
 
     async def _hear_worker(self, data: bytes, _reply: Reply) -> None:
         self._workers.take(decoded(data, WorkerAlive), self._cluster.now_s())

@@ -72,18 +72,12 @@ class Job(Message, frozen=True, kw_only=True):
     """A recording that is to be transcribed."""
 
     submitter: str
-
-    # The submitter's own.
-    number: int
-
-    # Whether words are looked for in the texts, with their times.
-    words: bool
+    number: int  # the submitter's own
+    words: bool  # whether words are looked for in the texts, with their times
 
     # Settings of decoding and speech, by their dotted names, all others at their defaults; None: as the worker is set.
     settings: dict[str, Any] | None
-
-    # What is chosen otherwise than the worker is set.
-    options: RecordingOptions
+    options: RecordingOptions  # what is chosen otherwise than the worker is set
 
 
 class FromWorker(Message, frozen=True, kw_only=True):
@@ -91,17 +85,14 @@ class FromWorker(Message, frozen=True, kw_only=True):
 
     job: int
     worker: str
-
-    # Name of the worker's one try at the job.
-    run: str
+    run: str  # name of the worker's one try at the job
 
 
 class Ask(FromWorker, frozen=True, kw_only=True):
     """Request for the audio from a position on."""
 
-    # 1, 2, ...: how often the run began to read; first sample.
-    reading: int
-    position: int
+    reading: int  # 1, 2, ...: how often the run began to read
+    position: int  # of the first sample
 
 
 class Working(FromWorker, frozen=True, kw_only=True):
@@ -111,13 +102,10 @@ class Working(FromWorker, frozen=True, kw_only=True):
 class Found(FromWorker, frozen=True, kw_only=True):
     """What was found, and how far the run is."""
 
-    # Segments of the run before these.
-    n_before: int
+    n_before: int  # segments of the run before these
     segments: tuple[RecordedSegment, ...]
-
-    # Samples that are done, and of how many.
-    position: int
-    n_samples: int
+    position: int  # samples that are done
+    n_samples: int  # of how many
     language: str
     work_s: float
 
@@ -125,24 +113,18 @@ class Found(FromWorker, frozen=True, kw_only=True):
 class Over(FromWorker, frozen=True, kw_only=True):
     """The run is over."""
 
-    # Of all segments, and how the session of a recording opens.
-    n_segments: int = 0
-    ready: Ready | None = None
-
-    # What went wrong, and whether another worker might do better; empty: nothing did.
-    code: str = ""
+    n_segments: int = 0  # in all
+    ready: Ready | None = None  # how the session of a recording opens
+    code: str = ""  # what went wrong; empty: nothing did
     message: str = ""
-    retry: bool = False
+    retry: bool = False  # whether another worker might do better
 
 
 class Answer(Message, frozen=True, kw_only=True):
     """What the submitter answers."""
 
-    # Else the worker stops.
-    wanted: bool
-
-    # To Ask: samples as in Audio, none at the end.
-    data: bytes = b""
+    wanted: bool  # else the worker stops
+    data: bytes = b""  # to Ask: samples as in Audio, none at the end
     wide: bool = False
 
 

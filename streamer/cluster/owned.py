@@ -24,7 +24,6 @@ from streamer.cluster.messages import (
     Audio,
     Checkpoint,
     Do,
-    Move,
     Open,
     Record,
     Released,
@@ -194,7 +193,7 @@ class Owned:
         if not is_next:
             if not self._missing:
                 self._missing = True
-                await self._tell((), stored=False)
+                await self.report()
             return
         self._missing, self._came_s = False, self._loop.time()
         if isinstance(item, Do):
@@ -312,9 +311,7 @@ class Owned:
         except Exception:
             self.runner.logger.exception("a session cannot be published: another worker is to go on with it")
             self.drop(State.FENCED)
-            await self._place.bus.publish(
-                f"{GATEWAYS}.{self.gateway}", Move(session=self.session, epoch=self.epoch, why="failing")
-            )
+            await self.report(move="failing")
 
     async def _publish(self, *, keep: bool = False) -> None:
         """Store what has settled, and publish what is new."""
@@ -336,7 +333,7 @@ class Owned:
         if stored:
             await self._store(settled, checkpoint)
         self.checkpoint = checkpoint
-        await self._tell(tuple(event.to_json() for event in events), stored=stored)
+        await self.report(tuple(event.to_json() for event in events), stored=stored)
         if events and isinstance(events[-1], End):
             self.drop()
 
@@ -359,9 +356,11 @@ class Owned:
         self._at = Position(self.epoch, record.number, sequence)
         self._stored_s = self._loop.time()
 
-    async def _tell(self, events: tuple[str, ...], *, stored: bool) -> None:
+    async def report(self, events: tuple[str, ...] = (), *, stored: bool = False, move: str = "") -> None:
+        """Publish to its gateway how far it is, and with `move` that another worker is to take it."""
         told = Told(
             session=self.session,
+            worker=self._place.worker,
             epoch=self.epoch,
             number=self.number,
             stored=stored,
@@ -370,6 +369,7 @@ class Owned:
             head=self.head,
             command=self._command,
             missing=self._missing,
+            move=move,
         )
         await self._place.bus.publish(f"{GATEWAYS}.{self.gateway}", told)
 

@@ -25,7 +25,6 @@ from streamer.cluster.messages import (
     WORKERS,
     Checkpoint,
     Do,
-    Leave,
     Open,
     Opened,
     Refused,
@@ -262,17 +261,14 @@ class Remote:
     def report(self, error: Error) -> None:
         self._do("report", code=error.code, message=error.message, fatal=error.fatal)
 
-    def close(self, *, leave: bool) -> None:
-        """Have nothing to do with it any longer; with `leave`, its worker is to end it."""
+    def close(self) -> None:
+        """Have nothing to do with it any longer. Its worker goes on with it."""
         if self.closed:
             return
         self.state = State.CLOSED
         for task in self._tasks:
             if task is not asyncio.current_task():
                 task.cancel()
-        if leave and self.worker and not self.feed.closed:
-            farewell = Leave(session=self.session, epoch=self.epoch)
-            _keep_task(asyncio.create_task(self._cluster.bus.publish(f"{WORKERS}.{self.worker}", farewell)))
         self.worker = ""
 
     # How it gets to a worker.
@@ -345,7 +341,7 @@ class Remote:
 
     def lose(self) -> None:
         """Leave it to another gateway, and inform the client that is still here."""
-        self.close(leave=False)
+        self.close()
         text = "the session goes on at another gateway, where somebody came with its name: begin another"
         self.feed.append(Error(code=UnknownSessionError.code, message=text, fatal=True))
         self.feed.close()
@@ -394,6 +390,8 @@ class Remote:
         if progress.stall is not None and progress.gets_on(told, head):
             (why, since_s), progress.stall = progress.stall, None
             self._cluster.on_stall(why, now_s - since_s)
+        if told.move:
+            self.move(told.move)
         if progress.is_lossy(told.missing, self.ring.sent, now_s):
             self.resend()
 
@@ -618,12 +616,3 @@ def first_frame(position: int, start: StreamStart) -> tuple[int, int]:
 
 def _age(checkpoint: Checkpoint) -> tuple[int, int, int]:
     return checkpoint.seq, checkpoint.state.heard, checkpoint.command
-
-
-# Messages on their way, which nobody waits for.
-_tasks: set[asyncio.Task[None]] = set()
-
-
-def _keep_task(task: asyncio.Task[None]) -> None:
-    _tasks.add(task)
-    task.add_done_callback(_tasks.discard)

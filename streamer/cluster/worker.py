@@ -18,7 +18,6 @@ from streamer.cluster.messages import (
     ALIVE_GATEWAYS,
     ALIVE_WORKERS,
     BEAT_S,
-    GATEWAYS,
     LOST_S,
     VERSION,
     WORKERS,
@@ -28,7 +27,6 @@ from streamer.cluster.messages import (
     GatewayAlive,
     Leave,
     Message,
-    Move,
     Open,
     Opened,
     Refused,
@@ -330,11 +328,8 @@ class Worker:
     async def _beat(self) -> None:
         await self._say_alive()
         for session in self._to_give():
-            owned = self._owned[session]
             why = "drain" if self.draining else "failing" if self._failing() else "load"
-            await self._place.bus.publish(
-                f"{GATEWAYS}.{owned.gateway}", Move(session=session, epoch=owned.epoch, why=why)
-            )
+            await self._owned[session].report(move=why)
         self._leave_orphans()
 
     async def _say_alive(self) -> None:

@@ -700,7 +700,9 @@ async def test_what_a_former_owner_still_says_keeps_no_session_open(places: Plac
         await opening
     state = SessionState.new()
     checkpoint = Checkpoint(version=VERSION, model="", start=StreamStart(), seq=0, command=0, state=state)
-    old = Told(session=name, epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0)
+    old = Told(
+        session=name, worker="w0", epoch=0, number=0, stored=False, events=(), checkpoint=checkpoint, head=0, command=0
+    )
     await worker.bus.publish(f"{GATEWAYS}.g1", old)
     await asyncio.sleep(0.2)
     await worker.go_on()
